@@ -1,0 +1,3 @@
+"""Sequence labelling by structured discrete diffusion."""
+
+__version__ = "0.1.0.dev0"

@@ -1,0 +1,66 @@
+"""The command line, ``dmf``: thin commands over the package, one file per group.
+
+Progress goes to stderr and results to stdout. A `DiffusionMFError` becomes one sentence and its exit status (2 for bad
+input); ``--debug``, anywhere on the line, shows the traceback instead. Commands import what they need when they run, so
+that ``dmf --help`` does not wait for PyTorch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from diffusion_mf.cli import benchmark, data, score
+from diffusion_mf.errors import DiffusionMFError
+
+app = typer.Typer(
+    name="dmf",
+    help="Sequence labelling by structured discrete diffusion.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(data.app, name="data")
+app.add_typer(benchmark.app, name="benchmark")
+app.command(name="score")(score.score)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        from diffusion_mf import __version__
+
+        print(f"dmf {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", is_eager=True, callback=_print_version, help="Print the version and stop."
+    ),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error (works after the command too)."),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run ``dmf``; the console script's entry point."""
+    debug = "--debug" in sys.argv
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        app(args=arguments)
+    except DiffusionMFError as error:
+        if debug:
+            raise
+        print(f"dmf: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+    except BrokenPipeError:
+        # The reader (head, say) has what it wanted; keep the interpreter from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except KeyboardInterrupt:
+        print("dmf: interrupted", file=sys.stderr)
+        sys.exit(130)

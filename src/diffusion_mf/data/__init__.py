@@ -1,0 +1,1 @@
+"""Corpora: readers, writers, label schemes, vocabulary, batches, statistics, synthetic corpus."""

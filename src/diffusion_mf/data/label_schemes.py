@@ -1,0 +1,257 @@
+"""Span encodings: what a label such as ``B-PER`` means, which sequences are legal, and conversion between schemes.
+
+A label is a one-letter boundary, and after a hyphen a type (``B-PER``); ``O`` stands outside every span. The schemes:
+
+| scheme | inside a span of one, two, three units | remark |
+|---|---|---|
+| plain | – | labels have no boundary; every sequence is legal |
+| iob1 | I, I I, I I I | B only where a span follows another of its type |
+| bio2 | B, B I, B I I | |
+| iobes | S, B E, B I E | |
+| bmes | S, B E, B M E | M and I are one; without O, the scheme of Chinese words (boundary–XPOS) |
+| bilou | U, B L, B I L | |
+
+Paper: “Boundary schemes” and “Fixed constraints” (appendices A.1 and B.3).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """A labelled stretch of units; ``end`` is exclusive."""
+
+    start: int
+    end: int
+    label: str
+
+
+class Boundary(enum.Enum):
+    """What a unit is to its span."""
+
+    OUTSIDE = enum.auto()
+    BEGIN = enum.auto()
+    INSIDE = enum.auto()
+    END = enum.auto()
+    SINGLE = enum.auto()
+
+
+class LabelScheme(enum.StrEnum):
+    """The label schemes; the value is the name used on the command line and in configuration files."""
+
+    PLAIN = "plain"
+    IOB1 = "iob1"
+    BIO2 = "bio2"
+    IOBES = "iobes"
+    BMES = "bmes"
+    BILOU = "bilou"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the end of a span is marked (IOBES, BMES, BILOU), so that a fragment can be seen to be incomplete."""
+        return self in (LabelScheme.IOBES, LabelScheme.BMES, LabelScheme.BILOU)
+
+
+# Letters each scheme reads; the first letter of a boundary is the one it writes.
+_LETTERS: dict[LabelScheme, dict[Boundary, str]] = {
+    LabelScheme.IOB1: {Boundary.BEGIN: "B", Boundary.INSIDE: "I"},
+    LabelScheme.BIO2: {Boundary.BEGIN: "B", Boundary.INSIDE: "I"},
+    LabelScheme.IOBES: {Boundary.BEGIN: "B", Boundary.INSIDE: "IM", Boundary.END: "E", Boundary.SINGLE: "S"},
+    LabelScheme.BMES: {Boundary.BEGIN: "B", Boundary.INSIDE: "MI", Boundary.END: "E", Boundary.SINGLE: "S"},
+    LabelScheme.BILOU: {Boundary.BEGIN: "B", Boundary.INSIDE: "I", Boundary.END: "L", Boundary.SINGLE: "U"},
+}
+_BOUNDARIES: dict[LabelScheme, dict[str, Boundary]] = {
+    scheme: {letter: boundary for boundary, letters in table.items() for letter in letters}
+    for scheme, table in _LETTERS.items()
+}
+
+
+class LabelError(ValueError):
+    """A label or sequence its scheme does not allow; ``index`` is the offending unit."""
+
+    def __init__(self, message: str, index: int) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+def split_label(label: str) -> tuple[str, str]:
+    """Boundary letter and type; the type is empty for ``O`` and for bare boundaries such as ``B``.
+
+    >>> split_label("B-PER"), split_label("O"), split_label("S--LRB-")
+    (('B', 'PER'), ('O', ''), ('S', '-LRB-'))
+    """
+    return (label[0], label[2:]) if label[1:2] == "-" else (label, "")
+
+
+def parse_label(label: str, scheme: LabelScheme) -> tuple[Boundary, str]:
+    """What ``label`` means under ``scheme``; `ValueError` if it means nothing there."""
+    letter, kind = split_label(label)
+    if letter == "O" and not kind:
+        return Boundary.OUTSIDE, ""
+    boundary = _BOUNDARIES.get(scheme, {}).get(letter)
+    if boundary is None:
+        letters = "".join(_BOUNDARIES.get(scheme, {}))
+        raise ValueError(
+            f"label {label!r} is not of the scheme {scheme} (O, or one of {letters} and a type, as in {letters[:1]}-X)"
+        )
+    return boundary, kind
+
+
+def format_label(boundary: Boundary, kind: str, scheme: LabelScheme) -> str:
+    """The label that ``scheme`` writes for a boundary and a type."""
+    if boundary is Boundary.OUTSIDE:
+        return "O"
+    letter = _LETTERS[scheme][boundary][0]
+    return f"{letter}-{kind}" if kind else letter
+
+
+def _parse_all(labels: Sequence[str], scheme: LabelScheme) -> list[tuple[Boundary, str]]:
+    parsed = []
+    for index, label in enumerate(labels):
+        try:
+            parsed.append(parse_label(label, scheme))
+        except ValueError as error:
+            raise LabelError(str(error), index) from None
+    return parsed
+
+
+def is_legal_start(label: str, scheme: LabelScheme) -> bool:
+    """Whether a sentence may begin with ``label``."""
+    if scheme is LabelScheme.PLAIN:
+        return True
+    boundary, _ = parse_label(label, scheme)
+    if scheme is LabelScheme.IOB1:
+        return boundary is not Boundary.BEGIN
+    return boundary in (Boundary.OUTSIDE, Boundary.BEGIN, Boundary.SINGLE)
+
+
+def is_legal_end(label: str, scheme: LabelScheme) -> bool:
+    """Whether a sentence may end with ``label``: in closed schemes no span may be left open."""
+    if not scheme.is_closed:
+        return True
+    boundary, _ = parse_label(label, scheme)
+    return boundary in (Boundary.OUTSIDE, Boundary.END, Boundary.SINGLE)
+
+
+def is_legal_transition(previous: str, label: str, scheme: LabelScheme) -> bool:
+    """Whether ``label`` may follow ``previous``: spans open and close completely and keep their type."""
+    if scheme is LabelScheme.PLAIN:
+        return True
+    before, before_kind = parse_label(previous, scheme)
+    after, kind = parse_label(label, scheme)
+    if scheme is LabelScheme.IOB1:
+        return after is not Boundary.BEGIN or (before is not Boundary.OUTSIDE and before_kind == kind)
+    if scheme is LabelScheme.BIO2:
+        return after is not Boundary.INSIDE or (before is not Boundary.OUTSIDE and before_kind == kind)
+    if before in (Boundary.BEGIN, Boundary.INSIDE):
+        return after in (Boundary.INSIDE, Boundary.END) and before_kind == kind
+    return after in (Boundary.OUTSIDE, Boundary.BEGIN, Boundary.SINGLE)
+
+
+def check_sequence(labels: Sequence[str], scheme: LabelScheme) -> None:
+    """Raise `LabelError` at the first unit where ``labels`` is not a legal sequence of ``scheme``."""
+    if scheme is LabelScheme.PLAIN or not labels:
+        return
+    _parse_all(labels, scheme)
+    if not is_legal_start(labels[0], scheme):
+        raise LabelError(f"a sentence cannot begin with {labels[0]!r} in the scheme {scheme}", 0)
+    for index in range(1, len(labels)):
+        if not is_legal_transition(labels[index - 1], labels[index], scheme):
+            raise LabelError(f"{labels[index]!r} cannot follow {labels[index - 1]!r} in the scheme {scheme}", index)
+    if not is_legal_end(labels[-1], scheme):
+        raise LabelError(f"a sentence cannot end with {labels[-1]!r} in the scheme {scheme}", len(labels) - 1)
+
+
+def extract_spans(labels: Sequence[str], scheme: LabelScheme, *, match_types: bool = True) -> list[Span]:
+    """The complete spans of a possibly malformed sequence.
+
+    Closed schemes: S-x, or B-x (M-x)* E-x of one type; any other fragment is no span, and scanning resumes at the next unit.
+    With ``match_types=False`` only boundaries count (Chinese segmentation: B-NN E-VV is a word) and the label is the first
+    unit's type. Open schemes: a span runs as far as its type does; an I that nothing opened starts a span (as conlleval
+    reads it). Labels that are not of the scheme at all (a DiffusionSL code with no label) belong to no span.
+    """
+    if scheme is LabelScheme.PLAIN:
+        return []
+    boundaries = _BOUNDARIES[scheme]
+    spans: list[Span] = []
+    start, kind = -1, ""  # the open span, if start >= 0
+    for index, label in enumerate(labels):
+        letter, label_kind = split_label(label)
+        boundary = boundaries.get(letter, Boundary.OUTSIDE)
+        continues = start >= 0 and (label_kind == kind or not match_types)
+        if scheme.is_closed:
+            if boundary is Boundary.INSIDE and continues:
+                continue
+            if boundary is Boundary.END and continues:
+                spans.append(Span(start, index + 1, kind))
+            elif boundary is Boundary.SINGLE:
+                spans.append(Span(index, index + 1, label_kind))
+            start = index if boundary is Boundary.BEGIN else -1
+            kind = label_kind
+        else:
+            if boundary is Boundary.INSIDE and continues:
+                continue
+            if start >= 0:
+                spans.append(Span(start, index, kind))
+            start = -1 if boundary is Boundary.OUTSIDE else index
+            kind = label_kind
+    if start >= 0 and not scheme.is_closed:
+        spans.append(Span(start, len(labels), kind))
+    return spans
+
+
+def encode_spans(spans: Iterable[Span], length: int, scheme: LabelScheme) -> list[str]:
+    """The labels of ``length`` units that carry ``spans``, which must not overlap."""
+    labels = ["O"] * length
+    previous = Span(-1, -1, "")
+    for span in sorted(spans):
+        if not previous.end <= span.start < span.end <= length:
+            raise ValueError(f"spans must lie within the sentence and not overlap, found {span} after {previous}")
+        if scheme is LabelScheme.IOB1:
+            first = Boundary.BEGIN if (previous.end, previous.label) == (span.start, span.label) else Boundary.INSIDE
+            roles = [first] + [Boundary.INSIDE] * (span.end - span.start - 1)
+        elif scheme is LabelScheme.BIO2:
+            roles = [Boundary.BEGIN] + [Boundary.INSIDE] * (span.end - span.start - 1)
+        elif span.end - span.start == 1:
+            roles = [Boundary.SINGLE]
+        else:
+            roles = [Boundary.BEGIN] + [Boundary.INSIDE] * (span.end - span.start - 2) + [Boundary.END]
+        labels[span.start : span.end] = [format_label(role, span.label, scheme) for role in roles]
+        previous = span
+    return labels
+
+
+def convert_labels(labels: Sequence[str], source: LabelScheme, target: LabelScheme) -> list[str]:
+    """Re-encode a legal sequence in another scheme, without loss; `LabelError` where the source is not legal."""
+    check_sequence(labels, source)
+    if source is target:
+        return list(labels)
+    if LabelScheme.PLAIN in (source, target):
+        raise LabelError(f"labels of the scheme {source} cannot be converted to {target}", 0)
+    return encode_spans(extract_spans(labels, source), len(labels), target)
+
+
+def characters_of_words(words: Iterable[str], tags: Iterable[str]) -> tuple[list[str], list[str]]:
+    """One unit per character with boundary–tag labels (BMES), as for Chinese segmentation and tagging.
+
+    >>> characters_of_words(["ab", "c"], ["NN", "PU"])
+    (['a', 'b', 'c'], ['B-NN', 'E-NN', 'S-PU'])
+    """
+    characters: list[str] = []
+    labels: list[str] = []
+    for word, tag in zip(words, tags, strict=True):
+        characters.extend(word)
+        labels.extend([f"S-{tag}"] if len(word) == 1 else [f"B-{tag}", *[f"M-{tag}"] * (len(word) - 2), f"E-{tag}"])
+    return characters, labels
+
+
+def words_of_characters(characters: Sequence[str], labels: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Words and tags back from characters and legal boundary–tag labels; the inverse of `characters_of_words`."""
+    check_sequence(labels, LabelScheme.BMES)
+    spans = extract_spans(labels, LabelScheme.BMES)
+    if sum(span.end - span.start for span in spans) != len(characters):
+        raise LabelError("every character must belong to a word, found O", list(labels).index("O"))
+    return ["".join(characters[span.start : span.end]) for span in spans], [span.label for span in spans]

@@ -1,0 +1,17 @@
+"""The one record every reader yields and every writer takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Sentence(NamedTuple):
+    """Units (words or characters) with their labels, and where they stand.
+
+    ``labels`` is None for unlabelled text, else as long as ``units``. ``line`` is the 1-based line of the first unit in its
+    file (0 where there is no file), for messages.
+    """
+
+    units: tuple[str, ...]
+    labels: tuple[str, ...] | None = None
+    line: int = 0

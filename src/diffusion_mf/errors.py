@@ -1,0 +1,48 @@
+"""Errors a user can do something about; everything else is a bug and keeps its traceback."""
+
+from __future__ import annotations
+
+import os
+
+
+class DiffusionMFError(Exception):
+    """The root of this package's own errors; the command line shows one as a sentence and exits 1."""
+
+    exit_status = 1
+
+
+class InputError(DiffusionMFError):
+    """Bad input or usage: one sentence naming file, line and remedy; the command line exits 2.
+
+    >>> str(InputError("expected 4 columns, found 3", path="a.txt", line=7, remedy="check the separator"))
+    'a.txt, line 7: expected 4 columns, found 3; check the separator.'
+    """
+
+    exit_status = 2
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        line: int | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.problem = problem
+        self.path = None if path is None else os.fspath(path)
+        self.line = line
+        self.remedy = remedy
+        super().__init__(problem)
+
+    def __str__(self) -> str:
+        place = "standard input" if self.path == "-" else self.path
+        if place is not None and self.line is not None:
+            place = f"{place}, line {self.line}"
+        parts = [self.problem] if place is None else [f"{place}: {self.problem}"]
+        if self.remedy:
+            parts.append(self.remedy)
+        return "; ".join(part.rstrip(".") for part in parts) + "."
+
+
+class NoLegalSequenceError(InputError):
+    """Constraints, clamps and −∞ scores together leave a sentence without any label sequence."""

@@ -1,0 +1,1 @@
+"""Metrics, as the paper defines them."""

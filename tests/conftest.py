@@ -1,0 +1,43 @@
+"""Shared test settings: shapes are enforced, the corpora are found, slow and GPU tests are asked for."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import hypothesis
+import pytest
+from jaxtyping import install_import_hook
+
+# Every public tensor function is checked against its annotation. Modules of Triton kernels are left alone: a kernel
+# must reach the compiler as it was written.
+install_import_hook(
+    ["diffusion_mf.structures", "diffusion_mf.decoding"],
+    "beartype.beartype",
+)
+
+hypothesis.settings.register_profile("suite", deadline=None, max_examples=50, derandomize=True)
+hypothesis.settings.load_profile("suite")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--run-slow", action="store_true", help="run the tests marked slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    for item in items:
+        if "slow" in item.keywords and not config.getoption("--run-slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: ask for it with --run-slow"))
+        if "gpu" in item.keywords and not has_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+        if "corpora" in item.keywords and not os.environ.get("DIFFUSION_MF_DATA"):
+            item.add_marker(pytest.mark.skip(reason="DIFFUSION_MF_DATA does not name the folder of the corpora"))
+
+
+@pytest.fixture(scope="session")
+def corpora() -> pathlib.Path:
+    """The folder of the real corpora; tests that use it carry the mark `corpora`."""
+    return pathlib.Path(os.environ["DIFFUSION_MF_DATA"])
