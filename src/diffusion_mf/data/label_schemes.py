@@ -17,6 +17,7 @@ Paper: “Boundary schemes” and “Fixed constraints” (appendices A.1 and B.
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -80,20 +81,26 @@ class LabelError(ValueError):
 def split_label(label: str) -> tuple[str, str]:
     """Boundary letter and type; the type is empty for ``O`` and for bare boundaries such as ``B``.
 
-    >>> split_label("B-PER"), split_label("O"), split_label("S--LRB-")
-    (('B', 'PER'), ('O', ''), ('S', '-LRB-'))
+    A hyphen with nothing behind it announces a type that is missing: such a label is no boundary, and comes back whole.
+
+    >>> split_label("B-PER"), split_label("O"), split_label("S--LRB-"), split_label("B-")
+    (('B', 'PER'), ('O', ''), ('S', '-LRB-'), ('B-', ''))
     """
-    return (label[0], label[2:]) if label[1:2] == "-" else (label, "")
+    return (label[0], label[2:]) if label[1:2] == "-" and len(label) > 2 else (label, "")
 
 
+# A corpus has few labels and asks about them often, so answers about labels are remembered.
+@functools.lru_cache(maxsize=1 << 12)
 def parse_label(label: str, scheme: LabelScheme) -> tuple[Boundary, str]:
     """What ``label`` means under ``scheme``; `ValueError` if it means nothing there."""
+    if scheme is LabelScheme.PLAIN:
+        raise ValueError(f"label {label!r} has no boundary: the scheme {scheme} has none")
     letter, kind = split_label(label)
     if letter == "O" and not kind:
         return Boundary.OUTSIDE, ""
-    boundary = _BOUNDARIES.get(scheme, {}).get(letter)
+    boundary = _BOUNDARIES[scheme].get(letter)
     if boundary is None:
-        letters = "".join(_BOUNDARIES.get(scheme, {}))
+        letters = "".join(_BOUNDARIES[scheme])
         raise ValueError(
             f"label {label!r} is not of the scheme {scheme} (O, or one of {letters} and a type, as in {letters[:1]}-X)"
         )
@@ -101,21 +108,14 @@ def parse_label(label: str, scheme: LabelScheme) -> tuple[Boundary, str]:
 
 
 def format_label(boundary: Boundary, kind: str, scheme: LabelScheme) -> str:
-    """The label that ``scheme`` writes for a boundary and a type."""
-    if boundary is Boundary.OUTSIDE:
+    """The label that ``scheme`` writes for a boundary and a type; `ValueError` if it cannot express the boundary."""
+    if boundary is Boundary.OUTSIDE and scheme is not LabelScheme.PLAIN:
         return "O"
-    letter = _LETTERS[scheme][boundary][0]
+    letters = _LETTERS.get(scheme, {}).get(boundary)
+    if letters is None:
+        raise ValueError(f"the scheme {scheme} has no letter for {boundary.name}")
+    letter = letters[0]
     return f"{letter}-{kind}" if kind else letter
-
-
-def _parse_all(labels: Sequence[str], scheme: LabelScheme) -> list[tuple[Boundary, str]]:
-    parsed = []
-    for index, label in enumerate(labels):
-        try:
-            parsed.append(parse_label(label, scheme))
-        except ValueError as error:
-            raise LabelError(str(error), index) from None
-    return parsed
 
 
 def is_legal_start(label: str, scheme: LabelScheme) -> bool:
@@ -136,6 +136,7 @@ def is_legal_end(label: str, scheme: LabelScheme) -> bool:
     return boundary in (Boundary.OUTSIDE, Boundary.END, Boundary.SINGLE)
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def is_legal_transition(previous: str, label: str, scheme: LabelScheme) -> bool:
     """Whether ``label`` may follow ``previous``: spans open and close completely and keep their type."""
     if scheme is LabelScheme.PLAIN:
@@ -155,7 +156,11 @@ def check_sequence(labels: Sequence[str], scheme: LabelScheme) -> None:
     """Raise `LabelError` at the first unit where ``labels`` is not a legal sequence of ``scheme``."""
     if scheme is LabelScheme.PLAIN or not labels:
         return
-    _parse_all(labels, scheme)
+    for index, label in enumerate(labels):
+        try:
+            parse_label(label, scheme)
+        except ValueError as error:
+            raise LabelError(str(error), index) from None
     if not is_legal_start(labels[0], scheme):
         raise LabelError(f"a sentence cannot begin with {labels[0]!r} in the scheme {scheme}", 0)
     for index in range(1, len(labels)):
@@ -204,12 +209,14 @@ def extract_spans(labels: Sequence[str], scheme: LabelScheme, *, match_types: bo
 
 
 def encode_spans(spans: Iterable[Span], length: int, scheme: LabelScheme) -> list[str]:
-    """The labels of ``length`` units that carry ``spans``, which must not overlap."""
+    """The labels of ``length`` units that carry ``spans``, which must not overlap; `ValueError` for the plain scheme."""
+    if scheme is LabelScheme.PLAIN:
+        raise ValueError(f"the scheme {scheme} has no spans to encode")
     labels = ["O"] * length
     previous = Span(-1, -1, "")
     for span in sorted(spans):
-        if not previous.end <= span.start < span.end <= length:
-            raise ValueError(f"spans must lie within the sentence and not overlap, found {span} after {previous}")
+        if not max(previous.end, 0) <= span.start < span.end <= length:
+            raise ValueError(f"spans must lie within the sentence and not overlap, found {span}")
         if scheme is LabelScheme.IOB1:
             first = Boundary.BEGIN if (previous.end, previous.label) == (span.start, span.label) else Boundary.INSIDE
             roles = [first] + [Boundary.INSIDE] * (span.end - span.start - 1)
@@ -225,7 +232,10 @@ def encode_spans(spans: Iterable[Span], length: int, scheme: LabelScheme) -> lis
 
 
 def convert_labels(labels: Sequence[str], source: LabelScheme, target: LabelScheme) -> list[str]:
-    """Re-encode a legal sequence in another scheme, without loss; `LabelError` where the source is not legal."""
+    """Re-encode a legal sequence in another scheme, without loss; `LabelError` where the source is not legal.
+
+    Between a scheme and itself the labels stay as they are, even an I in BMES.
+    """
     check_sequence(labels, source)
     if source is target:
         return list(labels)
@@ -243,6 +253,8 @@ def characters_of_words(words: Iterable[str], tags: Iterable[str]) -> tuple[list
     characters: list[str] = []
     labels: list[str] = []
     for word, tag in zip(words, tags, strict=True):
+        if not word or not tag:
+            raise ValueError(f"a word needs a character and a tag, found the word {word!r} with the tag {tag!r}")
         characters.extend(word)
         labels.extend([f"S-{tag}"] if len(word) == 1 else [f"B-{tag}", *[f"M-{tag}"] * (len(word) - 2), f"E-{tag}"])
     return characters, labels
@@ -250,8 +262,10 @@ def characters_of_words(words: Iterable[str], tags: Iterable[str]) -> tuple[list
 
 def words_of_characters(characters: Sequence[str], labels: Sequence[str]) -> tuple[list[str], list[str]]:
     """Words and tags back from characters and legal boundary–tag labels; the inverse of `characters_of_words`."""
+    if len(characters) != len(labels):
+        raise ValueError(f"one label per character is needed, found {len(characters)} and {len(labels)}")
     check_sequence(labels, LabelScheme.BMES)
+    if "O" in labels:
+        raise LabelError("every character must belong to a word, found O", labels.index("O"))
     spans = extract_spans(labels, LabelScheme.BMES)
-    if sum(span.end - span.start for span in spans) != len(characters):
-        raise LabelError("every character must belong to a word, found O", list(labels).index("O"))
     return ["".join(characters[span.start : span.end]) for span in spans], [span.label for span in spans]
