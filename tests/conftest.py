@@ -12,7 +12,7 @@ from jaxtyping import install_import_hook
 # Every public tensor function is checked against its annotation. Modules of Triton kernels are left alone: a kernel
 # must reach the compiler as it was written.
 install_import_hook(
-    ["diffusion_mf.structures", "diffusion_mf.decoding"],
+    ["diffusion_mf.structures", "diffusion_mf.decoding", "diffusion_mf.diffusion"],
     "beartype.beartype",
 )
 

@@ -1,0 +1,36 @@
+"""Diffusion over labels: noise, posteriors, losses and the reverse loops. Mathematics only, no networks.
+
+`CategoricalDiffusion` is the paper's process; `BitCodes` and `GaussianDiffusion` are DiffusionSL's.
+"""
+
+from diffusion_mf.diffusion.bits import NO_LABEL, BitCodes, GaussianDiffusion, TrainingPair
+from diffusion_mf.diffusion.categorical import CategoricalDiffusion, one_hot, restrict
+from diffusion_mf.diffusion.losses import posterior_kl, squared_bit_error, sum_over_units, token_cross_entropy
+from diffusion_mf.diffusion.reverse import (
+    BitResult,
+    Denoised,
+    ReverseResult,
+    ReverseStep,
+    ddim,
+    reverse_diffusion,
+)
+
+__all__ = [
+    "NO_LABEL",
+    "BitCodes",
+    "BitResult",
+    "CategoricalDiffusion",
+    "Denoised",
+    "GaussianDiffusion",
+    "ReverseResult",
+    "ReverseStep",
+    "TrainingPair",
+    "ddim",
+    "one_hot",
+    "posterior_kl",
+    "restrict",
+    "reverse_diffusion",
+    "squared_bit_error",
+    "sum_over_units",
+    "token_cross_entropy",
+]

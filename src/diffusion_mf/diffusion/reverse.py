@@ -1,0 +1,224 @@
+"""The reverse loops: beliefs from uniform to π₀ (Algorithm 1), and bits from Gaussian noise to z by DDIM.
+
+Both take any callable as the denoiser, so that the encoder runs once, outside, and a compiled or captured network fits in.
+Neither turns gradients off or waits for the device (the first excepted where early exit asks it to).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from diffusion_mf.diffusion.bits import BitCodes, GaussianDiffusion
+from diffusion_mf.diffusion.categorical import CategoricalDiffusion, restrict
+from diffusion_mf.diffusion.schedule import check_schedule
+
+
+class Denoised(NamedTuple):
+    """What a denoiser call returns if it has more to say than marginals."""
+
+    marginals: Tensor
+    """ρ₀ (B, N, K)"""
+    potentials: object = None
+    """whatever the decoder will need; the last call's is kept"""
+
+
+Denoiser = Callable[[Tensor, int], Tensor | Denoised]
+"""``denoise(beliefs (B, N, K), t)`` → marginals ρ₀ (B, N, K), or `Denoised`."""
+
+BitDenoiser = Callable[[Tensor, int, Tensor | None], Tensor]
+"""``denoise(x_t (B, N, b), t, previous x̂₀ or None)`` → x̂₀ (B, N, b); None unless self-conditioning is on."""
+
+DrawNoise = Callable[[int, int], Tensor]
+"""``draw(sample, call)`` → standard normal (B, N, b); call 0 is the starting point, call i the noise of step i."""
+
+
+class ReverseStep(NamedTuple):
+    """One entry of a trajectory."""
+
+    t: int
+    """the step reached"""
+    beliefs: Tensor
+    """π_t (B, N, K)"""
+    marginals: Tensor
+    """ρ₀ (B, N, K) that led there"""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReverseResult:
+    """Where the reverse process ended."""
+
+    beliefs: Float[Tensor, "B N K"]
+    """π at the schedule's last step, π₀ as a rule: it decides the label, but is too sharp to report as a probability"""
+    marginals: Float[Tensor, "B N K"]
+    """the last call's ρ₀: what scores are reported from"""
+    potentials: object
+    """the last call's potentials, None if the denoiser gives none"""
+    num_calls: int
+    allowed: Bool[Tensor, "B N K"] | None = None
+    """the clamps that were honoured"""
+    trajectory: tuple[ReverseStep, ...] | None = None
+    """the state after every update, if it was asked for"""
+
+    def log_beliefs(self) -> Float[Tensor, "B N K"]:
+        """log π for decoders; only labels a clamp forbids are −∞.
+
+        A probability that merely underflowed is floored: structured decoding may need that label to repair a sequence.
+        """
+        log_beliefs = self.beliefs.clamp(min=torch.finfo(self.beliefs.dtype).tiny).log()
+        if self.allowed is None:
+            return log_beliefs
+        is_forbidden = ~self.allowed & self.allowed.any(dim=-1, keepdim=True)
+        return torch.where(is_forbidden, -torch.inf, log_beliefs)
+
+
+def reverse_diffusion(
+    process: CategoricalDiffusion,
+    denoise: Denoiser,
+    *,
+    batch_shape: tuple[int, int],
+    schedule: Sequence[int],
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    allowed: Bool[Tensor, "B N {process.num_labels}"] | None = None,
+    is_unit: Bool[Tensor, "B N"] | None = None,
+    exit_tolerance: float | None = None,
+    keep_trajectory: bool = False,
+) -> ReverseResult:
+    """Algorithm 1: from uniform beliefs, ρ₀ = denoise(π_t, t) and π_t′ = posterior(π_t, ρ₀, t, t′) along ``schedule``.
+
+    ``allowed`` clamps labels in every π and ρ₀ (see `restrict`). A schedule that ends above 0 gives the beliefs there, for
+    training on the model's own trajectory.
+
+    Early exit (a departure): a sentence whose ρ₀ changed by less than ``exit_tolerance`` anywhere (padding aside, if
+    ``is_unit`` tells it) between two calls keeps that ρ₀, whatever its batch-mates do; once all sentences keep theirs, the
+    remaining updates are made without the denoiser. This looks at the device once per call.
+    """
+    check_schedule(schedule, process.num_steps)
+    beliefs = process.uniform(batch_shape, device=device, dtype=dtype)
+    if allowed is not None:
+        beliefs = restrict(beliefs, allowed)
+    marginals: Tensor | None = None
+    potentials: object = None
+    is_settled: Tensor | None = None  # (B,)
+    all_settled = False
+    num_calls = 0
+    trajectory: list[ReverseStep] = []
+    for t, s in itertools.pairwise(schedule):
+        if not all_settled:
+            answer = denoise(beliefs, t)
+            previous, (marginals, potentials) = marginals, _denoised(answer)
+            num_calls += 1
+            marginals = marginals.to(torch.promote_types(marginals.dtype, dtype))
+            if allowed is not None:
+                marginals = restrict(marginals, allowed)
+            if exit_tolerance is not None:
+                if previous is not None:
+                    if is_settled is not None:
+                        marginals = torch.where(is_settled[:, None, None], previous, marginals)
+                    is_settled = _largest_change(previous, marginals, is_unit) < exit_tolerance
+                    all_settled = bool(is_settled.all())
+                # A captured network answers in the same memory every time.
+                marginals = marginals.clone()
+        assert marginals is not None
+        beliefs = process.posterior(beliefs, marginals, t, s)
+        if allowed is not None:
+            beliefs = restrict(beliefs, allowed)
+        if keep_trajectory:
+            trajectory.append(ReverseStep(s, beliefs, marginals.clone()))
+    assert marginals is not None
+    return ReverseResult(
+        beliefs=beliefs,
+        marginals=marginals,
+        potentials=potentials,
+        num_calls=num_calls,
+        allowed=allowed,
+        trajectory=tuple(trajectory) if keep_trajectory else None,
+    )
+
+
+def _denoised(answer: Tensor | Denoised) -> Denoised:
+    return Denoised(answer) if isinstance(answer, Tensor) else answer
+
+
+def _largest_change(before: Tensor, after: Tensor, is_unit: Tensor | None) -> Tensor:
+    change = (after - before).abs().amax(dim=-1)  # (B, N)
+    if is_unit is not None:
+        change = torch.where(is_unit, change, 0.0)
+    return change.amax(dim=-1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BitResult:
+    """Where DDIM ended."""
+
+    bits: Float[Tensor, "B N b"]
+    """z: the mean over samples, clamps honoured"""
+    num_calls: int
+    trajectory: tuple[Float[Tensor, "B N b"], ...] | None = None
+    """x̂₀ after every call of the first sample, if it was asked for"""
+
+
+def ddim(
+    process: GaussianDiffusion,
+    codes: BitCodes,
+    denoise: BitDenoiser,
+    *,
+    batch_shape: tuple[int, int],
+    schedule: Sequence[int],
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    eta: float = 0.0,
+    num_samples: int = 1,
+    use_self_conditioning: bool = False,
+    allowed: Bool[Tensor, "B N {codes.num_labels}"] | None = None,
+    generator: torch.Generator | None = None,
+    draw_noise: DrawNoise | None = None,
+    keep_trajectory: bool = False,
+) -> BitResult:
+    """z by DDIM from x_T ~ N(0, I): x̂₀ = denoise(x_t, t, …), clipped to ±scale, then `GaussianDiffusion.ddim_step`.
+
+    With several samples, each a trajectory of its own, z is their mean. Self-conditioning hands every call the previous
+    x̂₀, zeros at first (Chen et al., 2022). ``allowed`` holds x̂₀ at an allowed label's code (see `BitCodes.restrict`).
+    ``draw_noise`` takes the generator's place where a sentence's noise must not depend on its batch.
+    """
+    check_schedule(schedule, process.num_steps)
+    if num_samples < 1:
+        raise ValueError(f"DDIM needs at least one sample, found {num_samples}")
+    shape = (*batch_shape, codes.num_bits)
+
+    def draw(sample: int, call: int) -> Tensor:
+        if draw_noise is not None:
+            return draw_noise(sample, call)
+        source = device if generator is None else generator.device
+        return torch.randn(shape, generator=generator, device=source, dtype=dtype).to(device)
+
+    total = torch.zeros(shape, device=device, dtype=dtype)
+    trajectory: list[Tensor] = []
+    for sample in range(num_samples):
+        x_t = draw(sample, 0)
+        previous = torch.zeros_like(x_t) if use_self_conditioning else None
+        for call, (t, s) in enumerate(itertools.pairwise(schedule), start=1):
+            x0 = denoise(x_t, t, previous).to(dtype).clamp(-codes.scale, codes.scale)
+            if allowed is not None:
+                x0 = codes.restrict(x0, allowed)
+            if use_self_conditioning:
+                previous = x0
+            x_t = process.ddim_step(x_t, x0, t, s, eta=eta, noise=draw(sample, call) if eta and s else None)
+            if keep_trajectory and sample == 0:
+                trajectory.append(x0)
+        total = total + x_t
+    bits = total / num_samples
+    if allowed is not None:
+        bits = codes.restrict(bits, allowed)
+    return BitResult(
+        bits=bits,
+        num_calls=num_samples * (len(schedule) - 1),
+        trajectory=tuple(trajectory) if keep_trajectory else None,
+    )
