@@ -1,0 +1,169 @@
+"""Column files: one unit a line with its tag, sentences parted by blank lines, as in the CoNLL shared tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Iterable, Iterator
+from typing import IO
+
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.scheme_detection import detect_scheme
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, Rereadable, check_fields, read_lines
+from diffusion_mf.errors import InputError
+from diffusion_mf.files import StrPath
+
+DOCUMENT_START = "-DOCSTART-"
+_LABELLED_FIELD = re.compile(rf"(?!{DOCUMENT_START})[^\t\n\r\0]+")
+_BARE_FIELD = re.compile(rf"(?!{DOCUMENT_START})[^ \t\n\r\0]+")
+
+
+class Separator(enum.StrEnum):
+    """What parts columns; the value is the name used on the command line."""
+
+    TAB = "tab"
+    SPACE = "space"
+
+    def fields_of(self, line: str) -> list[str]:
+        """The fields of ``line``: every tab parts, but a run of spaces parts once."""
+        if self is Separator.TAB:
+            return line.split("\t")
+        # str.split() would also part at no-break and ideographic spaces, which stand inside units.
+        return [field for field in line.split(" ") if field]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ColumnLayout:
+    """How a column file is laid out; columns count from 0, ``tag_column`` is None where there are no tags."""
+
+    separator: Separator
+    num_columns: int
+    unit_column: int
+    tag_column: int | None
+    scheme: LabelScheme
+    is_scheme_detected: bool
+
+    def describe(self) -> str:
+        """One phrase for the user, counting from 1."""
+        if self.tag_column is None:
+            return f"{self.num_columns} {self.separator}-separated column(s), units in column {self.unit_column + 1}, no tags"
+        source = "detected" if self.is_scheme_detected else "as given"
+        return (
+            f"{self.num_columns} {self.separator}-separated columns, units in column {self.unit_column + 1}, "
+            f"tags in column {self.tag_column + 1}, scheme {self.scheme} ({source})"
+        )
+
+
+def detect_layout(
+    path: StrPath,
+    *,
+    lines: Iterable[str] | None = None,
+    separator: Separator | None = None,
+    unit_column: int = 0,
+    tag_column: int | None = None,
+    scheme: LabelScheme | None = None,
+) -> ColumnLayout:
+    """Find out what is not given: a tab in the first line parts columns, the last column is the tag.
+
+    The scheme takes the whole file to tell. ``lines`` stands for the file's lines where they cannot be read twice.
+    """
+    lines = Rereadable(path, read_lines) if lines is None else lines
+    head = list(through_first_unit(iter(lines)))
+    if not head or _is_skipped(head[-1]):
+        raise InputError("holds no sentences", path=path, remedy="check that this is the right file")
+    line = head[-1]
+    if separator is None:
+        separator = Separator.TAB if "\t" in line else Separator.SPACE
+    num_columns = len(separator.fields_of(line))
+    if tag_column is None and num_columns > 1:
+        tag_column = num_columns - 1
+    for name, column in (("unit", unit_column), ("tag", tag_column)):
+        if column is not None and not 0 <= column < num_columns:
+            raise InputError(
+                f"there is no {name} column {column + 1}, only {num_columns} column(s)",
+                path=path,
+                line=len(head),
+                remedy="check the column number and the separator",
+            )
+    layout = ColumnLayout(
+        separator=separator,
+        num_columns=num_columns,
+        unit_column=unit_column,
+        tag_column=tag_column,
+        scheme=scheme or LabelScheme.PLAIN,
+        is_scheme_detected=scheme is None and tag_column is not None,
+    )
+    if not layout.is_scheme_detected:
+        return layout
+    detected = detect_scheme(read_columns(path, layout, lines=lines), path=path, is_unit_per_line=True)
+    return dataclasses.replace(layout, scheme=detected)
+
+
+def read_columns(path: StrPath, layout: ColumnLayout, *, lines: Iterable[str] | None = None) -> Iterator[Sentence]:
+    """Stream the sentences of ``path`` with their tags as they stand; ``-DOCSTART-`` lines are skipped."""
+    split, num_columns = layout.separator.fields_of, layout.num_columns
+    unit_column, tag_column = layout.unit_column, layout.tag_column
+    units: list[str] = []
+    tags: list[str] = []
+    number = 0
+    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
+        if _is_skipped(line):
+            if units:
+                yield Sentence(tuple(units), None if tag_column is None else tuple(tags), number - len(units))
+                units.clear()
+                tags.clear()
+            continue
+        fields = split(line)
+        if len(fields) != num_columns:
+            raise InputError(
+                f"expected {num_columns} {layout.separator}-separated column(s) as in the first line, found {len(fields)}",
+                path=path,
+                line=number,
+                remedy="complete the line or name another --separator",
+            )
+        unit = fields[unit_column]
+        tag = unit if tag_column is None else fields[tag_column]
+        if not unit or not tag:
+            raise InputError("the unit or the tag is empty", path=path, line=number, remedy="complete the line")
+        units.append(unit)
+        tags.append(tag)
+    if units:
+        yield Sentence(tuple(units), None if tag_column is None else tuple(tags), number - len(units) + 1)
+
+
+def through_first_unit(lines: Iterator[str]) -> Iterator[str]:
+    """Take from ``lines`` up to the first that holds a unit, and no further."""
+    for line in lines:
+        yield line
+        if not _is_skipped(line):
+            return
+
+
+def _is_skipped(line: str) -> bool:
+    return not line or line.startswith(DOCUMENT_START) or not line.strip(" \t")
+
+
+def write_columns(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
+    """Write unit and tag parted by a tab, a blank line after every sentence; without labels the unit alone."""
+    has_labels: bool | None = None
+    for sentence in sentences:
+        is_first = has_labels is None
+        if is_first:
+            has_labels = sentence.labels is not None
+        elif has_labels != (sentence.labels is not None):
+            raise InputError(
+                "some sentences have labels and some have none",
+                line=sentence.line,
+                remedy="label all of them or none before writing columns",
+            )
+        check_fields(sentence, _LABELLED_FIELD if has_labels else _BARE_FIELD, "a line of a column file")
+        rows = (
+            sentence.units
+            if sentence.labels is None
+            else map("\t".join, zip(sentence.units, sentence.labels, strict=True))
+        )
+        # A reader takes a mark at the very beginning for the file's own, so a unit's needs another before it.
+        mark = BYTE_ORDER_MARK if is_first and sentence.units[0].startswith(BYTE_ORDER_MARK) else ""
+        stream.write((mark + "\n".join(rows) + "\n\n").encode())

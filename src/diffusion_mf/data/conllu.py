@@ -1,0 +1,202 @@
+"""CoNLL-U: words with one column as labels, and predicted labels written back with every other byte unchanged.
+
+A unit is a line with an integer ID; ranges of multi-word tokens (3-4) and empty nodes (5.1) are skipped, as in the
+paper's corpora.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, NamedTuple
+
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, check_fields, read_lines, read_raw_lines
+from diffusion_mf.errors import InputError
+from diffusion_mf.files import StrPath
+
+NUM_COLUMNS = 10
+MISC_KEY = "Label"
+_MISC_INDEX = 9
+_FIELD = re.compile(r"[^\t\n\r\0]+")
+_SKIPPED_ID = re.compile(r"[0-9]+(-[0-9]+|\.[0-9]+)")
+
+
+class ConlluColumn(enum.StrEnum):
+    """The columns that hold labels; the value is the name used on the command line."""
+
+    UPOS = "upos"
+    XPOS = "xpos"
+    MISC = "misc"
+
+
+_COLUMN_INDEX = {ConlluColumn.UPOS: 3, ConlluColumn.XPOS: 4, ConlluColumn.MISC: _MISC_INDEX}
+
+
+class ConlluBlock(NamedTuple):
+    """The text of one sentence with its comments and the blank lines after it, and what was read from it.
+
+    ``text`` keeps line ends and a byte order mark: the blocks of a file, joined and encoded, are the file. ``sentence`` is
+    None only where a file has no words at all.
+    """
+
+    text: str
+    sentence: Sentence | None
+
+
+def read_conllu(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS) -> Iterator[Sentence]:
+    """Stream the sentences of ``path``; labels are the column's values as they stand, ``_`` included."""
+    index = _label_index(column)
+    lines: list[str] = []
+    number = 0
+    for number, line in enumerate(read_lines(path), 1):
+        if line:
+            lines.append(line)
+        elif lines:
+            yield _parse_sentence(lines, number - len(lines), index, path)
+            lines.clear()
+    if lines:
+        yield _parse_sentence(lines, number - len(lines) + 1, index, path)
+
+
+def read_conllu_blocks(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS) -> Iterator[ConlluBlock]:
+    """Stream ``path`` sentence by sentence without losing a byte; what `ConlluBlock.text` is for: see `with_labels`."""
+    index = _label_index(column)
+    raw: list[str] = []
+    lines: list[str] = []
+    sentence: Sentence | None = None
+    first = 1
+    for number, raw_line in enumerate(read_raw_lines(path), 1):
+        line = raw_line.removesuffix("\n").removesuffix("\r")
+        if number == 1:
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        if line:
+            if sentence is not None:
+                yield ConlluBlock("".join(raw), sentence)
+                raw, sentence = [], None
+            if not lines:
+                first = number
+            lines.append(line)
+        elif lines:
+            sentence = _parse_sentence(lines, first, index, path)
+            lines = []
+        raw.append(raw_line)
+    if lines:
+        sentence = _parse_sentence(lines, first, index, path)
+    if raw:
+        yield ConlluBlock("".join(raw), sentence)
+
+
+def _label_index(column: ConlluColumn) -> int:
+    if column is ConlluColumn.MISC:
+        raise InputError("labels are read from UPOS or XPOS, not MISC", remedy="choose --column upos or xpos")
+    return _COLUMN_INDEX[column]
+
+
+def _parse_sentence(lines: Sequence[str], first: int, label_index: int, path: StrPath) -> Sentence:
+    """The words of one block of lines without line ends; ``first`` is the number of its first line."""
+    units: list[str] = []
+    labels: list[str] = []
+    start = 0
+    for offset, line in enumerate(lines):
+        if line[0] == "#":
+            continue
+        fields = line.split("\t")
+        if len(fields) != NUM_COLUMNS:
+            raise InputError(
+                f"expected {NUM_COLUMNS} columns separated by tabs, found {len(fields)}",
+                path=path,
+                line=first + offset,
+                remedy="check that the file is CoNLL-U",
+            )
+        identifier = fields[0]
+        if not identifier.isdecimal():
+            if _SKIPPED_ID.fullmatch(identifier):
+                continue
+            raise InputError(
+                f"the ID {identifier!r} is not a number, a range or an empty node",
+                path=path,
+                line=first + offset,
+                remedy="check the first column",
+            )
+        form, label = fields[1], fields[label_index]
+        if not form or not label:
+            raise InputError(
+                "a column is empty", path=path, line=first + offset, remedy="write _ for a value that is not there"
+            )
+        if not units:
+            start = first + offset
+        units.append(form)
+        labels.append(label)
+    if not units:
+        raise InputError("a sentence without words", path=path, line=first, remedy="remove its lines")
+    return Sentence(tuple(units), tuple(labels), start)
+
+
+def with_labels(
+    block: ConlluBlock,
+    labels: Sequence[str],
+    *,
+    column: ConlluColumn = ConlluColumn.UPOS,
+    key: str = MISC_KEY,
+) -> str:
+    """The block's text with ``labels`` in ``column`` (in MISC as ``key=label``) and every other character unchanged."""
+    num_words = 0 if block.sentence is None else len(block.sentence.units)
+    if len(labels) != num_words:
+        raise ValueError(f"{len(labels)} labels for {num_words} words")
+    remaining = iter(labels)
+    lines = block.text.split("\n")
+    for index, line in enumerate(lines):
+        fields = line.split("\t")
+        if len(fields) != NUM_COLUMNS or not fields[0].removeprefix(BYTE_ORDER_MARK).isdecimal():
+            continue
+        label = next(remaining)
+        if not _FIELD.fullmatch(label) or (column is ConlluColumn.MISC and "|" in label):
+            raise InputError(
+                f"the label {label!r} cannot stand in the column {column}", remedy="choose another column or format"
+            )
+        if column is ConlluColumn.MISC:
+            text = fields[_MISC_INDEX]
+            end = "\r" if text.endswith("\r") else ""
+            fields[_MISC_INDEX] = _set_misc(text.removesuffix("\r"), key, label) + end
+        else:
+            fields[_COLUMN_INDEX[column]] = label
+        lines[index] = "\t".join(fields)
+    return "\n".join(lines)
+
+
+def _set_misc(misc: str, key: str, value: str) -> str:
+    """Set ``key`` where it first stood, else at the end.
+
+    >>> _set_misc("_", "Label", "X"), _set_misc("Label=A|SpaceAfter=No", "Label", "X")
+    ('Label=X', 'Label=X|SpaceAfter=No')
+    """
+    entry = f"{key}={value}"
+    if misc in ("_", ""):
+        return entry
+    kept: list[str] = []
+    is_set = False
+    for old in misc.split("|"):
+        if not old.startswith(f"{key}="):
+            kept.append(old)
+        elif not is_set:
+            kept.append(entry)
+            is_set = True
+    return "|".join(kept if is_set else [*kept, entry])
+
+
+def write_conllu(sentences: Iterable[Sentence], stream: IO[bytes], *, column: ConlluColumn = ConlluColumn.UPOS) -> None:
+    """Write bare CoNLL-U: ID, FORM and the labels in ``column``, every other column ``_``."""
+    index = _COLUMN_INDEX[column]
+    for sentence in sentences:
+        check_fields(sentence, _FIELD, "a CoNLL-U line")
+        lines = []
+        for number, unit in enumerate(sentence.units, 1):
+            fields = ["_"] * NUM_COLUMNS
+            fields[0], fields[1] = str(number), unit
+            if sentence.labels is not None:
+                label = sentence.labels[number - 1]
+                fields[index] = f"{MISC_KEY}={label}" if column is ConlluColumn.MISC else label
+            lines.append("\t".join(fields))
+        stream.write(("\n".join(lines) + "\n\n").encode())

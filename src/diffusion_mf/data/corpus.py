@@ -1,0 +1,149 @@
+"""A labelled corpus in memory, and the labels each task makes of what a file holds."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from diffusion_mf.data.columns import ColumnLayout
+from diffusion_mf.data.label_schemes import (
+    Boundary,
+    LabelError,
+    LabelScheme,
+    characters_of_words,
+    check_sequence,
+    encode_spans,
+    extract_spans,
+    format_label,
+    parse_label,
+    words_of_characters,
+)
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
+from diffusion_mf.files import StrPath
+
+
+class Task(enum.StrEnum):
+    """The paper's three tasks; the value is the name used on the command line and in configuration files."""
+
+    POS = "pos"
+    NER = "ner"
+    SEG_POS = "seg-pos"
+
+    @property
+    def scheme(self) -> LabelScheme:
+        """The scheme of the task's labels, whatever the file's: no boundaries for POS, BMES for the others."""
+        return LabelScheme.PLAIN if self is Task.POS else LabelScheme.BMES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """The sentences of one file with the labels of ``task``.
+
+    ``scheme`` is the labels' scheme here (`Task.scheme`), ``source_scheme`` the file's, ``layout`` how a column file is laid
+    out (None for other formats).
+    """
+
+    path: StrPath
+    task: Task
+    sentences: tuple[Sentence, ...]
+    scheme: LabelScheme
+    source_scheme: LabelScheme
+    layout: ColumnLayout | None = None
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def __iter__(self) -> Iterator[Sentence]:
+        return iter(self.sentences)
+
+    def unit_line(self, sentence: Sentence, index: int) -> int:
+        """The line to name for a unit: its own in a column file, its sentence's first elsewhere."""
+        return sentence.line + (0 if self.layout is None else index)
+
+
+def re_encode(
+    sentences: Iterable[Sentence],
+    source: LabelScheme,
+    target: LabelScheme | None,
+    *,
+    path: StrPath,
+    is_unit_per_line: bool,
+    check: bool = True,
+) -> Iterator[Sentence]:
+    """Stream ``sentences`` with their labels in another scheme, or checked only where ``target`` is None.
+
+    Without ``check`` a sequence need not be legal, only its labels known: between closed schemes what is malformed stays
+    malformed, and open ones are read as conlleval does.
+    """
+    for sentence in sentences:
+        labels = sentence.labels
+        # O means the same in every scheme, and many sentences have nothing else.
+        if labels is None or labels.count("O") == len(labels):
+            yield sentence
+            continue
+        try:
+            converted = _convert(labels, source, target, check=check)
+        except LabelError as error:
+            raise InputError(
+                str(error),
+                path=path,
+                line=sentence.line + (error.index if is_unit_per_line else 0),
+                remedy="correct the tag or name the file's scheme with --scheme",
+            ) from None
+        yield sentence._replace(labels=tuple(converted))
+
+
+def _convert(labels: Sequence[str], source: LabelScheme, target: LabelScheme | None, *, check: bool) -> Sequence[str]:
+    if source is LabelScheme.PLAIN and target in (None, LabelScheme.PLAIN):
+        return labels
+    if LabelScheme.PLAIN in (source, target):
+        raise LabelError(f"labels of the scheme {source} cannot be converted to {target}", 0)
+    if check:
+        check_sequence(labels, source)
+    parsed: list[tuple[Boundary, str]] = []
+    for index, label in enumerate(labels):
+        try:
+            parsed.append(parse_label(label, source))
+        except ValueError as error:
+            raise LabelError(str(error), index) from None
+    if target is None:
+        return labels
+    if source.is_closed and target.is_closed:
+        # Label by label; also within BMES, where I becomes M.
+        return [format_label(boundary, kind, target) for boundary, kind in parsed]
+    return encode_spans(extract_spans(labels, source), len(labels), target)
+
+
+def to_characters(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+    """Stream words as characters, with boundary–tag labels (BMES) where the words have tags."""
+    for words in sentences:
+        if words.labels is None:
+            yield Sentence(tuple("".join(words.units)), None, words.line)
+        else:
+            characters, labels = characters_of_words(words.units, words.labels)
+            yield Sentence(tuple(characters), tuple(labels), words.line)
+
+
+def to_words(sentences: Iterable[Sentence], *, path: StrPath) -> Iterator[Sentence]:
+    """Stream characters with boundary–tag labels as words with tags; the inverse of `to_characters`."""
+    for characters in sentences:
+        if characters.labels is None:
+            raise InputError(
+                "no labels to tell where words end",
+                path=path,
+                line=characters.line,
+                remedy="label the characters first",
+            )
+        try:
+            check_sequence(characters.labels, LabelScheme.BMES)
+            words, tags = words_of_characters(characters.units, characters.labels)
+        except LabelError as error:
+            raise InputError(
+                f"unit {error.index + 1}: {error}",
+                path=path,
+                line=characters.line,
+                remedy="give every character a boundary–tag label, as in B-NN E-NN S-PU",
+            ) from None
+        yield Sentence(tuple(words), tuple(tags), characters.line)

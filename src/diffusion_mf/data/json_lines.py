@@ -1,0 +1,63 @@
+"""JSON Lines: ``{"units": ["…"], "labels": ["…"]}``, one sentence a line, the labels optional."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import IO, NoReturn
+
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.text_lines import read_lines
+from diffusion_mf.errors import InputError
+from diffusion_mf.files import StrPath
+
+
+def read_json_lines(path: StrPath) -> Iterator[Sentence]:
+    """Stream the sentences of ``path``; keys other than ``units`` and ``labels`` are ignored, blank lines skipped."""
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip():
+            yield _parse_line(line, number, path)
+
+
+def write_json_lines(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
+    """Write one object per sentence, text unescaped; unlabelled sentences have no ``labels``."""
+    for sentence in sentences:
+        row: dict[str, tuple[str, ...]] = {"units": sentence.units}
+        if sentence.labels is not None:
+            row["labels"] = sentence.labels
+        stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+
+
+def _parse_line(line: str, number: int, path: StrPath) -> Sentence:
+    def refuse(problem: str, remedy: str) -> NoReturn:
+        raise InputError(problem, path=path, line=number, remedy=remedy)
+
+    try:
+        row = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+        refuse(f"not JSON ({reason})", 'write one object a line, such as {"units": ["a"], "labels": ["X"]}')
+    if not isinstance(row, dict) or "units" not in row:
+        refuse('no object with the key "units"', 'write {"units": ["a", "b"], "labels": ["X", "Y"]}')
+    units, labels = row["units"], row.get("labels")
+    for name, values in (("units", units), ("labels", labels)):
+        if name == "labels" and values is None:
+            continue
+        if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
+            refuse(f'"{name}" is not a list of non-empty strings', "quote every value and leave none empty")
+        # Only an escape can smuggle in half a surrogate pair, which no output could hold.
+        if "\\u" in line and not all(_is_encodable(value) for value in values):
+            refuse(f'"{name}" holds half a surrogate pair', "write the characters unescaped")
+    if not units:
+        refuse("an empty sentence", "remove the line")
+    if labels is not None and len(labels) != len(units):
+        refuse(f"{len(units)} units but {len(labels)} labels", "give every unit one label")
+    return Sentence(tuple(units), None if labels is None else tuple(labels), number)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
