@@ -131,6 +131,19 @@ def format_of(path: StrPath, *, option: str = "--format") -> FileFormat:
     return found
 
 
+def task_format(path: StrPath, task: Task, *, file_format: FileFormat | None = None) -> FileFormat:
+    """The format of a labelled file: as given, by its name, or the task's own where the name does not tell."""
+    accepted = _TASK_FORMATS[task]
+    found = file_format or suffix_format(path) or accepted[0]
+    if found not in accepted:
+        raise InputError(
+            f"the task {task} reads {' or '.join(accepted)}, not {found}",
+            path=path,
+            remedy="convert the file with dmf data convert, or name its format with --format",
+        )
+    return found
+
+
 def read_source(path: StrPath, file_format: FileFormat, options: FormatOptions | None = None) -> Source:
     """The sentences of ``path`` as they stand there; a file without any is an `InputError` once it has been read."""
     source = FORMATS[file_format].read(path, options or FormatOptions())
@@ -161,14 +174,7 @@ def read_task(
     one unit per character of CoNLL-U words with boundary–XPOS labels. All accept JSON Lines; POS and Seg-POS also columns.
     ``check=False`` is for predictions, which may be malformed: labels must be of the scheme, sequences need not be legal.
     """
-    accepted = _TASK_FORMATS[task]
-    file_format = file_format or suffix_format(path) or accepted[0]
-    if file_format not in accepted:
-        raise InputError(
-            f"the task {task} reads {' or '.join(accepted)}, not {file_format}",
-            path=path,
-            remedy="convert the file with dmf data convert, or name its format with --format",
-        )
+    file_format = task_format(path, task, file_format=file_format)
     if column is None:
         column = ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS
     if task is not Task.NER:

@@ -1,0 +1,165 @@
+"""What two label sequences of a sentence say, before anything is counted: labels in BMES, spans, words, votes.
+
+Paper: “Metrics and Output Reconstruction” (appendix). Every metric of every system is counted from this one record.
+
+The gold sequence must be legal and is converted to BMES. The predicted sequence may be anything:
+
+* in a closed scheme (BMES, IOBES, BILOU) its letters are renamed label by label, so that what was malformed stays malformed
+  and every label is right or wrong by itself;
+* in an open scheme (IOB1, BIO2) a label has no BMES letter of its own, since that depends on where the span ends; its spans
+  are read as conlleval reads them (an I that nothing opened starts a span) and encoded again. One wrong label can therefore
+  change the BMES letter of its neighbour, and accuracy differs from one counted over the file's own labels;
+* what is no label of the scheme at all (a DiffusionSL code without label) becomes `NO_LABEL`: wrong, and in no span.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.label_schemes import (
+    LabelError,
+    LabelScheme,
+    Span,
+    check_sequence,
+    convert_labels,
+    encode_spans,
+    extract_spans,
+    format_label,
+    is_legal_start,
+    is_legal_transition,
+    parse_label,
+    split_label,
+)
+
+# CoNLL-U's sign for nothing there: what stands in a prediction for a code that has no label.
+NO_LABEL = "_"
+
+
+class Reconstruction(NamedTuple):
+    """One sentence as the metrics see it.
+
+    ``gold`` and ``predicted`` are the labels to compare one by one. The spans are the complete ones of each side (entities,
+    or words with a constant tag); ``segments`` are the predicted words when tags are ignored. ``votes`` holds, for every gold
+    word, the tag that most of its characters carry. ``malformed`` counts fragments that are no span, see `Reconstructor`.
+    """
+
+    units: Sequence[str]
+    gold: Sequence[str]
+    predicted: Sequence[str]
+    gold_spans: Sequence[Span] = ()
+    predicted_spans: Sequence[Span] = ()
+    segments: Sequence[Span] = ()
+    votes: Sequence[str] = ()
+    malformed: int = 0
+
+
+class Reconstructor:
+    """Turns label sequences of a task and scheme into `Reconstruction` records.
+
+    A malformed fragment is a longest run of units that are neither outside (O; Chinese has no O) nor in a complete span, so a
+    closed sequence is legal if and only if it has none. In an open scheme nothing is left over, and each place where the
+    sequence breaks the scheme counts as one instead.
+    """
+
+    def __init__(self, task: Task, scheme: LabelScheme, *, predicted_scheme: LabelScheme | None = None) -> None:
+        self.task = Task(task)
+        self.scheme = scheme
+        self.predicted_scheme = scheme if predicted_scheme is None else predicted_scheme
+        for each in (self.scheme, self.predicted_scheme):
+            if (each is LabelScheme.PLAIN) != (self.task is Task.POS) or (
+                self.task is Task.SEG_POS and not each.is_closed
+            ):
+                raise ValueError(f"the task {task} cannot be scored in the scheme {each}")
+        self._outside = "O" if self.task is Task.NER else None
+        self._renamed: dict[str, str] = {}
+
+    def __call__(self, gold: Sequence[str], predicted: Sequence[str], units: Sequence[str]) -> Reconstruction:
+        """Read one sentence; `ValueError` for different lengths, `LabelError` where the gold labels are not legal."""
+        if not len(gold) == len(predicted) == len(units):
+            raise ValueError(
+                f"a sentence of {len(units)} units has {len(gold)} gold and {len(predicted)} predicted labels"
+            )
+        gold = self._gold_labels(gold)
+        if self.task is Task.POS:
+            return Reconstruction(units, gold, predicted, malformed=_num_runs([x == NO_LABEL for x in predicted]))
+        breaks = 0 if self.predicted_scheme.is_closed else self._num_breaks(predicted)
+        predicted = self._rename(predicted) if self.predicted_scheme.is_closed else self._encode_again(predicted)
+        gold_spans = extract_spans(gold, LabelScheme.BMES)
+        spans = extract_spans(predicted, LabelScheme.BMES)
+        sentence = Reconstruction(
+            units, gold, predicted, gold_spans, spans, malformed=breaks or self._num_fragments(predicted, spans)
+        )
+        if self.task is Task.NER:
+            return sentence
+        tags = [NO_LABEL if label == NO_LABEL else split_label(label)[1] for label in predicted]
+        return sentence._replace(
+            segments=extract_spans(predicted, LabelScheme.BMES, match_types=False),
+            votes=[majority(tags[start:end]) for start, end, _ in gold_spans],
+        )
+
+    def _gold_labels(self, labels: Sequence[str]) -> Sequence[str]:
+        for index, label in enumerate(labels):
+            if label == NO_LABEL or (self.task is Task.SEG_POS and split_label(label)[1] == NO_LABEL):
+                raise LabelError("a gold unit has no label", index)
+        if self.task is Task.POS:
+            return labels
+        if self._outside is None and "O" in labels:
+            raise LabelError("every character must belong to a word, found O", list(labels).index("O"))
+        if not self.scheme.is_closed:
+            return convert_labels(labels, self.scheme, LabelScheme.BMES)
+        check_sequence(labels, self.scheme)
+        return [format_label(*parse_label(label, self.scheme), LabelScheme.BMES) for label in labels]
+
+    def _rename(self, labels: Sequence[str]) -> list[str]:
+        renamed = self._renamed
+        for label in set(labels) - renamed.keys():
+            is_label = _is_label(label, self.predicted_scheme) and (label != "O" or self._outside == "O")
+            renamed[label] = (
+                format_label(*parse_label(label, self.predicted_scheme), LabelScheme.BMES) if is_label else NO_LABEL
+            )
+        return [renamed[label] for label in labels]
+
+    def _encode_again(self, labels: Sequence[str]) -> list[str]:
+        encoded = encode_spans(extract_spans(labels, self.predicted_scheme), len(labels), LabelScheme.BMES)
+        return [
+            label if _is_label(raw, self.predicted_scheme) else NO_LABEL
+            for label, raw in zip(encoded, labels, strict=True)
+        ]
+
+    def _num_breaks(self, labels: Sequence[str]) -> int:
+        is_unknown = [not _is_label(label, self.predicted_scheme) for label in labels]
+        known = ["O" if unknown else label for label, unknown in zip(labels, is_unknown, strict=True)]
+        num_illegal = sum(not is_legal_start(label, self.predicted_scheme) for label in known[:1])
+        for before, after in itertools.pairwise(known):
+            num_illegal += not is_legal_transition(before, after, self.predicted_scheme)
+        return num_illegal + _num_runs(is_unknown)
+
+    def _num_fragments(self, labels: Sequence[str], spans: Sequence[Span]) -> int:
+        is_stray = [label != self._outside for label in labels]
+        for start, end, _ in spans:
+            is_stray[start:end] = [False] * (end - start)
+        return _num_runs(is_stray)
+
+
+def majority(tags: Sequence[str]) -> str:
+    """The most frequent tag; of equally frequent ones, the one that comes first.
+
+    >>> majority(["NN", "VV", "VV"]), majority(["VV", "NN"])
+    ('VV', 'VV')
+    """
+    return max(tags, key=tags.count)
+
+
+def _is_label(label: str, scheme: LabelScheme) -> bool:
+    try:
+        parse_label(label, scheme)
+    except ValueError:
+        return False
+    return True
+
+
+def _num_runs(marks: Sequence[bool]) -> int:
+    return sum(mark and not before for before, mark in zip([False, *marks], marks, strict=False))

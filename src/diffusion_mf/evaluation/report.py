@@ -1,0 +1,194 @@
+"""Everything there is to say about predictions for a task: one scorer, one report.
+
+| task | metrics | the one that selects models |
+|---|---|---|
+| pos | accuracy, precision, recall, f1 (of units) | accuracy |
+| ner | accuracy (over BMES labels), precision, recall, f1 (of entities) | f1 |
+| seg-pos | accuracy (of characters), seg_f1, gold_xpos, aligned_xpos, joint_f1 | joint_f1 |
+
+Percentages run from 0 to 100; what would divide by zero is 0.0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.evaluation.breakdowns import (
+    LENGTH_BINS,
+    BreakdownRow,
+    length_bin_names,
+    split_by_unit,
+    split_by_word,
+)
+from diffusion_mf.evaluation.counts import Counts, percentage
+from diffusion_mf.evaluation.reconstruction import Reconstruction, Reconstructor
+from diffusion_mf.evaluation.segmentation import WordScorer
+from diffusion_mf.evaluation.spans import SpanScorer
+from diffusion_mf.evaluation.tokens import TokenResult, TokenScorer
+
+PRIMARY_METRICS: Mapping[Task, str] = {Task.POS: "accuracy", Task.NER: "f1", Task.SEG_POS: "joint_f1"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The scores of a file.
+
+    ``metrics`` holds the task's figures under the names of the table above. ``invalid_rate`` is the share of sentences whose
+    predicted labels are not a legal sequence, ``malformed_fragments`` how many fragments were ignored (see `Reconstructor`).
+    ``types`` are the entity types, or the tags of words (the counts of joint F1); empty for pos.
+    ``vocabulary`` is empty where no training vocabulary was given.
+    """
+
+    task: Task
+    scheme: LabelScheme
+    predicted_scheme: LabelScheme
+    sentences: int
+    units: int
+    metrics: Mapping[str, float]
+    exact_match: float
+    invalid_rate: float
+    malformed_fragments: int
+    tokens: TokenResult
+    types: Mapping[str, Counts]
+    vocabulary: Sequence[BreakdownRow]
+    lengths: Sequence[BreakdownRow]
+
+    @property
+    def primary(self) -> float:
+        """The metric that selects models of this task."""
+        return self.metrics[PRIMARY_METRICS[self.task]]
+
+
+class TaskScorer:
+    """Scores sentence after sentence; memory grows with the labels seen, not with the file.
+
+    Gold labels must be legal in ``scheme``; predicted ones may be anything, and are read in ``predicted_scheme`` (the same,
+    unless given). ``vocabulary`` holds the forms of the training file: words, also where units are characters.
+    ``length_bins`` are the longest sentences of all bins but the last; None leaves the breakdown out.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        scheme: LabelScheme,
+        *,
+        predicted_scheme: LabelScheme | None = None,
+        vocabulary: Collection[str] | None = None,
+        length_bins: Sequence[int] | None = LENGTH_BINS,
+    ) -> None:
+        self.task = task = Task(task)
+        self._reconstruct = Reconstructor(task, scheme, predicted_scheme=predicted_scheme)
+        self._vocabulary = vocabulary
+        self._length_bins = () if length_bins is None else tuple(length_bins)
+        self._all = _Part(task)
+        self._units = self._invalid = self._malformed = 0
+        self._parts = {True: _Part(task), False: _Part(task)}
+        self._part_sizes = {True: 0, False: 0}
+        self._lengths = [] if length_bins is None else [_Part(task) for _ in range(len(length_bins) + 1)]
+
+    def update(self, gold: Sequence[str], predicted: Sequence[str], units: Sequence[str]) -> None:
+        """Add one sentence; `ValueError` for different lengths, `LabelError` where the gold labels are not legal."""
+        sentence = self._reconstruct(gold, predicted, units)
+        self._all.update(sentence)
+        self._units += len(units)
+        self._malformed += sentence.malformed
+        self._invalid += sentence.malformed > 0
+        if self._vocabulary is not None:
+            split = split_by_word if self.task is Task.SEG_POS else split_by_unit
+            for is_known, size, part in split(sentence, self._vocabulary):
+                self._part_sizes[is_known] += size
+                self._parts[is_known].update(part)
+        if self._lengths:
+            self._lengths[bisect_left(self._length_bins, len(units))].update(sentence)
+
+    def result(self) -> Report:
+        """What was counted so far."""
+        tokens = self._all.tokens.result()
+        names = {True: "in vocabulary", False: "out of vocabulary"}
+        return Report(
+            task=self.task,
+            scheme=self._reconstruct.scheme,
+            predicted_scheme=self._reconstruct.predicted_scheme,
+            sentences=tokens.sentences,
+            units=self._units,
+            metrics=self._all.metrics(),
+            exact_match=tokens.exact_match,
+            invalid_rate=percentage(self._invalid, tokens.sentences),
+            malformed_fragments=self._malformed,
+            tokens=tokens,
+            types=self._all.types(),
+            vocabulary=[
+                BreakdownRow(names[is_known], self._part_sizes[is_known], part.metrics())
+                for is_known, part in self._parts.items()
+                if self._vocabulary is not None
+            ],
+            lengths=[
+                BreakdownRow(name, part.tokens.result().sentences, part.metrics())
+                for name, part in zip(length_bin_names(self._length_bins), self._lengths, strict=False)
+            ],
+        )
+
+
+class _Part:
+    """The counts of a whole file or of a part of it."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.tokens = TokenScorer()
+        self.spans = SpanScorer()
+        self.words = WordScorer()
+
+    def update(self, sentence: Reconstruction) -> None:
+        self.tokens.update(sentence.gold, sentence.predicted)
+        if self.task is Task.NER:
+            self.spans.update(sentence.gold_spans, sentence.predicted_spans)
+        elif self.task is Task.SEG_POS:
+            self.words.update(sentence)
+
+    def types(self) -> Mapping[str, Counts]:
+        return (self.words.result().joint if self.task is Task.SEG_POS else self.spans.result()).types
+
+    def metrics(self) -> dict[str, float]:
+        tokens = self.tokens.result()
+        if self.task is Task.SEG_POS:
+            words = self.words.result()
+            return {
+                "accuracy": tokens.accuracy,
+                "seg_f1": words.seg_f1,
+                "gold_xpos": words.gold_xpos,
+                "aligned_xpos": words.aligned_xpos,
+                "joint_f1": words.joint_f1,
+            }
+        counts = tokens.counts if self.task is Task.POS else self.spans.result().counts
+        return {
+            "accuracy": tokens.accuracy,
+            "precision": counts.precision,
+            "recall": counts.recall,
+            "f1": counts.f1,
+        }
+
+
+def score_sentences(
+    task: Task,
+    scheme: LabelScheme,
+    gold: Iterable[Sequence[str]],
+    predicted: Iterable[Sequence[str]],
+    *,
+    units: Iterable[Sequence[str]] | None = None,
+) -> dict[str, float]:
+    """The task's metrics for sequences of gold and predicted labels, by name; which one selects is in `PRIMARY_METRICS`.
+
+    ``units`` change no metric and need not be given.
+    """
+    scorer = TaskScorer(task, scheme, length_bins=None)
+    if units is None:
+        for gold_labels, predicted_labels in zip(gold, predicted, strict=True):
+            scorer.update(gold_labels, predicted_labels, gold_labels)
+    else:
+        for gold_labels, predicted_labels, sentence_units in zip(gold, predicted, units, strict=True):
+            scorer.update(gold_labels, predicted_labels, sentence_units)
+    return dict(scorer.result().metrics)
