@@ -1,0 +1,129 @@
+"""Batches by a token budget: which sentences go together, in which order, and their tensors.
+
+The order is a pure function of lengths, budget, seed and epoch, so a position in the epoch is an index into a list and
+training resumes in the middle with ``training_batches(…)[position:]``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.vocabulary import PADDING_ID, UNKNOWN_ID, Vocabulary
+
+# Lengths are blurred by this share before sorting, so that epochs group sentences differently at little cost in padding.
+LENGTH_JITTER = 0.1
+
+
+class EvaluationBatches(NamedTuple):
+    """Batches from the longest sentences to the shortest, and the way back.
+
+    With the results of all batches in one list, the result of sentence i is ``results[positions[i]]``.
+    """
+
+    batches: list[list[int]]
+    positions: list[int]
+
+
+def training_batches(lengths: Sequence[int], *, budget: int, seed: int, epoch: int) -> list[list[int]]:
+    """Indices of sentences in batches of at most ``budget`` units, padding counted; a longer sentence stands alone.
+
+    Every sentence comes once an epoch, with others of about its length; the batches come in random order.
+    """
+    # Only random() itself is promised to give the same numbers in every version of Python.
+    generator = random.Random(f"batches {seed} {epoch}")
+    blurred = [length * (1 + LENGTH_JITTER * (2 * generator.random() - 1)) for length in lengths]
+    batches = _fill(sorted(range(len(lengths)), key=blurred.__getitem__), lengths, budget)
+    keys = [generator.random() for _ in batches]
+    return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
+
+
+def evaluation_batches(lengths: Sequence[int], *, budget: int) -> EvaluationBatches:
+    """Batches for prediction: the longest first, so that memory is tried at once; equal lengths in the order given."""
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    positions = [0] * len(lengths)
+    for position, index in enumerate(order):
+        positions[index] = position
+    return EvaluationBatches(_fill(order, lengths, budget), positions)
+
+
+def _fill(order: Iterable[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Cut ``order`` into batches with size × longest ≤ ``budget``."""
+    if budget < 1:
+        raise ValueError(f"the token budget must be positive, not {budget}")
+    batches: list[list[int]] = []
+    longest = 0
+    for index in order:
+        longest = max(longest, lengths[index])
+        if batches and (len(batches[-1]) + 1) * longest <= budget:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+            longest = lengths[index]
+    return batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Sentences as tensors; positions past a sentence's length hold 0.
+
+    Characters are kept once per distinct form: ``character_ids[word_rows]`` are those of every position. Row 0 is padding.
+    """
+
+    form_ids: Int64[Tensor, "B N"]
+    word_rows: Int64[Tensor, "B N"]
+    character_ids: Int64[Tensor, "W C"]
+    character_lengths: Int64[Tensor, "W"]
+    lengths: Int64[Tensor, "B"]
+    label_ids: Int64[Tensor, "B N"] | None
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
+        """The same batch on another device."""
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=non_blocking)
+
+        return Batch(
+            form_ids=move(self.form_ids),
+            word_rows=move(self.word_rows),
+            character_ids=move(self.character_ids),
+            character_lengths=move(self.character_lengths),
+            lengths=move(self.lengths),
+            label_ids=None if self.label_ids is None else move(self.label_ids),
+        )
+
+
+def collate(sentences: Sequence[Sentence], vocabulary: Vocabulary) -> Batch:
+    """Tensors of ``sentences``; labels where all of them have some, `KeyError` at a label the vocabulary lacks."""
+    form_ids, character_ids = vocabulary.form_ids, vocabulary.character_ids
+    rows: dict[str, int] = {}
+    for sentence in sentences:
+        for unit in sentence.units:
+            rows.setdefault(unit, len(rows) + 1)
+    labels = [sentence.labels for sentence in sentences if sentence.labels is not None]
+    if labels and len(labels) != len(sentences):
+        raise ValueError("either all sentences of a batch have labels or none")
+    characters = [[], *([character_ids.get(character, UNKNOWN_ID) for character in form] for form in rows)]
+    return Batch(
+        form_ids=_padded([[form_ids.get(unit, UNKNOWN_ID) for unit in sentence.units] for sentence in sentences]),
+        word_rows=_padded([[rows[unit] for unit in sentence.units] for sentence in sentences]),
+        character_ids=_padded(characters),
+        character_lengths=torch.tensor([len(row) for row in characters]),
+        lengths=torch.tensor([len(sentence.units) for sentence in sentences]),
+        label_ids=_padded([[vocabulary.label_ids[label] for label in row] for row in labels]) if labels else None,
+    )
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> Int64[Tensor, "R C"]:
+    array = np.full((len(rows), max(map(len, rows))), PADDING_ID, dtype=np.int64)
+    for index, row in enumerate(rows):
+        array[index, : len(row)] = row
+    return torch.from_numpy(array)

@@ -1,0 +1,115 @@
+"""From one file format, label scheme and unit to another, streaming."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO
+
+from diffusion_mf.data.conllu import ConlluColumn, read_conllu_blocks
+from diffusion_mf.data.corpus import re_encode, to_characters, to_words
+from diffusion_mf.data.formats import FORMATS, FileFormat, FormatOptions, read_source
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.scheme_detection import detect_scheme
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.text_lines import Rereadable
+from diffusion_mf.errors import InputError
+from diffusion_mf.files import StrPath, open_output
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """What to convert: formats, the source's options, the scheme to write (None: labels as they stand).
+
+    ``use_characters`` takes CoNLL-U words apart into characters with boundary–tag labels, or puts them together again.
+    """
+
+    source_format: FileFormat
+    target_format: FileFormat
+    options: FormatOptions
+    target_scheme: LabelScheme | None = None
+    use_characters: bool = False
+
+
+def convert(
+    source: StrPath, target: StrPath, conversion: Conversion, *, advance: Callable[[int], None] = lambda count: None
+) -> str | None:
+    """Convert ``source`` into ``target``, which appears only when all went well; ``advance`` hears of every sentence.
+
+    Returns what was found out about the source's layout or scheme, for the user to see. CoNLL-U to CoNLL-U is checked and
+    copied byte for byte.
+    """
+    formats = (conversion.source_format, conversion.target_format)
+    if formats == (FileFormat.CONLLU, FileFormat.CONLLU):
+        if conversion.target_scheme is not None or conversion.use_characters:
+            raise InputError("CoNLL-U to CoNLL-U is a copy", remedy="leave --to-scheme and --characters out")
+        with open_output(target) as stream:
+            _copy_conllu(source, stream, conversion.options.column, advance)
+        return None
+    if conversion.use_characters and FileFormat.CONLLU not in formats:
+        raise InputError("characters are made of, or put together to, CoNLL-U words", remedy="leave --characters out")
+    sentences, found = _read(source, conversion)
+    with open_output(target) as stream:
+        try:
+            FORMATS[conversion.target_format].write(_counted(sentences, advance), stream, conversion.options)
+        except InputError as error:
+            if error.path is not None:
+                raise
+            # A writer knows the line a sentence came from but not the file.
+            raise InputError(error.problem, path=source, line=error.line, remedy=error.remedy) from None
+    return found
+
+
+def _read(source: StrPath, conversion: Conversion) -> tuple[Iterator[Sentence], str | None]:
+    """The sentences to write, and what was found out about the source."""
+    source_format, options = conversion.source_format, conversion.options
+    is_unit_per_line = source_format is FileFormat.COLUMNS
+    found = None
+    if source_format is FileFormat.COLUMNS:
+        sentences, layout = read_source(source, source_format, options)
+        if layout is None:
+            raise AssertionError("a column file has a layout")
+        scheme: LabelScheme | None = layout.scheme
+        found = layout.describe()
+    elif source_format is FileFormat.CONLLU and conversion.use_characters:
+        sentences = to_characters(_without_blank_labels(read_source(source, source_format, options).sentences))
+        scheme = LabelScheme.BMES
+    else:
+        scheme = LabelScheme.BMES if conversion.use_characters else options.scheme
+        again = Rereadable(source, lambda path: read_source(path, source_format, options).sentences)
+        if conversion.target_scheme is not None and scheme is None:
+            scheme = detect_scheme(again, path=source, is_unit_per_line=False)
+            found = f"scheme {scheme} (detected)"
+            sentences = iter(again)
+        else:
+            sentences = read_source(source, source_format, options).sentences
+        if source_format is FileFormat.CONLLU:
+            sentences = _without_blank_labels(sentences)
+    is_joined = conversion.use_characters and conversion.target_format is FileFormat.CONLLU
+    target_scheme = LabelScheme.BMES if is_joined else conversion.target_scheme
+    if scheme is not None:
+        sentences = re_encode(sentences, scheme, target_scheme, path=source, is_unit_per_line=is_unit_per_line)
+    return (to_words(sentences, path=source) if is_joined else sentences), found
+
+
+def _copy_conllu(source: StrPath, stream: IO[bytes], column: ConlluColumn, advance: Callable[[int], None]) -> None:
+    is_empty = True
+    for block in read_conllu_blocks(source, column=column):
+        is_empty = is_empty and block.sentence is None
+        stream.write(block.text.encode())
+        advance(1)
+    if is_empty:
+        raise InputError("holds no sentences", path=source, remedy="check that this is the right file")
+
+
+def _without_blank_labels(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
+    """CoNLL-U writes _ where there is no value; a sentence with nothing else is unlabelled."""
+    for sentence in sentences:
+        is_blank = sentence.labels is not None and set(sentence.labels) == {"_"}
+        yield sentence._replace(labels=None) if is_blank else sentence
+
+
+def _counted(sentences: Iterable[Sentence], advance: Callable[[int], None]) -> Iterator[Sentence]:
+    for sentence in sentences:
+        yield sentence
+        advance(1)

@@ -1,0 +1,115 @@
+"""What a training corpus fixes for a model: forms and characters with their counts, and the labels."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diffusion_mf.data.corpus import Corpus
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
+from diffusion_mf.files import StrPath
+
+PADDING_ID = 0
+UNKNOWN_ID = 1
+NUM_SPECIAL_IDS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """Case-sensitive forms and characters, most frequent first, and labels in sorted order.
+
+    Ids follow that order; those of forms and characters begin after padding (0) and unknown (1), those of labels at 0.
+    """
+
+    form_counts: Mapping[str, int]
+    character_counts: Mapping[str, int]
+    labels: tuple[str, ...]
+
+    @classmethod
+    def build(cls, sentences: Iterable[Sentence], *, min_count: int = 1) -> Vocabulary:
+        """Count labelled ``sentences``; forms and characters seen fewer than ``min_count`` times are left unknown."""
+        forms: Counter[str] = Counter()
+        labels: set[str] = set()
+        for sentence in sentences:
+            if sentence.labels is None:
+                raise ValueError("a vocabulary is built from labelled sentences")
+            forms.update(sentence.units)
+            labels.update(sentence.labels)
+        characters: Counter[str] = Counter()
+        for form, count in forms.items():
+            for character in form:
+                characters[character] += count
+        return cls(
+            form_counts=_ordered(forms, min_count),
+            character_counts=_ordered(characters, min_count),
+            labels=tuple(sorted(labels)),
+        )
+
+    @functools.cached_property
+    def form_ids(self) -> dict[str, int]:
+        """Form to id, without padding and unknown."""
+        return {form: index for index, form in enumerate(self.form_counts, NUM_SPECIAL_IDS)}
+
+    @functools.cached_property
+    def character_ids(self) -> dict[str, int]:
+        """Character to id, without padding and unknown."""
+        return {character: index for index, character in enumerate(self.character_counts, NUM_SPECIAL_IDS)}
+
+    @functools.cached_property
+    def label_ids(self) -> dict[str, int]:
+        """Label to id."""
+        return {label: index for index, label in enumerate(self.labels)}
+
+    @property
+    def num_form_ids(self) -> int:
+        """Rows a table of form embeddings needs, padding and unknown included."""
+        return len(self.form_counts) + NUM_SPECIAL_IDS
+
+    @property
+    def num_character_ids(self) -> int:
+        """Rows a table of character embeddings needs, padding and unknown included."""
+        return len(self.character_counts) + NUM_SPECIAL_IDS
+
+    def check_labels(self, corpus: Corpus, *, train_path: StrPath) -> None:
+        """Refuse a corpus with a label that training never saw: no model could predict it."""
+        check_labels(corpus, self.labels, train_path=train_path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON can hold; pairs keep the order even where a reader does not."""
+        return {
+            "forms": [[form, count] for form, count in self.form_counts.items()],
+            "characters": [[character, count] for character, count in self.character_counts.items()],
+            "labels": list(self.labels),
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Vocabulary:
+        """The inverse of `to_dict`."""
+        return cls(
+            form_counts=dict(value["forms"]),
+            character_counts=dict(value["characters"]),
+            labels=tuple(value["labels"]),
+        )
+
+
+def check_labels(corpus: Corpus, known: Iterable[str], *, train_path: StrPath) -> None:
+    """Refuse ``corpus`` at its first label that is not among the ``known`` ones of ``train_path``."""
+    known = frozenset(known)
+    for sentence in corpus:
+        for index, label in enumerate(sentence.labels or ()):
+            if label not in known:
+                raise InputError(
+                    f"the label {label!r} of {sentence.units[index]!r} never occurs in {train_path}",
+                    path=corpus.path,
+                    line=corpus.unit_line(sentence, index),
+                    remedy="correct it or add it to the training data",
+                )
+
+
+def _ordered(counts: Counter[str], min_count: int) -> dict[str, int]:
+    kept = ((text, count) for text, count in counts.items() if count >= min_count)
+    return dict(sorted(kept, key=lambda item: (-item[1], item[0])))
