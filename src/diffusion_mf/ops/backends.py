@@ -1,0 +1,49 @@
+"""Which implementation of an operation runs: the one place where that is decided."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from typing import Literal
+
+from torch import Tensor
+
+Backend = Literal["auto", "reference", "cpu", "triton"]
+
+MAX_TRITON_LABELS = 256
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether Triton can be imported."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def is_interpreting() -> bool:
+    """Whether Triton runs kernels on CPU tensors, in Python (the tests' way; set before Triton is imported)."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def choose_backend(backend: Backend, scores: Tensor) -> Literal["reference", "cpu", "triton"]:
+    """Turn ``auto`` into a backend for ``scores`` (…, K), or check that the one asked for can be had.
+
+    ``cpu`` is plain PyTorch scheduled for few operations; it runs on any device, and ``auto`` takes it wherever there is
+    no CUDA GPU with Triton. An explicit choice that cannot be had raises: slow code never stands in silently.
+    """
+    num_labels = scores.shape[-1]
+    if backend == "auto":
+        return "triton" if scores.is_cuda and has_triton() and num_labels <= MAX_TRITON_LABELS else "cpu"
+    if backend in ("reference", "cpu"):
+        return backend
+    if backend != "triton":
+        raise ValueError(f"backend must be auto, reference, cpu or triton, found {backend!r}")
+    if not has_triton():
+        raise RuntimeError("backend 'triton' needs the triton package, which is not installed")
+    if not scores.is_cuda and not is_interpreting():
+        raise RuntimeError(
+            "backend 'triton' needs tensors on a CUDA GPU (or TRITON_INTERPRET=1 before the first import)"
+        )
+    if num_labels > MAX_TRITON_LABELS:
+        raise ValueError(f"backend 'triton' takes at most {MAX_TRITON_LABELS} labels, found {num_labels}")
+    return "triton"

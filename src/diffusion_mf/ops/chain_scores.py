@@ -1,0 +1,85 @@
+"""What all chain operations share: the form of their inputs, and small functions safe at −∞.
+
+Every operation scores a label sequence of a sentence with n units as
+
+    score(y) = start(y₁) + Σᵢ unaryᵢ(yᵢ) + Σᵢ transitionᵢ(yᵢ, yᵢ₊₁) + end(yₙ)
+
+with ``unary_scores`` (B, N, K), ``transition_scores`` (K, K), or (B, N−1, K, K) where each place has its own, ``lengths``
+(B,) ≥ 1, and ``allowed`` (B, N, K) naming the labels each position may take. Scores may be −∞ but not +∞ or NaN; whatever
+stands past a sentence's length is never read.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type sums are kept in: float64 for float64, float32 for everything smaller."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def unit_mask(lengths: Int[Tensor, "B"], num_units: int) -> Bool[Tensor, "B N"]:
+    """True where a sentence has a unit."""
+    return torch.arange(num_units, device=lengths.device) < lengths[:, None]
+
+
+def fold_scores(
+    unary_scores: Float[Tensor, "B N K"],
+    lengths: Int[Tensor, "B"],
+    *,
+    start_scores: Float[Tensor, "K"] | None = None,
+    end_scores: Float[Tensor, "K"] | None = None,
+    allowed: Bool[Tensor, "B N K"] | None = None,
+) -> Float[Tensor, "B N K"]:
+    """Unary scores that carry start and end scores and −∞ for labels not allowed; differentiable in all three."""
+    if start_scores is not None or end_scores is not None:
+        unary_scores = unary_scores.to(accumulation_dtype(unary_scores.dtype))
+        positions = torch.arange(unary_scores.shape[1], device=lengths.device)
+        if start_scores is not None:
+            is_first = (positions == 0)[:, None]
+            unary_scores = torch.where(is_first, unary_scores + start_scores, unary_scores)
+        if end_scores is not None:
+            is_last = (positions == lengths[:, None] - 1)[..., None]
+            unary_scores = torch.where(is_last, unary_scores + end_scores, unary_scores)
+    if allowed is not None:
+        unary_scores = unary_scores.masked_fill(~allowed, -torch.inf)
+    return unary_scores
+
+
+def blank_padding(
+    unary_scores: Float[Tensor, "B N K"],
+    transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B M K K"],
+    lengths: Int[Tensor, "B"],
+) -> tuple[Tensor, Tensor]:
+    """The scores with zeros past each length, for code that computes whole rectangles."""
+    num_units = unary_scores.shape[1]
+    if unary_scores.shape[0] * num_units == 0:
+        return unary_scores, transition_scores
+    padding = ~unit_mask(lengths, num_units)
+    unary_scores = unary_scores.masked_fill(padding[..., None], 0)
+    if transition_scores.dim() == 4:
+        transition_scores = transition_scores.masked_fill(padding[:, 1:, None, None], 0)
+    return unary_scores, transition_scores
+
+
+def transitions_into(transition_scores: Tensor, position: int) -> Tensor:
+    """Scores of moving from ``position − 1`` into ``position``: (B, K, K), or (1, K, K) where they are global."""
+    return transition_scores[None] if transition_scores.dim() == 2 else transition_scores[:, position - 1]
+
+
+def logsumexp(scores: Tensor, dim: int) -> Tensor:
+    """log Σ exp that is −∞, with zero gradient, where every score is −∞ (torch's own gives NaN gradients there)."""
+    top = scores.detach().amax(dim, keepdim=True)
+    top = torch.where(top == -torch.inf, 0, top)
+    total = (scores - top).exp().sum(dim)
+    is_empty = total == 0
+    return torch.where(is_empty, -torch.inf, torch.where(is_empty, 1, total).log() + top.squeeze(dim))
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Softmax over the last dimension that is zero, with zero gradient, where every score is −∞."""
+    is_empty = (scores == -torch.inf).all(-1, keepdim=True)
+    return torch.where(is_empty, 0, torch.softmax(torch.where(is_empty, 0, scores), -1))
