@@ -36,7 +36,7 @@ class BitCodes:
 
     num_labels: int
     _: dataclasses.KW_ONLY
-    scale: float = 1.0
+    scale: int | float = 1.0
 
     def __post_init__(self) -> None:
         if self.num_labels < 1 or not self.scale > 0:
@@ -65,7 +65,7 @@ class BitCodes:
         return torch.where(values < self.num_labels, values, NO_LABEL)
 
     def unary_scores(
-        self, bits: Float[Tensor, "*batch {self.num_bits}"], *, temperature: float = 0.05
+        self, bits: Float[Tensor, "*batch {self.num_bits}"], *, temperature: int | float = 0.05
     ) -> Float[Tensor, "*batch {self.num_labels}"]:
         """u(ℓ) = −‖z − c_ℓ‖²/τ: the distance-based scores that structured decoding needs."""
         bits = _raised(bits)
@@ -114,9 +114,9 @@ class GaussianDiffusion:
     num_steps: int = 1000
     _: dataclasses.KW_ONLY
     noise: Literal["linear", "cosine"] = "linear"
-    first_beta: float = 1e-4
-    last_beta: float = 0.02
-    cosine_offset: float = 0.008
+    first_beta: int | float = 1e-4
+    last_beta: int | float = 0.02
+    cosine_offset: int | float = 0.008
     signal: SignalTable = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -152,20 +152,20 @@ class GaussianDiffusion:
         t: int,
         s: int,
         *,
-        eta: float = 0.0,
+        eta: int | float = 0.0,
         noise: Float[Tensor, "*batch b"] | None = None,
     ) -> Float[Tensor, "*batch b"]:
         """x_s from x_t and the prediction of x_0, for s < t.
 
         ε̂ = (x_t − √ᾱ_t·x̂_0)/√(1 − ᾱ_t);  σ = η·√((1 − ᾱ_s)/(1 − ᾱ_t))·√(1 − ᾱ_t/ᾱ_s);
-        x_s = √ᾱ_s·x̂_0 + √(1 − ᾱ_s − σ²)·ε̂ + σ·noise. η = 0 is deterministic and needs no noise; at s = 0 this is x̂_0.
+        x_s = √ᾱ_s·x̂_0 + √(1 − ᾱ_s − σ²)·ε̂ + σ·noise. Without η there is no noise to give; at s = 0 this is x̂_0.
         """
         if not s < t:
             raise ValueError(f"a DDIM step goes back in time, from t to s < t; found t = {t} and s = {s}")
-        if eta and noise is None:
-            raise ValueError("a DDIM step with η > 0 needs noise")
         signal_t, signal_s = self.signal.values[t], self.signal.values[s]
         sigma = eta * math.sqrt((1 - signal_s) / (1 - signal_t) * (1 - signal_t / signal_s))
+        if sigma > 0 and noise is None:
+            raise ValueError("a DDIM step with η > 0 needs noise")
         predicted_noise = (x_t - math.sqrt(signal_t) * x0) / math.sqrt(1 - signal_t)
         x_s = math.sqrt(signal_s) * x0 + math.sqrt(max(1 - signal_s - sigma**2, 0.0)) * predicted_noise
         return x_s if noise is None else x_s + sigma * noise

@@ -35,8 +35,8 @@ class CategoricalDiffusion:
     num_labels: int
     num_steps: int = 1000
     _: dataclasses.KW_ONLY
-    cosine_power: float = 1
-    cosine_offset: float = 0.008
+    cosine_power: int | float = 1
+    cosine_offset: int | float = 0.008
     signal: SignalTable = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ class CategoricalDiffusion:
         has_mass = (scores > -math.inf).any(dim=-1, keepdim=True)
         return torch.log_softmax(torch.where(has_mass, scores, 0.0), dim=-1)
 
-    def schedule(self, *, base: float | None = None, num_calls: int | None = None) -> list[int]:
+    def schedule(self, *, base: int | float | None = None, num_calls: int | None = None) -> list[int]:
         """Steps the reverse process visits, T…0: by base (2 if nothing is given) or by number of denoiser calls."""
         if base is not None and num_calls is not None:
             raise InputError("a reverse schedule is given by its base or by its number of calls", remedy="drop one")

@@ -88,7 +88,7 @@ def reverse_diffusion(
     dtype: torch.dtype = torch.float32,
     allowed: Bool[Tensor, "B N {process.num_labels}"] | None = None,
     is_unit: Bool[Tensor, "B N"] | None = None,
-    exit_tolerance: float | None = None,
+    exit_tolerance: int | float | None = None,
     keep_trajectory: bool = False,
 ) -> ReverseResult:
     """Algorithm 1: from uniform beliefs, ρ₀ = denoise(π_t, t) and π_t′ = posterior(π_t, ρ₀, t, t′) along ``schedule``.
@@ -174,7 +174,7 @@ def ddim(
     schedule: Sequence[int],
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-    eta: float = 0.0,
+    eta: int | float = 0.0,
     num_samples: int = 1,
     use_self_conditioning: bool = False,
     allowed: Bool[Tensor, "B N {codes.num_labels}"] | None = None,

@@ -20,7 +20,7 @@ Timesteps = int | Int[Tensor, "..."]
 """One step for everything, or a tensor whose shape is a prefix of the batch shape: (B,) gives one per sentence."""
 
 
-def cosine_signal(num_steps: int, *, power: float = 1, offset: float = 0.008) -> Float64[Tensor, "steps"]:
+def cosine_signal(num_steps: int, *, power: int | float = 1, offset: int | float = 0.008) -> Float64[Tensor, "steps"]:
     """ᾱ_t = f(t)/f(0) with f(t) = cos(((t/T) + s)/(1 + s) · π/2)^p, for t = 0…T.
 
     Hoogeboom et al. (2021) for p = 1, the choice for categorical noise; p = 2 is the Gaussian schedule of Nichol and
@@ -38,7 +38,9 @@ def cosine_signal(num_steps: int, *, power: float = 1, offset: float = 0.008) ->
     return signal / signal[0]
 
 
-def linear_signal(num_steps: int, *, first_beta: float = 1e-4, last_beta: float = 0.02) -> Float64[Tensor, "steps"]:
+def linear_signal(
+    num_steps: int, *, first_beta: int | float = 1e-4, last_beta: int | float = 0.02
+) -> Float64[Tensor, "steps"]:
     """ᾱ_t = Π_{u ≤ t} (1 − β_u) with β rising linearly from β₁ to β_T (Ho et al., 2020), for DiffusionSL."""
     _check_num_steps(num_steps)
     if not 0 < first_beta <= last_beta < 1:
@@ -93,7 +95,7 @@ class SignalTable:
         return table.gather(0, t.reshape(-1).long()).reshape(t.shape)
 
 
-def schedule_by_base(num_steps: int, base: float) -> list[int]:
+def schedule_by_base(num_steps: int, base: int | float) -> list[int]:
     """T, ⌊T/b⌋, ⌊⌊T/b⌋/b⌋, …, 0: the logarithmic schedule; b = 2 is the paper's halving (Algorithm 1).
 
     >>> schedule_by_base(1000, 2)

@@ -1,0 +1,308 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, one_hot, restrict, reverse_diffusion
+
+
+def random_allowed(shape: tuple[int, int, int], generator: torch.Generator) -> torch.Tensor:
+    allowed = torch.rand(shape, generator=generator) < 0.5
+    return allowed | ~allowed.any(dim=-1, keepdim=True)
+
+
+def test_constant_marginals_sharpen_from_six_tenths_to_ninety_eight_hundredths() -> None:
+    process = CategoricalDiffusion(2)
+    rho_0 = torch.tensor([[[0.6, 0.4]]])
+    result = reverse_diffusion(process, lambda beliefs, t: rho_0, batch_shape=(1, 1), schedule=process.schedule())
+    assert result.num_calls == 10
+    assert result.beliefs[0, 0, 0].item() == pytest.approx(0.98, abs=0.005)
+    assert torch.equal(result.marginals, rho_0)
+
+
+@given(
+    num_labels=st.integers(1, 20),
+    num_calls=st.integers(1, 20),
+    num_units=st.integers(1, 5),
+    is_clamped=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_a_perfect_denoiser_recovers_the_labels(num_labels, num_calls, num_units, is_clamped, seed) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    process = CategoricalDiffusion(num_labels)
+    labels = torch.randint(num_labels, (2, num_units), generator=generator)
+    allowed = random_allowed((2, num_units, num_labels), generator) | (one_hot(labels, num_labels) > 0)
+    visited = []
+
+    def denoise(beliefs: torch.Tensor, t: int) -> torch.Tensor:
+        visited.append(t)
+        if is_clamped:
+            assert (beliefs[~allowed] == 0).all()
+        torch.testing.assert_close(beliefs.sum(-1), torch.ones(2, num_units))
+        return one_hot(labels, num_labels)
+
+    schedule = process.schedule(num_calls=num_calls)
+    result = reverse_diffusion(
+        process, denoise, batch_shape=(2, num_units), schedule=schedule, allowed=allowed if is_clamped else None
+    )
+    assert visited == schedule[:-1]
+    assert torch.equal(result.beliefs.argmax(-1), labels)
+    torch.testing.assert_close(result.beliefs, one_hot(labels, num_labels))
+
+
+def test_the_loop_is_the_posterior_along_the_schedule() -> None:
+    process = CategoricalDiffusion(3)
+    generator = torch.Generator().manual_seed(0)
+    answers = torch.rand(4, 2, 5, 3, generator=generator, dtype=torch.float64).softmax(-1)
+    seen = []
+
+    def denoise(beliefs: torch.Tensor, t: int) -> Denoised:
+        seen.append(beliefs)
+        return Denoised(answers[len(seen) - 1], potentials=f"potentials at {t}")
+
+    schedule = [1000, 300, 299, 40, 0]
+    result = reverse_diffusion(
+        process, denoise, batch_shape=(2, 5), schedule=schedule, dtype=torch.float64, keep_trajectory=True
+    )
+    assert torch.equal(seen[0], process.uniform((2, 5), dtype=torch.float64))
+    beliefs = seen[0]
+    for index, step in enumerate(result.trajectory):
+        beliefs = process.posterior(beliefs, answers[index], schedule[index], schedule[index + 1])
+        assert step.t == schedule[index + 1]
+        assert torch.equal(step.beliefs, beliefs)
+        assert torch.equal(step.marginals, answers[index])
+    assert len(result.trajectory) == result.num_calls == 4
+    assert torch.equal(result.beliefs, beliefs)
+    assert torch.equal(result.marginals, answers[-1])
+    assert result.potentials == "potentials at 40"
+
+
+def test_without_trajectory_none_is_kept_and_schedules_may_end_early() -> None:
+    process = CategoricalDiffusion(3)
+    rho_0 = torch.tensor([[[0.7, 0.2, 0.1]]])
+    result = reverse_diffusion(process, lambda beliefs, t: rho_0, batch_shape=(1, 1), schedule=[1000, 500])
+    assert result.trajectory is None
+    torch.testing.assert_close(result.beliefs, process.posterior(process.uniform((1, 1)), rho_0, 1000, 500))
+
+
+@given(seed=st.integers(0, 1000))
+def test_clamps_are_honoured_in_every_step_even_against_the_denoiser(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    process = CategoricalDiffusion(4)
+    allowed = random_allowed((2, 3, 4), generator)
+    # The denoiser is certain of one label everywhere, forbidden in many places.
+    certain = one_hot(torch.randint(4, (2, 3), generator=generator), 4)
+
+    def denoise(beliefs: torch.Tensor, t: int) -> torch.Tensor:
+        assert (beliefs[~allowed] == 0).all()
+        return certain
+
+    result = reverse_diffusion(
+        process, denoise, batch_shape=(2, 3), schedule=process.schedule(), allowed=allowed, keep_trajectory=True
+    )
+    for beliefs in (result.beliefs, result.marginals, *(step.beliefs for step in result.trajectory)):
+        assert (beliefs[~allowed] == 0).all()
+        torch.testing.assert_close(beliefs.sum(-1), torch.ones(2, 3))
+    assert torch.equal(torch.isneginf(result.log_beliefs()), ~allowed)
+
+
+def test_log_beliefs_are_finite_unless_forbidden() -> None:
+    process = CategoricalDiffusion(3)
+    rho_0 = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]])
+    allowed = torch.tensor([[[True, True, True], [False, True, True], [False, False, False]]])
+    free = reverse_diffusion(process, lambda beliefs, t: rho_0, batch_shape=(1, 3), schedule=process.schedule())
+    assert torch.isfinite(free.log_beliefs()).all()
+    torch.testing.assert_close(free.log_beliefs()[0, 0, 0], torch.tensor(0.0))
+    clamped = reverse_diffusion(
+        process, lambda beliefs, t: rho_0, batch_shape=(1, 3), schedule=process.schedule(), allowed=allowed
+    )
+    assert clamped.log_beliefs().isneginf().tolist() == [[[False] * 3, [True, False, False], [False] * 3]]
+
+
+def test_early_exit_equals_the_full_loop_when_marginals_are_constant() -> None:
+    process = CategoricalDiffusion(5)
+    rho_0 = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    settings = {"batch_shape": (3, 4), "schedule": process.schedule(), "keep_trajectory": True}
+    full = reverse_diffusion(process, lambda beliefs, t: rho_0, **settings)
+    early = reverse_diffusion(process, lambda beliefs, t: rho_0, **settings, exit_tolerance=1e-6)
+    assert (full.num_calls, early.num_calls) == (10, 2)
+    assert torch.equal(full.beliefs, early.beliefs)
+    assert torch.equal(full.marginals, early.marginals)
+    assert len(early.trajectory) == 10
+    for before, after in zip(full.trajectory, early.trajectory, strict=True):
+        assert torch.equal(before.beliefs, after.beliefs)
+
+
+def drifting(num_constant_after: list[int]) -> tuple[list[torch.Tensor], list[int]]:
+    """Marginals per call that stop changing, in sentence b, after the given number of calls."""
+    calls = torch.rand(10, len(num_constant_after), 2, 3, generator=torch.Generator().manual_seed(4)).softmax(-1)
+    for b, number in enumerate(num_constant_after):
+        calls[number:, b] = calls[number - 1, b]
+    return list(calls), num_constant_after
+
+
+def test_early_exit_of_a_sentence_does_not_depend_on_its_batch() -> None:
+    process = CategoricalDiffusion(3)
+    answers, constant_after = drifting([2, 6, 4])
+    # Sentence 0 starts moving again at call 8: having settled, it must not follow.
+    answers[8][0] = answers[8][0].flip(-1)
+
+    def run(sentences: list[int]):
+        remaining = iter(answers)
+        return reverse_diffusion(
+            process,
+            lambda beliefs, t: next(remaining)[sentences],
+            batch_shape=(len(sentences), 2),
+            schedule=process.schedule(),
+            exit_tolerance=1e-6,
+        )
+
+    together = run([0, 1, 2])
+    assert together.num_calls == max(constant_after) + 1
+    for b in range(3):
+        alone = run([b])
+        assert alone.num_calls == constant_after[b] + 1
+        assert torch.equal(alone.beliefs[0], together.beliefs[b])
+        assert torch.equal(alone.marginals[0], together.marginals[b])
+
+
+def test_early_exit_keeps_settled_marginals_while_others_move() -> None:
+    process = CategoricalDiffusion(3)
+    answers, _ = drifting([1, 10])
+    settled = answers[1][0].clone()
+    answers[5][0] = settled.flip(-1)
+    remaining = iter(answers)
+    result = reverse_diffusion(
+        process,
+        lambda beliefs, t: next(remaining),
+        batch_shape=(2, 2),
+        schedule=process.schedule(),
+        exit_tolerance=1e-6,
+        keep_trajectory=True,
+    )
+    assert result.num_calls == 10
+    assert all(torch.equal(step.marginals[0], settled) for step in result.trajectory)
+
+
+def test_padding_does_not_delay_early_exit() -> None:
+    process = CategoricalDiffusion(2)
+    generator = torch.Generator().manual_seed(0)
+
+    def denoise(beliefs: torch.Tensor, t: int) -> torch.Tensor:
+        marginals = torch.full((1, 2, 2), 0.5)
+        marginals[0, 1] = torch.rand(2, generator=generator).softmax(-1)
+        return marginals
+
+    settings = {"batch_shape": (1, 2), "schedule": process.schedule(), "exit_tolerance": 1e-6}
+    assert reverse_diffusion(process, denoise, **settings).num_calls == 10
+    is_unit = torch.tensor([[True, False]])
+    assert reverse_diffusion(process, denoise, **settings, is_unit=is_unit).num_calls == 2
+
+
+def test_a_denoiser_may_answer_in_the_same_memory_every_time() -> None:
+    process = CategoricalDiffusion(2)
+    buffer = torch.empty(1, 1, 2)
+
+    def denoise(beliefs: torch.Tensor, t: int) -> torch.Tensor:
+        buffer[0, 0] = torch.tensor([1 / t, 1 - 1 / t])
+        return buffer
+
+    settings = {"batch_shape": (1, 1), "schedule": [1000, 100, 10, 0]}
+    result = reverse_diffusion(process, denoise, **settings, keep_trajectory=True, exit_tolerance=1e-6)
+    assert result.num_calls == 3
+    assert [step.marginals[0, 0, 0].item() for step in result.trajectory] == pytest.approx([0.001, 0.01, 0.1])
+
+
+def test_half_precision_marginals_are_raised() -> None:
+    process = CategoricalDiffusion(2)
+    rho_0 = torch.tensor([[[0.6, 0.4]]]).bfloat16()
+    result = reverse_diffusion(process, lambda beliefs, t: rho_0, batch_shape=(1, 1), schedule=process.schedule())
+    assert result.beliefs.dtype == result.marginals.dtype == torch.float32
+
+
+def test_beliefs_carry_gradients_if_asked() -> None:
+    process = CategoricalDiffusion(3)
+    scores = torch.zeros(1, 2, 3, requires_grad=True)
+    result = reverse_diffusion(
+        process, lambda beliefs, t: scores.softmax(-1), batch_shape=(1, 2), schedule=process.schedule()
+    )
+    result.beliefs[..., 0].sum().backward()
+    assert (scores.grad[..., 0] > 0).all()
+    assert (scores.grad[..., 1:] < 0).all()
+
+
+def test_impossible_schedules_are_refused() -> None:
+    process = CategoricalDiffusion(3)
+    with pytest.raises(ValueError, match="reverse schedule"):
+        reverse_diffusion(process, lambda beliefs, t: beliefs, batch_shape=(1, 1), schedule=[1000, 1000, 0])
+
+
+@pytest.mark.gpu
+def test_nothing_waits_for_the_device() -> None:
+    from diffusion_mf.diffusion import BitCodes, GaussianDiffusion, ddim, posterior_kl
+
+    process = CategoricalDiffusion(17)
+    process.signal.prepare("cuda")
+    gaussian, codes = GaussianDiffusion(), BitCodes(17, scale=2)
+    gaussian.signal.prepare("cuda")
+    generator = torch.Generator("cuda").manual_seed(0)
+    rho_0 = torch.rand(8, 9, 17, device="cuda").softmax(-1)
+    allowed = rho_0 > 0.05
+    labels = torch.zeros(8, 9, dtype=torch.long, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        result = reverse_diffusion(
+            process,
+            lambda beliefs, t: rho_0,
+            batch_shape=(8, 9),
+            schedule=process.schedule(),
+            device="cuda",
+            allowed=allowed,
+            keep_trajectory=True,
+        )
+        t = process.sample_timesteps(8, generator, device="cuda")
+        y_t = process.sample(labels, t, generator)
+        loss = posterior_kl(process, rho_0.log(), labels, y_t, t)
+        gaussian.training_pair(codes.encode(labels), t, generator)
+        bits = ddim(
+            gaussian,
+            codes,
+            lambda x, t, previous: x,
+            batch_shape=(8, 9),
+            schedule=gaussian.schedule(),
+            device="cuda",
+            eta=1,
+            allowed=allowed,
+            generator=generator,
+        )
+        decoded = codes.decode_nearest(bits.bits, allowed=allowed)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert loss.isfinite().all()
+    assert decoded.shape == (8, 9)
+    on_cpu = reverse_diffusion(
+        CategoricalDiffusion(17),
+        lambda beliefs, t: rho_0.cpu(),
+        batch_shape=(8, 9),
+        schedule=process.schedule(),
+        allowed=allowed.cpu(),
+    )
+    torch.testing.assert_close(result.beliefs.cpu(), on_cpu.beliefs)
+
+
+def test_the_starting_point_is_uniform_over_what_is_allowed() -> None:
+    process = CategoricalDiffusion(4)
+    allowed = torch.tensor([[[True, False, True, False]]])
+    seen = []
+
+    def denoise(beliefs: torch.Tensor, t: int) -> torch.Tensor:
+        seen.append(beliefs)
+        return process.uniform((1, 1))
+
+    result = reverse_diffusion(process, denoise, batch_shape=(1, 1), schedule=[1000, 0], allowed=allowed)
+    assert seen[0].tolist() == [[[0.5, 0, 0.5, 0]]]
+    torch.testing.assert_close(result.beliefs, restrict(process.uniform((1, 1)), allowed))
+    assert math.isclose(result.beliefs.sum().item(), 1, abs_tol=1e-6)
