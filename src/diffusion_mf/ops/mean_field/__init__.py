@@ -1,0 +1,71 @@
+"""Mean-Field marginals of a linear chain: parallel updates of a factorised distribution q = Πᵢ qᵢ.
+
+    q⁰ᵢ = softmax(unaryᵢ),   qᵢ ← softmax(unaryᵢ + Σⱼ qᵢ₋₁(j) Tᵢ₋₁(j, ·) + Σₖ Tᵢ(·, k) qᵢ₊₁(k))
+
+A fixed number of updates, all positions at once, differentiable through them; the fast paths recompute the iterations in
+their backward pass instead of keeping them. Paper: “Structured Denoising” (after Wang et al., 2020).
+
+A transition of −∞ has no finite expectation under a factorised q, so it enters as `ILLEGAL_TRANSITION`, a large finite
+penalty without gradient. Unary scores of −∞ (clamped labels) are exact: their belief is 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from diffusion_mf.ops.backends import Backend, choose_backend
+from diffusion_mf.ops.chain_scores import accumulation_dtype
+from diffusion_mf.ops.mean_field import cpu, reference
+
+ILLEGAL_TRANSITION = -1e4
+
+
+class _MeanField(torch.autograd.Function):
+    """Beliefs by a fast backend; only inputs are kept for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, backend: str
+    ) -> Tensor:
+        ctx.save_for_backward(unary, transition, lengths)
+        ctx.settings = num_iterations, backend
+        if backend == "cpu":
+            return cpu.iterate(unary, transition, lengths, num_iterations)
+        from diffusion_mf.ops.mean_field import triton
+
+        return triton.iterate(unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_beliefs: Tensor) -> tuple:
+        num_iterations, backend = ctx.settings
+        if backend == "cpu":
+            grads = cpu.gradient(*ctx.saved_tensors, num_iterations, grad_beliefs)
+        else:
+            from diffusion_mf.ops.mean_field import triton
+
+            grads = triton.gradient(*ctx.saved_tensors, num_iterations, ILLEGAL_TRANSITION, grad_beliefs)
+        return (*grads, None, None, None)
+
+
+def mean_field(
+    unary_scores: Float[Tensor, "B N K"],
+    transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B M K K"],
+    lengths: Int[Tensor, "B"],
+    num_iterations: int,
+    *,
+    backend: Backend = "auto",
+) -> Float[Tensor, "B N K"]:
+    """Beliefs after ``num_iterations`` updates; zero past each length, and where a position allows no label."""
+    chosen = choose_backend(backend, unary_scores)
+    if chosen != "triton":
+        transition_scores = torch.where(transition_scores == -torch.inf, ILLEGAL_TRANSITION, transition_scores)
+    if chosen == "reference":
+        beliefs = reference.mean_field(unary_scores, transition_scores, lengths, num_iterations)
+        return beliefs.to(accumulation_dtype(unary_scores.dtype))
+    return _MeanField.apply(unary_scores, transition_scores, lengths, num_iterations, chosen)

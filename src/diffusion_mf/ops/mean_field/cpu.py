@@ -1,0 +1,66 @@
+"""Mean-Field for CPUs: the whole batch per operation, and a backward pass that recomputes its iterations.
+
+The map from beliefs to neighbour scores is its own transpose (what i says to i + 1 through T, i + 1 says to i through Tᵀ), so
+one function serves both passes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from diffusion_mf.ops.chain_scores import accumulation_dtype, blank_padding, softmax, unit_mask
+
+
+def _neighbour_scores(values: Tensor, transition: Tensor) -> Tensor:
+    result = torch.zeros_like(values)
+    if transition.dim() == 2:
+        result[:, 1:] = values[:, :-1] @ transition
+        result[:, :-1] += values[:, 1:] @ transition.T
+    else:
+        result[:, 1:] = (values[:, :-1, None, :] @ transition).squeeze(-2)
+        result[:, :-1] += (transition @ values[:, 1:, :, None]).squeeze(-1)
+    return result
+
+
+def _prepare(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = accumulation_dtype(unary.dtype)
+    unary, transition = blank_padding(unary.to(dtype), transition.to(dtype), lengths)
+    return unary, transition, unit_mask(lengths, unary.shape[1])[..., None]
+
+
+def iterate(unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int) -> Tensor:
+    """Beliefs after the last update."""
+    unary, transition, is_unit = _prepare(unary, transition, lengths)
+    beliefs = softmax(unary) * is_unit
+    for _ in range(num_iterations):
+        beliefs = softmax(unary + _neighbour_scores(beliefs, transition)) * is_unit
+    return beliefs
+
+
+def gradient(
+    unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, grad_beliefs: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradients with respect to unary and transition scores."""
+    dtypes = unary.dtype, transition.dtype
+    unary, transition, is_unit = _prepare(unary, transition, lengths)
+    trajectory = [softmax(unary) * is_unit]
+    for _ in range(num_iterations):
+        trajectory.append(softmax(unary + _neighbour_scores(trajectory[-1], transition)) * is_unit)
+    grad = grad_beliefs.to(unary.dtype) * is_unit
+    grad_unary = torch.zeros_like(unary)
+    grad_transition = torch.zeros_like(transition)
+    for step in range(num_iterations, -1, -1):
+        beliefs = trajectory[step]
+        grad_scores = beliefs * (grad - (beliefs * grad).sum(-1, keepdim=True))
+        grad_unary += grad_scores
+        if step > 0:
+            before = trajectory[step - 1]
+            grad = _neighbour_scores(grad_scores, transition)
+            sides = [(before[:, :-1], grad_scores[:, 1:]), (grad_scores[:, :-1], before[:, 1:])]
+            for left, right in sides:
+                if transition.dim() == 2:
+                    grad_transition += left.flatten(0, 1).T @ right.flatten(0, 1)
+                else:
+                    grad_transition += left[..., :, None] * right[..., None, :]
+    return grad_unary.to(dtypes[0]), grad_transition.to(dtypes[1])

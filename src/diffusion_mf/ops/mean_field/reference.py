@@ -1,0 +1,27 @@
+"""Mean-Field in plain PyTorch, float64, as the update is written; gradients are autograd's, through every iteration."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from diffusion_mf.ops.chain_scores import blank_padding, softmax, unit_mask
+
+
+def neighbour_scores(beliefs: Tensor, transition: Tensor) -> Tensor:
+    """Expected transition scores from both neighbours: Σⱼ qᵢ₋₁(j) Tᵢ₋₁(j, ·) + Σₖ Tᵢ(·, k) qᵢ₊₁(k), (B, N, K)."""
+    matrices = transition if transition.dim() == 4 else transition[None, None]
+    from_left = (beliefs[:, :-1, None, :] @ matrices).squeeze(-2)
+    from_right = (matrices @ beliefs[:, 1:, :, None]).squeeze(-1)
+    nothing = torch.zeros_like(beliefs[:, :1])
+    return torch.cat([nothing, from_left], 1) + torch.cat([from_right, nothing], 1)
+
+
+def mean_field(unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int) -> Tensor:
+    """Beliefs (B, N, K) after ``num_iterations`` parallel updates from softmax(unary); zero past each length."""
+    unary, transition = blank_padding(unary.double(), transition.double(), lengths)
+    is_unit = unit_mask(lengths, unary.shape[1])[..., None]
+    beliefs = softmax(unary) * is_unit
+    for _ in range(num_iterations):
+        beliefs = softmax(unary + neighbour_scores(beliefs, transition)) * is_unit
+    return beliefs
