@@ -1,0 +1,201 @@
+"""Column files: layout, scheme detection, round trips, bad lines."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from diffusion_mf.data.columns import Separator, detect_layout, read_columns, write_columns
+from diffusion_mf.data.label_schemes import LabelScheme, Span, encode_spans
+from diffusion_mf.data.scheme_detection import detect_scheme
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
+
+
+def write(folder: Path, content: str | bytes) -> Path:
+    path = folder / "a.txt"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+CONLL = """-DOCSTART- -X- -X- O
+
+Mira NNP I-NP I-PER
+saw  VBD I-VP O
+
+-DOCSTART- -X- -X- O
+Oslo NNP I-NP I-LOC
+Bergen NNP I-NP B-LOC
+"""
+
+
+def test_shared_task_layout(tmp_path: Path) -> None:
+    path = write(tmp_path, CONLL)
+    layout = detect_layout(path)
+    assert (layout.separator, layout.num_columns, layout.tag_column) == (Separator.SPACE, 4, 3)
+    assert layout.scheme is LabelScheme.IOB1
+    assert layout.is_scheme_detected
+    assert layout.describe() == (
+        "4 space-separated columns, units in column 1, tags in column 4, scheme iob1 (detected)"
+    )
+    assert list(read_columns(path, layout)) == [
+        Sentence(("Mira", "saw"), ("I-PER", "O"), 3),
+        Sentence(("Oslo", "Bergen"), ("I-LOC", "B-LOC"), 7),
+    ]
+
+
+def test_a_document_start_ends_a_sentence_and_its_tag_counts_nowhere(tmp_path: Path) -> None:
+    path = write(tmp_path, "a\tB-X\n-DOCSTART-\tnonsense\nb\tO\n")
+    layout = detect_layout(path)
+    assert layout.scheme is LabelScheme.BIO2
+    assert [sentence.units for sentence in read_columns(path, layout)] == [("a",), ("b",)]
+
+
+def test_given_columns_and_separator(tmp_path: Path) -> None:
+    path = write(tmp_path, "1\tNew York\tB-LOC\t_\r\n2\tis\tO\t_\r\n \r\n1\tbig\tO\t_")
+    layout = detect_layout(path, unit_column=1, tag_column=2)
+    assert layout.separator is Separator.TAB
+    assert list(read_columns(path, layout)) == [
+        Sentence(("New York", "is"), ("B-LOC", "O"), 1),
+        Sentence(("big",), ("O",), 4),
+    ]
+    with pytest.raises(InputError, match="no tag column 5, only 4"):
+        detect_layout(path, tag_column=4)
+    spaced = detect_layout(write(tmp_path, "a\tb X\n"), separator=Separator.SPACE)
+    assert [s.units for s in read_columns(tmp_path / "a.txt", spaced)] == [("a\tb",)]
+
+
+def test_no_break_spaces_stay_inside_units(tmp_path: Path) -> None:
+    path = write(tmp_path, "1\u00a0000 NUM\n\u3000 SYM\n")
+    assert [s.units for s in read_columns(path, detect_layout(path))] == [("1\u00a0000", "\u3000")]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "problem"),
+    [
+        ("a X O\nb O\n", 2, "expected 3 space-separated"),
+        ("a\tO\n\nb\tO\tO\n", 3, "expected 2 tab-separated"),
+        ("a\t\n", 1, "empty"),
+        ("", None, "no sentences"),
+        ("\n-DOCSTART- O\n\n", None, "no sentences"),
+    ],
+)
+def test_bad_lines_are_named(content: str, line: int | None, problem: str, tmp_path: Path) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(InputError, match=problem) as caught:
+        list(read_columns(path, detect_layout(path)))
+    assert caught.value.line == line
+
+
+def detect(*sequences: str) -> LabelScheme:
+    line = 1
+    sentences = []
+    for sequence in sequences:
+        labels = tuple(sequence.split())
+        sentences.append(Sentence(("u",) * len(labels), labels, line))
+        line += len(labels) + 1
+    return detect_scheme(sentences, path="a.txt", is_unit_per_line=True)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "scheme"),
+    [
+        (["O O"], "plain"),
+        (["NN VB O", "-LRB- X-Y"], "plain"),
+        (["O I-A I-A"], "iob1"),
+        (["I-A I-B", "I-A B-A"], "iob1"),
+        (["O B-A I-A"], "bio2"),
+        (["B-A B-A I-A B-B"], "bio2"),
+        (["B I O B"], "bio2"),
+        (["B-A I-A E-A"], "iobes"),
+        (["S-A I-A"], "iobes"),
+        (["B-A M-A E-A"], "bmes"),
+        (["B-A M-A I-A E-A"], "bmes"),
+        (["B-A E-A S-B"], "bmes"),
+        (["S-A"], "bmes"),
+        (["B-A I-A L-A"], "bilou"),
+        (["U-A"], "bilou"),
+    ],
+)
+def test_scheme_is_told_by_the_labels(sequences: list[str], scheme: str) -> None:
+    assert detect(*sequences) == scheme
+
+
+@pytest.mark.parametrize(
+    ("sequences", "line", "words"),
+    [
+        (["O I-A", "B-A I-A"], 4, ["'I-A' on line 2", "'B-A' on line 4", "--scheme"]),
+        (["B-A O", "O I-B"], 5, ["'B-A' on line 1", "'I-B' on line 5"]),
+        (["S-A", "U-A"], 3, ["'S-A' on line 1", "'U-A' on line 3"]),
+        (["B-A I-A", "X-A"], 4, ["'X-A'", "no boundary prefix", "line 1", "--scheme"]),
+        (["NN B-A"], 1, ["'NN'", "line 2"]),
+    ],
+)
+def test_contradictions_are_asked_about(sequences: list[str], line: int, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        detect(*sequences)
+    assert caught.value.line == line
+    assert all(part in str(caught.value) for part in words)
+
+
+@st.composite
+def span_sentences(draw: st.DrawFn) -> tuple[int, list[Span]]:
+    length = draw(st.integers(1, 8))
+    cuts = sorted(draw(st.sets(st.integers(0, length), max_size=6)))
+    spans = [Span(a, b, draw(st.sampled_from("XY"))) for a, b in itertools.pairwise(cuts)]
+    return length, [span for span in spans if draw(st.booleans())]
+
+
+@given(sentences=st.lists(span_sentences(), min_size=1, max_size=4), scheme=st.sampled_from(["iob1", "bio2", "bilou"]))
+def test_what_a_scheme_writes_is_never_taken_for_another(sentences: list[tuple[int, list[Span]]], scheme: str) -> None:
+    """Any file with a span tells IOB1, BIO2 and BILOU apart; a file of O alone is plain."""
+    texts = [" ".join(encode_spans(spans, length, LabelScheme(scheme))) for length, spans in sentences]
+    expected = scheme if any(spans for _, spans in sentences) else "plain"
+    assert detect(*texts) == expected
+
+
+FIELD = st.text(st.characters(exclude_characters="\t\n\r\0", exclude_categories=["Cs"]), min_size=1, max_size=5)
+
+
+@given(
+    rows=st.lists(st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=4), min_size=1, max_size=4),
+)
+def test_labelled_files_round_trip(rows: list[list[tuple[str, str]]], tmp_path_factory: pytest.TempPathFactory) -> None:
+    sentences = [Sentence(*zip(*sentence, strict=True)) for sentence in rows]
+    stream = io.BytesIO()
+    write_columns(sentences, stream)
+    path = write(tmp_path_factory.mktemp("columns"), stream.getvalue())
+    layout = detect_layout(path, scheme=LabelScheme.PLAIN)
+    assert [sentence[:2] for sentence in read_columns(path, layout)] == [sentence[:2] for sentence in sentences]
+
+
+def test_unlabelled_files_round_trip_and_a_mark_survives(tmp_path: Path) -> None:
+    sentences = [Sentence(("\ufeffa", "b"), None), Sentence(("c",), None)]
+    stream = io.BytesIO()
+    write_columns(sentences, stream)
+    path = write(tmp_path, stream.getvalue())
+    layout = detect_layout(path)
+    assert layout.tag_column is None
+    assert "no tags" in layout.describe()
+    assert [sentence[:2] for sentence in read_columns(path, layout)] == [sentence[:2] for sentence in sentences]
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        [Sentence(("a\tb",), ("X",))],
+        [Sentence(("a",), ("X\n",))],
+        [Sentence(("-DOCSTART-",), ("X",))],
+        [Sentence(("a b",), None)],
+        [Sentence(("",), ("X",))],
+        [Sentence(("a",), ("X",)), Sentence(("b",), None)],
+    ],
+)
+def test_what_would_not_be_read_back_is_refused(sentences: list[Sentence]) -> None:
+    with pytest.raises(InputError):
+        write_columns(sentences, io.BytesIO())

@@ -1,0 +1,180 @@
+"""The front door: which format a file is in, and what each task makes of it."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from diffusion_mf.data.conllu import ConlluColumn
+from diffusion_mf.data.corpus import Task, to_characters, to_words
+from diffusion_mf.data.formats import FileFormat, FormatOptions, format_of, read_source, read_task, suffix_format
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
+
+
+def conllu(*words: tuple[str, str, str]) -> str:
+    rows = [f"{i}\t{form}\t_\t{upos}\t{xpos}\t_\t_\t_\t_\t_\n" for i, (form, upos, xpos) in enumerate(words, 1)]
+    return "".join(rows) + "\n"
+
+
+def write(path: Path, content: str) -> Path:
+    path.write_text(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.conllu", "conllu"),
+        ("a.CONLLU.gz", "conllu"),
+        ("a.iob2.xz", "columns"),
+        ("a.jsonl.zst", "jsonl"),
+        ("a.tok", "text"),
+    ],
+)
+def test_the_suffix_tells_the_format(name: str, expected: str) -> None:
+    assert suffix_format(name) is FileFormat(expected)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "-", "a", "a.gz"])
+def test_an_unknown_suffix_is_asked_about(name: str) -> None:
+    with pytest.raises(InputError, match=r"--from \(conllu, columns, jsonl, text\)"):
+        format_of(name, option="--from")
+
+
+def test_pos_reads_the_chosen_column(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conllu", conllu(("a", "DET", "DT"), ("b", "NOUN", "NN")))
+    assert [s.labels for s in read_task(path, Task.POS)] == [("DET", "NOUN")]
+    assert [s.labels for s in read_task(path, Task.POS, column=ConlluColumn.XPOS)] == [("DT", "NN")]
+
+
+def test_a_column_of_underscores_is_no_column_of_labels(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conllu", conllu(("a", "X", "_")) + conllu(("b", "X", "_")))
+    with pytest.raises(InputError, match="xpos holds nothing but _"):
+        read_task(path, Task.POS, column=ConlluColumn.XPOS)
+    write(path, conllu(("a", "X", "_")) + conllu(("b", "X", "T")))
+    assert [s.labels for s in read_task(path, Task.POS, column=ConlluColumn.XPOS)] == [("_",), ("T",)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "scheme"),
+    [
+        (["I-A", "I-A", "B-A", "O"], "iob1"),
+        (["B-A", "I-A", "B-A", "O"], "bio2"),
+        (["B-A", "E-A", "S-A", "O"], "bmes"),
+        (["B-A", "L-A", "U-A", "O"], "bilou"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+def test_ner_is_bmes_whatever_the_file_is(labels: list[str], scheme: str, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".txt":
+        write(path, "".join(f"u {label}\n" for label in labels))
+    else:
+        write(path, '{"units": ["u", "u", "u", "u"], "labels": ' + str(labels).replace("'", '"') + "}\n")
+    corpus = read_task(path, Task.NER)
+    assert [s.labels for s in corpus] == [("B-A", "E-A", "S-A", "O")]
+    assert (corpus.scheme, corpus.source_scheme) == (LabelScheme.BMES, LabelScheme(scheme))
+
+
+def test_inside_and_middle_are_one_in_bmes(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "u B-A\nu I-A\nu M-A\nu E-A\n")
+    assert next(iter(read_task(path, Task.NER))).labels == ("B-A", "M-A", "M-A", "E-A")
+
+
+def test_an_illegal_sequence_is_refused_unless_it_is_a_prediction(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "u O\nu B-A\nu L-B\n\nu U-A\nu I-B\n")
+    with pytest.raises(InputError, match="'L-B' cannot follow 'B-A'") as caught:
+        read_task(path, Task.NER)
+    assert caught.value.line == 3
+    corpus = read_task(path, Task.NER, scheme=LabelScheme.BILOU, check=False)
+    assert [s.labels for s in corpus] == [("O", "B-A", "E-B"), ("S-A", "M-B")]
+    with pytest.raises(InputError, match="'L-B' is not of the scheme bio2") as caught:
+        read_task(path, Task.NER, scheme=LabelScheme.BIO2, check=False)
+    assert caught.value.line == 3
+
+
+def test_open_predictions_are_read_as_conlleval_does(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "u I-A\nu I-A\nu I-B\nu B-B\n")
+    with pytest.raises(InputError, match="cannot begin with 'I-A'"):
+        read_task(path, Task.NER, scheme=LabelScheme.BIO2)
+    corpus = read_task(path, Task.NER, scheme=LabelScheme.BIO2, check=False)
+    assert [s.labels for s in corpus] == [("B-A", "E-A", "S-B", "S-B")]
+
+
+def test_ner_without_boundaries_is_refused_but_a_file_of_o_is_not(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "u NN\n")
+    with pytest.raises(InputError, match="plain cannot be converted to bmes"):
+        read_task(path, Task.NER)
+    write(path, "u O\nu O\n")
+    assert [s.labels for s in read_task(path, Task.NER)] == [("O", "O")]
+
+
+def test_seg_pos_makes_characters_of_words(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conllu", conllu(("abc", "X", "NN"), ("d", "X", "PU"), ("ef", "X", "VV")))
+    corpus = read_task(path, Task.SEG_POS)
+    assert list(corpus) == [
+        Sentence(tuple("abcdef"), ("B-NN", "M-NN", "E-NN", "S-PU", "B-VV", "E-VV"), 1),
+    ]
+    assert list(to_words(corpus, path=path)) == [Sentence(("abc", "d", "ef"), ("NN", "PU", "VV"), 1)]
+    written = write(tmp_path / "a.bmes", "".join(map("{}\t{}\n".format, *corpus.sentences[0][:2])))
+    assert [s[:2] for s in read_task(written, Task.SEG_POS)] == [s[:2] for s in corpus]
+
+
+def test_unlabelled_characters_have_no_words() -> None:
+    assert list(to_characters([Sentence(("ab", "c"), None, 3)])) == [Sentence(("a", "b", "c"), None, 3)]
+    with pytest.raises(InputError, match="no labels"):
+        list(to_words([Sentence(("a",), None, 3)], path="a"))
+    with pytest.raises(InputError, match="unit 2: every character"):
+        list(to_words([Sentence(("a", "b"), ("S-X", "O"), 3)], path="a"))
+
+
+def test_formats_a_task_cannot_read_and_unlabelled_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="ner reads columns or jsonl, not conllu"):
+        read_task(tmp_path / "a.conllu", Task.NER)
+    path = write(tmp_path / "a.jsonl", '{"units": ["a"]}\n')
+    with pytest.raises(InputError, match="no labels"):
+        read_task(path, Task.POS)
+
+
+@pytest.mark.parametrize("task", list(Task))
+@pytest.mark.parametrize("suffix", [".conllu", ".tsv", ".jsonl"])
+@pytest.mark.parametrize("content", ["", "\n\n", "\ufeff"])
+def test_an_empty_file_is_refused(task: Task, suffix: str, content: str, tmp_path: Path) -> None:
+    if task is Task.NER and suffix == ".conllu":
+        suffix = ""
+    path = write(tmp_path / f"a{suffix}", content)
+    with pytest.raises(InputError, match="holds no sentences"):
+        read_task(path, task)
+
+
+def test_standard_input_is_read_once_for_detection_and_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"u I-A\n\nu O\n")))
+    corpus = read_task("-", Task.NER)
+    assert [s.labels for s in corpus] == [("S-A",), ("O",)]
+    assert corpus.unit_line(corpus.sentences[1], 0) == 3
+
+
+def test_a_given_scheme_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing to detect, the first sentence is there before the second is read."""
+
+    class Endless(io.RawIOBase):
+        served = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer) -> int:
+            if self.served > 100:
+                raise AssertionError("read on without being asked")
+            self.served += 1
+            buffer[:5] = b"u O\n\n"
+            return 5
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
+    source = read_source("-", FileFormat.COLUMNS, FormatOptions(scheme=LabelScheme.BIO2))
+    assert [next(source.sentences).line for _ in range(3)] == [1, 3, 5]
