@@ -47,3 +47,8 @@ def evaluate_at(gold: list[tuple[tuple[int, int], str]], system: list[tuple[tupl
         "xpos_f1": 200 * right / total if total else 0.0,
         "xpos_aligned": 100 * right / aligned if aligned else 0.0,
     }
+
+
+def projected_tag(tags: list[str | None]) -> str | None:
+    """The tag a gold word gets from its characters: the most frequent, of equals the earliest; None is no tag."""
+    return sorted(tags, key=lambda tag: (-tags.count(tag), tags.index(tag)))[0]

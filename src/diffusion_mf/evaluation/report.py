@@ -40,7 +40,7 @@ class Report:
     ``metrics`` holds the task's figures under the names of the table above. ``invalid_rate`` is the share of sentences whose
     predicted labels are not a legal sequence, ``malformed_fragments`` how many fragments were ignored (see `Reconstructor`).
     ``types`` are the entity types, or the tags of words (the counts of joint F1); empty for pos.
-    ``vocabulary`` is empty where no training vocabulary was given.
+    ``vocabulary`` is empty where no training vocabulary was given; ``lengths`` has no rows for lengths the file lacks.
     """
 
     task: Task
@@ -129,6 +129,7 @@ class TaskScorer:
             lengths=[
                 BreakdownRow(name, part.tokens.result().sentences, part.metrics())
                 for name, part in zip(length_bin_names(self._length_bins), self._lengths, strict=False)
+                if part.tokens.result().sentences
             ],
         )
 

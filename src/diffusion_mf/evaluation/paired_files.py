@@ -1,0 +1,183 @@
+"""Two files read side by side and scored, sentence by sentence: the work of ``dmf score``.
+
+Both must hold the same sentences of the same units; for Seg-POS the same characters, cut into words as each file likes.
+The gold file must be legal and tells its own scheme. The predictions may be malformed, so their labels cannot tell: their
+scheme is the gold file's, or given.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator
+
+from diffusion_mf.data.conllu import ConlluColumn
+from diffusion_mf.data.corpus import Task, to_characters, to_words
+from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source, task_format
+from diffusion_mf.data.label_schemes import LabelError, LabelScheme, parse_label
+from diffusion_mf.data.scheme_detection import detect_scheme
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.text_lines import Rereadable
+from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.reconstruction import NO_LABEL
+from diffusion_mf.evaluation.report import Report, TaskScorer
+from diffusion_mf.files import StrPath
+
+
+def score_files(
+    gold_path: StrPath,
+    predicted_path: StrPath,
+    task: Task,
+    *,
+    scheme: LabelScheme | None = None,
+    column: ConlluColumn | None = None,
+    file_format: FileFormat | None = None,
+    train_path: StrPath | None = None,
+) -> Report:
+    """Score the labels of one file against those of another, in memory that does not grow with their length.
+
+    ``scheme`` is the predictions', and the gold file's too where that cannot be detected; by default both are in the scheme
+    detected in the gold file. ``column`` is read from CoNLL-U (UPOS, for Seg-POS XPOS). ``train_path`` gives the vocabulary
+    that tells known forms from unknown ones.
+    """
+    if [os.fspath(path) for path in (gold_path, predicted_path, train_path) if path is not None].count("-") > 1:
+        raise InputError("standard input can be only one of the files", remedy="name a file for the others")
+    gold = _LabelledFile(gold_path, task, column, file_format)
+    predicted = _LabelledFile(predicted_path, task, column, file_format)
+    gold_sentences: Iterable[Sentence] = gold.sentences()
+    gold_scheme = predicted_scheme = task.scheme
+    if task is Task.NER and scheme is not LabelScheme.PLAIN:
+        # The labels of the whole file tell its scheme, so it is gone through twice.
+        gold_sentences = Rereadable(gold_path, lambda _: gold.sentences())
+        gold_scheme = _gold_scheme(gold, gold_sentences, given=scheme)
+        predicted_scheme = scheme or gold_scheme
+    elif scheme not in (None, task.scheme):
+        raise InputError(f"labels of the task {task} cannot be in the scheme {scheme}", remedy="leave out --scheme")
+    scorer = TaskScorer(
+        task,
+        gold_scheme,
+        predicted_scheme=predicted_scheme,
+        vocabulary=None if train_path is None else _forms(_LabelledFile(train_path, task, column, file_format)),
+    )
+    known: set[str] = {NO_LABEL}
+    for gold_sentence, predicted_sentence in _pairs(gold, gold_sentences, predicted):
+        gold_labels, predicted_labels = gold.labels(gold_sentence), predicted.labels(predicted_sentence)
+        if predicted_scheme is not LabelScheme.PLAIN and not known.issuperset(predicted_labels):
+            predicted.check_labels(predicted_sentence, predicted_scheme)
+            known.update(predicted_labels)
+        try:
+            scorer.update(gold_labels, predicted_labels, gold_sentence.units)
+        except LabelError as error:
+            raise InputError(
+                f"{error}, and gold labels must be legal",
+                path=gold_path,
+                line=gold.line(gold_sentence, error.index),
+                remedy="correct the label or choose another --column or --scheme",
+            ) from None
+    return scorer.result()
+
+
+class _LabelledFile:
+    """The sentences of a file as they stand, except that words become characters where the task is about characters."""
+
+    def __init__(self, path: StrPath, task: Task, column: ConlluColumn | None, file_format: FileFormat | None) -> None:
+        self.path = path
+        self.task = task
+        self.file_format = task_format(path, task, file_format=file_format)
+        self.column = column or (ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS)
+
+    def raw_sentences(self) -> Iterator[Sentence]:
+        # The plain scheme: labels as they stand, without a detection of the reader's own.
+        options = FormatOptions(column=self.column, scheme=LabelScheme.PLAIN)
+        return read_source(self.path, self.file_format, options).sentences
+
+    def sentences(self) -> Iterator[Sentence]:
+        sentences = self.raw_sentences()
+        is_words = self.task is Task.SEG_POS and self.file_format is FileFormat.CONLLU
+        return to_characters(sentences) if is_words else sentences
+
+    def line(self, sentence: Sentence, index: int) -> int:
+        return sentence.line + (index if self.file_format is FileFormat.COLUMNS else 0)
+
+    def labels(self, sentence: Sentence) -> tuple[str, ...]:
+        if sentence.labels is None:
+            raise InputError("no labels", path=self.path, line=sentence.line, remedy="name a labelled file")
+        return sentence.labels
+
+    def check_labels(self, sentence: Sentence, scheme: LabelScheme) -> None:
+        for index, label in enumerate(self.labels(sentence)):
+            if label == NO_LABEL:
+                continue
+            try:
+                parse_label(label, scheme)
+            except ValueError as error:
+                raise InputError(
+                    str(error),
+                    path=self.path,
+                    line=self.line(sentence, index),
+                    remedy=f"name the predictions' scheme with --scheme, or write {NO_LABEL} for a unit without label",
+                ) from None
+
+
+def _gold_scheme(gold: _LabelledFile, sentences: Iterable[Sentence], *, given: LabelScheme | None) -> LabelScheme:
+    """The scheme the labels tell; the one given where they contradict each other or, being nothing but O, tell none."""
+    try:
+        is_unit_per_line = gold.file_format is FileFormat.COLUMNS
+        detected = detect_scheme(sentences, path=gold.path, is_unit_per_line=is_unit_per_line)
+    except InputError:
+        if given is None:
+            raise
+        return given
+    return detected if detected is not LabelScheme.PLAIN else given or LabelScheme.BMES
+
+
+def _pairs(
+    gold: _LabelledFile, gold_sentences: Iterable[Sentence], predicted: _LabelledFile
+) -> Iterator[tuple[Sentence, Sentence]]:
+    """Sentences that belong together; `InputError` where the files part company."""
+    remedy = "score files with the same sentences in the same order"
+    for number, (one, other) in enumerate(itertools.zip_longest(gold_sentences, predicted.sentences())):
+        if other is None:
+            raise InputError(
+                f"ends after {number} sentences, but {gold.path} goes on at its line {one.line}",
+                path=predicted.path,
+                remedy=remedy,
+            )
+        if one is None:
+            raise InputError(
+                f"goes on, but {gold.path} ends after {number} sentences",
+                path=predicted.path,
+                line=other.line,
+                remedy=remedy,
+            )
+        if one.units != other.units:
+            _refuse_units(gold, one, predicted, other, remedy)
+        yield one, other
+
+
+def _refuse_units(gold: _LabelledFile, one: Sentence, predicted: _LabelledFile, other: Sentence, remedy: str) -> None:
+    kind = "character" if gold.task is Task.SEG_POS else "unit"
+    # A missing unit shifts all that follow, so that the number tells more than the first difference.
+    if len(one.units) != len(other.units):
+        raise InputError(
+            f"a sentence of {len(other.units)} {kind}s, but of {len(one.units)} on line {one.line} of {gold.path}",
+            path=predicted.path,
+            line=other.line,
+            remedy=remedy,
+        )
+    pairs = enumerate(zip(one.units, other.units, strict=True))
+    different = next(index for index, (left, right) in pairs if left != right)
+    raise InputError(
+        f"{kind} {different + 1} of the sentence is {other.units[different]!r}, "
+        f"but {one.units[different]!r} on line {gold.line(one, different)} of {gold.path}",
+        path=predicted.path,
+        line=predicted.line(other, different),
+        remedy=remedy,
+    )
+
+
+def _forms(train: _LabelledFile) -> set[str]:
+    sentences = train.raw_sentences()
+    if train.task is Task.SEG_POS and train.file_format is not FileFormat.CONLLU:
+        sentences = to_words(sentences, path=train.path)
+    return {form for sentence in sentences for form in sentence.units}
