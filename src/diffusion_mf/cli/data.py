@@ -2,6 +2,218 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
 import typer
 
+from diffusion_mf.cli import synth
+from diffusion_mf.cli.output import half_up, note, print_json, print_table, progress
+from diffusion_mf.data.columns import Separator
+from diffusion_mf.data.conllu import ConlluColumn
+from diffusion_mf.data.corpus import Corpus, Task
+from diffusion_mf.data.formats import FileFormat, FormatOptions, format_of, read_task
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.errors import InputError
+
+if TYPE_CHECKING:
+    from diffusion_mf.data.statistics import CorpusStatistics
+
 app = typer.Typer(help="Statistics, conversion, synthetic corpus.", no_args_is_help=True)
+app.command(name="synth")(synth.synth)
+
+ColumnOption = Annotated[
+    ConlluColumn | None,
+    typer.Option("--column", help="The CoNLL-U column of the labels (default: upos, for characters xpos)."),
+]
+SchemeOption = Annotated[
+    LabelScheme | None, typer.Option("--scheme", help="The scheme of the file's labels; detected unless given.")
+]
+
+
+class _SplitStatistics(NamedTuple):
+    """One file's figures; ``out_of_vocabulary`` counts units unseen in train, None for train itself or without it."""
+
+    name: str
+    split: str | None
+    statistics: CorpusStatistics
+    out_of_vocabulary: int | None
+
+
+@app.command()
+def stats(
+    *,
+    task: Annotated[Task, typer.Option(help="What is labelled: its units and labels.")],
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE…", help="Labelled files.", show_default=False)
+    ] = None,
+    train: Annotated[str | None, typer.Option(help="Training split: OOV rates of the others refer to it.")] = None,
+    dev: Annotated[str | None, typer.Option(help="Development split.")] = None,
+    test: Annotated[str | None, typer.Option(help="Test split.")] = None,
+    column: ColumnOption = None,
+    scheme: SchemeOption = None,
+    file_format: Annotated[
+        FileFormat | None, typer.Option("--format", help="Format of the files; by name and task unless given.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object per file.")] = False,
+) -> None:
+    """The paper's dataset tables: sizes, lengths, vocabulary, OOV rates, label entropy and distribution."""
+    from diffusion_mf.data.statistics import corpus_statistics, out_of_vocabulary
+    from diffusion_mf.data.vocabulary import check_labels
+
+    named: list[tuple[str, str | None]] = [(path, None) for path in files or []]
+    named += [(path, split) for path, split in ((train, "train"), (dev, "dev"), (test, "test")) if path is not None]
+    if not named:
+        raise InputError("no files", remedy="name files, or splits with --train, --dev and --test")
+    notes: list[str] = []
+
+    def read(path: str) -> Corpus:
+        corpus = read_task(path, task, column=column, scheme=scheme, file_format=file_format)
+        if task is Task.NER:
+            found = corpus.layout.describe() if corpus.layout is not None else f"scheme {corpus.source_scheme}"
+            notes.append(f"{path}: {found}")
+        return corpus
+
+    training = None if train is None else read(train)
+    trained = None if training is None else corpus_statistics(training)
+    rows: list[_SplitStatistics] = []
+    for path, split in named:
+        if split == "train" and trained is not None:
+            rows.append(_SplitStatistics(path, split, trained, None))
+            continue
+        corpus = read(path)
+        unknown = None
+        if train is not None and trained is not None:
+            check_labels(corpus, trained.label_counts, train_path=train)
+            unknown = out_of_vocabulary(corpus, trained.vocabulary)
+        rows.append(_SplitStatistics(path, split, corpus_statistics(corpus), unknown))
+    for message in notes:
+        note(message)
+    if json:
+        print_json([_json_row(row, task) for row in rows])
+    else:
+        _print_tables(rows)
+
+
+def _oov_percent(row: _SplitStatistics) -> str | None:
+    return None if row.out_of_vocabulary is None else half_up(100 * row.out_of_vocabulary / row.statistics.units, 2)
+
+
+def _json_row(row: _SplitStatistics, task: Task) -> dict[str, Any]:
+    """Figures rounded as in the paper's tables; the counts they come from are all there."""
+    s = row.statistics
+    oov = _oov_percent(row)
+    return {
+        "file": row.name,
+        "split": row.split,
+        "task": task.value,
+        "sentences": s.sentences,
+        "units": s.units,
+        "mean": float(half_up(s.mean, 1)),
+        "median": s.median,
+        "p95": s.p95,
+        "max": s.max,
+        "labels": len(s.label_counts),
+        "duplicates": s.duplicates,
+        "vocabulary": len(s.vocabulary),
+        "oov": None if oov is None else float(oov),
+        "oov_units": row.out_of_vocabulary,
+        "label_entropy": float(half_up(s.label_entropy, 3)),
+        "top_labels": [{"label": label, "percent": float(half_up(p, 1))} for label, p in s.top_labels(3)],
+        "top5_percent": float(half_up(s.top_mass(5), 1)),
+        "label_bins": s.label_bins(),
+        "label_counts": s.label_counts,
+    }
+
+
+def _print_tables(rows: list[_SplitStatistics]) -> None:
+    names = [Path(row.name).name if row.split is None else f"{row.split}: {Path(row.name).name}" for row in rows]
+    print_table(
+        ["file", "sentences", "units", "mean", "median", "p95", "max", "labels", "duplicates"],
+        [
+            [
+                name,
+                s.sentences,
+                s.units,
+                half_up(s.mean, 1),
+                f"{s.median:g}",
+                s.p95,
+                s.max,
+                len(s.label_counts),
+                s.duplicates,
+            ]
+            for name, (_, _, s, _) in zip(names, rows, strict=True)
+        ],
+        title="Sentences and lengths",
+    )
+    print_table(
+        ["file", "vocabulary", "OOV %", "label entropy"],
+        [
+            [name, len(row.statistics.vocabulary), _oov_percent(row), half_up(row.statistics.label_entropy, 3)]
+            for name, row in zip(names, rows, strict=True)
+        ],
+        title="Vocabulary and entropy",
+    )
+    print_table(
+        ["file", "most frequent labels (%)", "top 5 (%)", *rows[0].statistics.label_bins()],
+        [
+            [
+                name,
+                "; ".join(f"{label} {half_up(percent, 1)}" for label, percent in s.top_labels(3)),
+                half_up(s.top_mass(5), 1),
+                *s.label_bins().values(),
+            ]
+            for name, (_, _, s, _) in zip(names, rows, strict=True)
+        ],
+        title="Label distribution: number of labels by their percentage",
+    )
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help="A file, .gz, .xz or .zst too, or - for standard input.")],
+    target: Annotated[str, typer.Argument(metavar="OUT", help="The file to write, or - for standard output.")],
+    source_format: Annotated[
+        FileFormat | None, typer.Option("--from", help="Format of IN; by its name unless given.")
+    ] = None,
+    target_format: Annotated[
+        FileFormat | None, typer.Option("--to", help="Format of OUT; by its name unless given.")
+    ] = None,
+    column: ColumnOption = None,
+    scheme: SchemeOption = None,
+    target_scheme: Annotated[
+        LabelScheme | None, typer.Option("--to-scheme", help="The scheme to write; labels stay as they are without.")
+    ] = None,
+    characters: Annotated[
+        bool,
+        typer.Option(
+            "--characters",
+            help="From CoNLL-U: one unit per character, boundary–XPOS labels. To CoNLL-U: back to words.",
+        ),
+    ] = False,
+    separator: Annotated[Separator | None, typer.Option(help="What parts the columns of IN; detected.")] = None,
+    unit_column: Annotated[int, typer.Option(min=1, help="The column of the units in a column file.")] = 1,
+    tag_column: Annotated[
+        int | None, typer.Option(min=1, help="The column of the tags in a column file (default: the last).")
+    ] = None,
+) -> None:
+    """Convert between CoNLL-U, column files, JSON Lines and plain text, and between label schemes; streams."""
+    from diffusion_mf.data.conversion import Conversion, convert
+
+    conversion = Conversion(
+        source_format=source_format or format_of(source, option="--from"),
+        target_format=target_format or format_of(target, option="--to"),
+        options=FormatOptions(
+            column=column or (ConlluColumn.XPOS if characters else ConlluColumn.UPOS),
+            scheme=scheme,
+            separator=separator,
+            unit_column=unit_column - 1,
+            tag_column=None if tag_column is None else tag_column - 1,
+        ),
+        target_scheme=target_scheme,
+        use_characters=characters,
+    )
+    with progress("converting") as advance:
+        found = convert(source, target, conversion, advance=advance)
+    if found is not None:
+        note(f"{source}: {found}")
