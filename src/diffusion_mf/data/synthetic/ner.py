@@ -51,10 +51,10 @@ _NAMES = {
 }
 
 # A word that opens a long name, or stands before a shorter one: the mention is cut one way or another.
-_ADJACENT_SLOT = [_inventor.word_class(count, style="title", exponent=0.5) for count in (5, 6, 6)]
+_ADJACENT_SLOT = [_inventor.word_class(3, style="title", exponent=0) for _ in range(3)]
 # The long name of an institution: where it begins and where it ends are settled together, at either end of words that
 # are part of it in any case.
-_DISTANT_SLOTS = [[_inventor.word_class(5, exponent=0.5) for _ in range(length)] for length in (2, 3)]
+_DISTANT_SLOTS = [[_inventor.word_class(3, exponent=0) for _ in range(length)] for length in (2, 3)]
 _DISTANT_FILLING = (_inventor.word_class(8), "M-ORG")
 
 

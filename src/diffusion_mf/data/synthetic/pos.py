@@ -30,9 +30,9 @@ _NUMERALS = _inventor.word_class(6, syllables=(1, 2))
 _STOPS = word_class([".", "!", "?"], exponent=2)
 
 # A word that is an adposition before a noun phrase and a subordinator before a clause; what follows is as undecided.
-_ADJACENT_SLOT = [_inventor.word_class(count, exponent=0.5) for count in (5, 6, 6)]
+_ADJACENT_SLOT = [_inventor.word_class(3, exponent=0) for _ in range(3)]
 # A sentence-wide construction: an opener early on, and two words far off that agree with it and with each other.
-_DISTANT_SLOTS = [[_inventor.word_class(count, exponent=0.5)] for count in (5, 6, 6)]
+_DISTANT_SLOTS = [[_inventor.word_class(3, exponent=0)] for _ in range(3)]
 
 
 def _noun_phrase(draws: Draws) -> Phrase:

@@ -52,10 +52,10 @@ _STOPS = word_class(["。", "!"], exponent=2)
 _COMMA = ","
 
 # Three characters that are cut a|bc, ab|c or not at all.
-_ADJACENT_SLOT = [word_class(_take(count), exponent=0.5) for count in (5, 5, 5)]
+_ADJACENT_SLOT = [word_class(_take(3), exponent=0) for _ in range(3)]
 # A long compound: where it begins and where it ends are settled together, at either end of characters that are inside it in
 # any case.
-_DISTANT_SLOTS = [[word_class(_take(3), exponent=0.5) for _ in range(length)] for length in (2, 4)]
+_DISTANT_SLOTS = [[word_class(_take(3), exponent=0) for _ in range(length)] for length in (2, 4)]
 _DISTANT_FILLING = (word_class(_take(5)), "M-NN")
 
 
