@@ -107,6 +107,8 @@ def detect(*sequences: str) -> LabelScheme:
     [
         (["O O"], "plain"),
         (["NN VB O", "-LRB- X-Y"], "plain"),
+        (["NN M S"], "plain"),
+        (["B E S", "B M E"], "bmes"),
         (["O I-A I-A"], "iob1"),
         (["I-A I-B", "I-A B-A"], "iob1"),
         (["O B-A I-A"], "bio2"),

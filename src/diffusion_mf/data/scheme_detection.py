@@ -2,7 +2,7 @@
 
 | seen in the file | scheme |
 |---|---|
-| no label with a boundary | plain |
+| no label with a boundary (a bare letter such as M is one only where every label is a letter) | plain |
 | L or U | bilou |
 | M; or E or S without I | bmes |
 | E or S, and I | iobes |
@@ -41,6 +41,7 @@ class _Evidence:
     def __init__(self, path: StrPath) -> None:
         self.path = path
         self.letters: dict[str, tuple[int, str]] = {}
+        self.typed: tuple[int, str] | None = None
         self.without_boundary: tuple[int, str] | None = None
         self.inside_opens: tuple[int, str] | None = None
         self.begin_opens: tuple[int, str] | None = None
@@ -58,6 +59,8 @@ class _Evidence:
                     self.without_boundary = self.without_boundary or place
                 else:
                     self.letters.setdefault(letter, place)
+                    if kind:
+                        self.typed = self.typed or place
                     if previous[0] == "O" or previous[1] != kind:
                         if letter == "I":
                             self.inside_opens = self.inside_opens or place
@@ -68,10 +71,11 @@ class _Evidence:
     def scheme(self) -> LabelScheme:
         first = {letter: self.letters[letter] for letter in "BIMESLU" if letter in self.letters}
         if self.without_boundary is not None:
-            if not first:
+            # Tag sets have one-letter tags too: M alone says nothing beside NN, but M-NN does.
+            if self.typed is None:
                 return LabelScheme.PLAIN
             line, label = self.without_boundary
-            other_line, other = min(first.values())
+            other_line, other = self.typed
             raise InputError(
                 f"the tag {label!r} has no boundary prefix, but {other!r} on line {other_line} has one",
                 path=self.path,
