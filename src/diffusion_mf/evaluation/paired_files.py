@@ -44,14 +44,16 @@ def score_files(
         raise InputError("standard input can be only one of the files", remedy="name a file for the others")
     gold = _LabelledFile(gold_path, task, column, file_format)
     predicted = _LabelledFile(predicted_path, task, column, file_format)
-    gold_sentences: Iterable[Sentence] = gold.sentences()
+    gold_sentences: Iterable[Sentence]
     gold_scheme = predicted_scheme = task.scheme
     if task is Task.NER and scheme is not LabelScheme.PLAIN:
         # The labels of the whole file tell its scheme, so it is gone through twice.
         gold_sentences = Rereadable(gold_path, lambda _: gold.sentences())
         gold_scheme = _gold_scheme(gold, gold_sentences, given=scheme)
         predicted_scheme = scheme or gold_scheme
-    elif scheme not in (None, task.scheme):
+    elif scheme in (None, task.scheme):
+        gold_sentences = gold.sentences()
+    else:
         raise InputError(f"labels of the task {task} cannot be in the scheme {scheme}", remedy="leave out --scheme")
     scorer = TaskScorer(
         task,
@@ -139,13 +141,13 @@ def _pairs(
     for number, (one, other) in enumerate(itertools.zip_longest(gold_sentences, predicted.sentences())):
         if other is None:
             raise InputError(
-                f"ends after {number} sentences, but {gold.path} goes on at its line {one.line}",
+                f"ends after {_counted(number, 'sentence')}, but {gold.path} goes on at its line {one.line}",
                 path=predicted.path,
                 remedy=remedy,
             )
         if one is None:
             raise InputError(
-                f"goes on, but {gold.path} ends after {number} sentences",
+                f"goes on, but {gold.path} ends after {_counted(number, 'sentence')}",
                 path=predicted.path,
                 line=other.line,
                 remedy=remedy,
@@ -160,7 +162,7 @@ def _refuse_units(gold: _LabelledFile, one: Sentence, predicted: _LabelledFile, 
     # A missing unit shifts all that follow, so that the number tells more than the first difference.
     if len(one.units) != len(other.units):
         raise InputError(
-            f"a sentence of {len(other.units)} {kind}s, but of {len(one.units)} on line {one.line} of {gold.path}",
+            f"a sentence of {_counted(len(other.units), kind)}, but of {len(one.units)} on line {one.line} of {gold.path}",
             path=predicted.path,
             line=other.line,
             remedy=remedy,
@@ -174,6 +176,10 @@ def _refuse_units(gold: _LabelledFile, one: Sentence, predicted: _LabelledFile, 
         line=predicted.line(other, different),
         remedy=remedy,
     )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _forms(train: _LabelledFile) -> set[str]:
