@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -38,6 +38,10 @@ class Boundary(enum.Enum):
     INSIDE = enum.auto()
     END = enum.auto()
     SINGLE = enum.auto()
+
+
+# Python 3.11 takes long to look a member up in its class, which the loops below would do for every unit.
+_OUTSIDE, _BEGIN, _INSIDE, _END, _SINGLE = Boundary
 
 
 class LabelScheme(enum.StrEnum):
@@ -78,6 +82,8 @@ class LabelError(ValueError):
         self.index = index
 
 
+# A corpus has few labels and asks about them often, so answers about labels are remembered.
+@functools.lru_cache(maxsize=1 << 12)
 def split_label(label: str) -> tuple[str, str]:
     """Boundary letter and type; the type is empty for ``O`` and for bare boundaries such as ``B``.
 
@@ -89,7 +95,6 @@ def split_label(label: str) -> tuple[str, str]:
     return (label[0], label[2:]) if label[1:2] == "-" and len(label) > 2 else (label, "")
 
 
-# A corpus has few labels and asks about them often, so answers about labels are remembered.
 @functools.lru_cache(maxsize=1 << 12)
 def parse_label(label: str, scheme: LabelScheme) -> tuple[Boundary, str]:
     """What ``label`` means under ``scheme``; `ValueError` if it means nothing there."""
@@ -180,30 +185,40 @@ def extract_spans(labels: Sequence[str], scheme: LabelScheme, *, match_types: bo
     """
     if scheme is LabelScheme.PLAIN:
         return []
-    boundaries = _BOUNDARIES[scheme]
+    return (_closed_spans if scheme.is_closed else _open_spans)(labels, _BOUNDARIES[scheme], match_types)
+
+
+def _closed_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], match_types: bool) -> list[Span]:
     spans: list[Span] = []
     start, kind = -1, ""  # the open span, if start >= 0
     for index, label in enumerate(labels):
         letter, label_kind = split_label(label)
-        boundary = boundaries.get(letter, Boundary.OUTSIDE)
+        boundary = boundaries.get(letter, _OUTSIDE)
         continues = start >= 0 and (label_kind == kind or not match_types)
-        if scheme.is_closed:
-            if boundary is Boundary.INSIDE and continues:
-                continue
-            if boundary is Boundary.END and continues:
-                spans.append(Span(start, index + 1, kind))
-            elif boundary is Boundary.SINGLE:
-                spans.append(Span(index, index + 1, label_kind))
-            start = index if boundary is Boundary.BEGIN else -1
-            kind = label_kind
-        else:
-            if boundary is Boundary.INSIDE and continues:
-                continue
-            if start >= 0:
-                spans.append(Span(start, index, kind))
-            start = -1 if boundary is Boundary.OUTSIDE else index
-            kind = label_kind
-    if start >= 0 and not scheme.is_closed:
+        if boundary is _INSIDE and continues:
+            continue
+        if boundary is _END and continues:
+            spans.append(Span(start, index + 1, kind))
+        elif boundary is _SINGLE:
+            spans.append(Span(index, index + 1, label_kind))
+        start = index if boundary is _BEGIN else -1
+        kind = label_kind
+    return spans
+
+
+def _open_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], match_types: bool) -> list[Span]:
+    spans: list[Span] = []
+    start, kind = -1, ""  # the open span, if start >= 0
+    for index, label in enumerate(labels):
+        letter, label_kind = split_label(label)
+        boundary = boundaries.get(letter, _OUTSIDE)
+        if boundary is _INSIDE and start >= 0 and (label_kind == kind or not match_types):
+            continue
+        if start >= 0:
+            spans.append(Span(start, index, kind))
+        start = -1 if boundary is _OUTSIDE else index
+        kind = label_kind
+    if start >= 0:
         spans.append(Span(start, len(labels), kind))
     return spans
 

@@ -74,7 +74,8 @@ class Reconstructor:
             ):
                 raise ValueError(f"the task {task} cannot be scored in the scheme {each}")
         self._outside = "O" if self.task is Task.NER else None
-        self._renamed: dict[str, str] = {}
+        self._gold_names: dict[str, str] = {}
+        self._predicted_names: dict[str, str] = {}
 
     def __call__(self, gold: Sequence[str], predicted: Sequence[str], units: Sequence[str]) -> Reconstruction:
         """Read one sentence; `ValueError` for different lengths, `LabelError` where the gold labels are not legal."""
@@ -96,31 +97,36 @@ class Reconstructor:
             return sentence
         tags = [NO_LABEL if label == NO_LABEL else split_label(label)[1] for label in predicted]
         return sentence._replace(
-            segments=extract_spans(predicted, LabelScheme.BMES, match_types=False),
+            # Tags matter only to what is malformed.
+            segments=extract_spans(predicted, LabelScheme.BMES, match_types=False) if sentence.malformed else spans,
             votes=[majority(tags[start:end]) for start, end, _ in gold_spans],
         )
 
     def _gold_labels(self, labels: Sequence[str]) -> Sequence[str]:
-        for index, label in enumerate(labels):
-            if label == NO_LABEL or (self.task is Task.SEG_POS and split_label(label)[1] == NO_LABEL):
-                raise LabelError("a gold unit has no label", index)
+        if NO_LABEL in labels:
+            raise LabelError("a gold unit has no label", list(labels).index(NO_LABEL))
         if self.task is Task.POS:
             return labels
-        if self._outside is None and "O" in labels:
-            raise LabelError("every character must belong to a word, found O", list(labels).index("O"))
         if not self.scheme.is_closed:
             return convert_labels(labels, self.scheme, LabelScheme.BMES)
         check_sequence(labels, self.scheme)
-        return [format_label(*parse_label(label, self.scheme), LabelScheme.BMES) for label in labels]
+        names = self._gold_names
+        for label in set(labels) - names.keys():
+            if self.task is Task.SEG_POS and label == "O":
+                raise LabelError("every character must belong to a word, found O", list(labels).index(label))
+            if self.task is Task.SEG_POS and split_label(label)[1] == NO_LABEL:
+                raise LabelError("a gold unit has no label", list(labels).index(label))
+            names[label] = format_label(*parse_label(label, self.scheme), LabelScheme.BMES)
+        return [names[label] for label in labels]
 
     def _rename(self, labels: Sequence[str]) -> list[str]:
-        renamed = self._renamed
-        for label in set(labels) - renamed.keys():
+        names = self._predicted_names
+        for label in set(labels) - names.keys():
             is_label = _is_label(label, self.predicted_scheme) and (label != "O" or self._outside == "O")
-            renamed[label] = (
+            names[label] = (
                 format_label(*parse_label(label, self.predicted_scheme), LabelScheme.BMES) if is_label else NO_LABEL
             )
-        return [renamed[label] for label in labels]
+        return [names[label] for label in labels]
 
     def _encode_again(self, labels: Sequence[str]) -> list[str]:
         encoded = encode_spans(extract_spans(labels, self.predicted_scheme), len(labels), LabelScheme.BMES)
@@ -138,6 +144,8 @@ class Reconstructor:
         return num_illegal + _num_runs(is_unknown)
 
     def _num_fragments(self, labels: Sequence[str], spans: Sequence[Span]) -> int:
+        if sum(end - start for start, end, _ in spans) + labels.count(self._outside or "") == len(labels):
+            return 0
         is_stray = [label != self._outside for label in labels]
         for start, end, _ in spans:
             is_stray[start:end] = [False] * (end - start)
