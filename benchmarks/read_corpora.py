@@ -75,7 +75,9 @@ def provenance() -> dict[str, object]:
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
-    measured = ["src/diffusion_mf/data", "src/diffusion_mf/files.py", "benchmarks/read_corpora.py"]
+    package = "src/diffusion_mf"
+    modules = ["data/conllu.py", "data/text_lines.py", "data/sentence.py", "files.py", "errors.py"]
+    measured = ["benchmarks/read_corpora.py", *(f"{package}/{module}" for module in modules)]
     changed = git("status", "--porcelain", "--", *measured)
     cpu = next(
         (

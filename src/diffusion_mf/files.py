@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import os
+import stat
 import sys
 import tempfile
 import zlib
@@ -80,7 +81,10 @@ def open_input(path: StrPath) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def open_output(path: StrPath) -> Iterator[IO[bytes]]:
-    """Open ``path`` for writing; the file appears whole, by atomic rename, only when the block ends without an error."""
+    """Open ``path`` for writing; the file appears whole, by atomic rename, only when the block ends without an error.
+
+    Devices and pipes are written to as they are: a rename would put a file in their place. A link stays a link.
+    """
     name = os.fspath(path)
     if name == "-":
         yield sys.stdout.buffer
@@ -88,7 +92,19 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
         return
     if os.path.isdir(name):
         raise InputError("this is a directory", path=name, remedy="name a file to write")
-    folder = os.path.dirname(os.path.abspath(name))
+    if _is_special(name):
+        try:
+            # Appending, for /dev/stdout may lead to a file that has something in it.
+            special = open(name, "ab")  # noqa: SIM115 (closed below)
+        except OSError as error:
+            raise InputError(
+                f"cannot be written ({error.strerror})", path=name, remedy="name a file to write"
+            ) from None
+        with special:
+            yield special
+        return
+    final = os.path.realpath(name)
+    folder = os.path.dirname(final)
     try:
         handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{os.path.basename(name)}.", suffix=".tmp")
     except OSError as error:
@@ -108,7 +124,7 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
             elif name.endswith(".zst"):
                 stream = stack.enter_context(_zstandard(name).ZstdCompressor().stream_writer(raw, closefd=False))
             yield stream
-        os.replace(temporary, name)
+        os.replace(temporary, final)
     except OSError as error:
         _remove(temporary)
         raise InputError(
@@ -117,6 +133,15 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
     except BaseException:
         _remove(temporary)
         raise
+
+
+def _is_special(name: str) -> bool:
+    """Whether ``name`` is there and no regular file; /dev/stdout is one even where it leads to a regular file."""
+    try:
+        is_regular = stat.S_ISREG(os.stat(name).st_mode)
+    except OSError:
+        return False
+    return not is_regular or os.path.dirname(os.path.abspath(name)) in ("/dev", "/dev/fd")
 
 
 def _umask() -> int:
