@@ -98,7 +98,7 @@ def test_the_command_prints_tables(
     lines = capsys.readouterr().out.split("\n")
     chain = next(line.split() for line in lines if "first-order chain" in line)
     # Accuracy varies with the lengths; exact match and consistency do not.
-    assert chain[-3:] == ["44.0", "100.0", "–"]
+    assert chain[-3:] == ["40.0", "100.0", "–"]
     assert sum("seg-pos/test.conllu" in line for line in lines) == 1
 
 

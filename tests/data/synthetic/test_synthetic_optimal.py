@@ -119,6 +119,11 @@ def test_best_f1_is_the_best_of_all_sets_of_spans(flavour: str, metric: str) -> 
         for labels, probability in table_of(sentence).items():
             for span in oracle.spans(labels, typed=typed):
                 probabilities[span] = probabilities.get(span, 0) + probability
+        facts = collect_facts([sentence], flavour=FLAVOURS[flavour])
+        bound = expected_scores(facts, flavour=FLAVOURS[flavour])["bound"][metric]
+        if not probabilities:
+            assert bound is None
+            continue
         gold = sum(probabilities.values())
         certain = [span for span, p in probabilities.items() if p > 1 - 1e-9]
         uncertain = [span for span in probabilities if span not in certain]
@@ -128,8 +133,7 @@ def test_best_f1_is_the_best_of_all_sets_of_spans(flavour: str, metric: str) -> 
                 if all(a[1] <= b[0] for a, b in itertools.pairwise(chosen)):
                     correct = len(certain) + sum(probabilities[span] for span in chosen)
                     best = max(best, 2 * correct / (len(certain) + size + gold))
-        facts = collect_facts([sentence], flavour=FLAVOURS[flavour])
-        assert expected_scores(facts, flavour=FLAVOURS[flavour])["bound"][metric] == pytest.approx(100 * best)
+        assert bound == pytest.approx(100 * best)
 
 
 @flavours
@@ -156,7 +160,7 @@ def test_position_wise_decoding_falls_short_on_the_adjacent_knob_and_a_chain_doe
     assert values["position_wise"]["exact_match"] == 0
     assert values["position_wise"]["consistency_adjacent"] == 0
     assert values["chain"] == values["joint"]
-    assert values["joint"]["exact_match"] == pytest.approx(44)
+    assert values["joint"]["exact_match"] == pytest.approx(44 if flavour == "seg-pos" else 40)
     assert values["joint"]["consistency_adjacent"] == 100
     if flavour == "ner":
         assert values["position_wise"]["f1"] < values["chain"]["f1"] - 1.5
@@ -168,7 +172,7 @@ def test_a_chain_falls_short_on_the_distant_knob_as_far_as_position_wise_decodin
     assert values["chain"] == values["position_wise"]
     assert values["chain"]["exact_match"] == 0
     assert values["chain"]["consistency_distant"] == 0
-    assert values["joint"]["exact_match"] == pytest.approx(44)
+    assert values["joint"]["exact_match"] == pytest.approx(40)
     assert values["joint"]["consistency_distant"] == 100
     for metric, least in (("f1", 20), ("seg_f1", 5), ("joint_f1", 5)):
         if metric in values["joint"]:

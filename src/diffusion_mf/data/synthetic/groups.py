@@ -3,13 +3,14 @@
 A group has one table of joint patterns, drawn independently of every unit, so P(labels of the group | units) *is* the table.
 Every table has the same form over a head and what follows it,
 
-    head X, followers Y   .44        the favourite
-    head L, followers M   .28
-    head L, followers N   .28
+    head X, followers Y    .40        the favourite
+    head L, followers M₁   .20
+    head L, followers M₂   .20
+    head L, followers M₃   .20
 
-so the labels most probable one by one are L (.56) and Y (.44): a combination of probability zero. The favourite beats the
-runner-up by 61 to 39 and shares more with what is probable position by position than its rivals do, so a decoder that
-revises beliefs without rolling dice has something to follow.
+so the labels most probable one by one are L (.60) and Y (.40): a combination of probability zero. (Where legal sequences
+leave room for two rivals only, the table is .44, .28, .28.) The favourite beats every rival by more than 60 to 40, so a
+decoder that revises its beliefs without rolling dice has something to follow.
 
 A group of kind *adjacent* stands in one slot, and given its left neighbour a label depends on nothing further left: a
 first-order Markov chain describes it exactly. A group of kind *distant* stands in several slots with certain labels in
@@ -30,8 +31,8 @@ KINDS = (ADJACENT, DISTANT)
 # Units with certain labels between two slots of a distant group: not even a chain of the third order sees across.
 MINIMUM_GAP = 3
 
-FAVOURITE = 0.44
-RIVAL = (1 - FAVOURITE) / 2
+# Probability of the favourite and of each rival, by the number of rivals.
+_ODDS = {2: (0.44, 0.28), 3: (0.4, 0.2)}
 
 
 class Pattern(NamedTuple):
@@ -94,19 +95,17 @@ def group_template(
     kind: str,
     slots: Sequence[Sequence[WordClass]],
     favourite: str,
-    first_rival: str,
-    second_rival: str,
-    *,
+    *rivals: str,
     filling: tuple[WordClass, str] | None = None,
 ) -> GroupTemplate:
     """A template from patterns written as labels with spaces between, such as ``"ADP ADJ NOUN"``."""
+    odds, rival_odds = _ODDS[len(rivals)]
     return GroupTemplate(
         kind,
         tuple(tuple(slot) for slot in slots),
         (
-            Pattern(tuple(favourite.split()), FAVOURITE),
-            Pattern(tuple(first_rival.split()), RIVAL),
-            Pattern(tuple(second_rival.split()), RIVAL),
+            Pattern(tuple(favourite.split()), odds),
+            *(Pattern(tuple(rival.split()), rival_odds) for rival in rivals),
         ),
         filling,
     )

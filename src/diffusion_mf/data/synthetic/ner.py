@@ -73,7 +73,7 @@ def _noun_phrase(draws: Draws) -> Phrase:
 
 
 def _participant(draws: Draws) -> Phrase:
-    form = draws.integer(1, 12)
+    form = draws.integer(1, 20)
     if form == 1:
         return [(draws.word(_TITLES), "O"), (draws.word(_SHARED_NAMES), "S-PER")]
     if form == 2:
@@ -111,6 +111,7 @@ NER = Flavour(
             "B-PER M-PER E-PER",
             "O B-LOC E-LOC",
             "O B-ORG E-ORG",
+            "O B-MISC E-MISC",
         ),
         DISTANT: group_template(
             DISTANT,
@@ -118,6 +119,7 @@ NER = Flavour(
             "O B-ORG  M-ORG E-ORG O",
             "B-ORG M-ORG  E-ORG O O",
             "B-ORG M-ORG  M-ORG M-ORG E-ORG",
+            "B-ORG M-ORG  E-ORG B-LOC E-LOC",
             filling=_DISTANT_FILLING,
         ),
     },

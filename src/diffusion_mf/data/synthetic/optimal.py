@@ -1,7 +1,7 @@
 """Bayes-optimal values: what the best decoders score, in expectation over the labels given the units of a split.
 
 Given the units, labels outside groups are certain, groups are independent, and no span crosses the edge of a group. So the
-expectations are sums (or, for exact match, products) of constants per kind of group, each found by going through its three
+expectations are sums (or, for exact match, products) of constants per kind of group, each found by going through its
 patterns. F1 is the ratio of expected counts, 2 E[correct] / (E[predicted] + E[gold]), to which the score of a long text
 tends. All values are percentages.
 """

@@ -95,6 +95,7 @@ POS = Flavour(
             "ADP ADJ NOUN",
             "SCONJ ADV VERB",
             "SCONJ PRON AUX",
+            "SCONJ DET PROPN",
         ),
         DISTANT: group_template(
             DISTANT,
@@ -102,6 +103,7 @@ POS = Flavour(
             "ADV NOUN NOUN",
             "SCONJ VERB VERB",
             "SCONJ ADJ ADJ",
+            "SCONJ PROPN PROPN",
         ),
     },
     span_metrics={},

@@ -121,6 +121,7 @@ SEGMENTATION = Flavour(
             "S-P B-NN  M-NN E-NN S-VV S-AS",
             "B-NN M-NN  E-NN B-VV M-VV E-VV",
             "B-NN M-NN  M-NN M-NN E-NN S-VV",
+            "B-NN M-NN  E-NN S-AD B-JJ E-JJ",
             filling=_DISTANT_FILLING,
         ),
     },
