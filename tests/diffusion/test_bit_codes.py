@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from diffusion_mf.diffusion import NO_LABEL, BitCodes, GaussianDiffusion
 from diffusion_mf.errors import InputError
-from oracles import gaussian_bits
+from oracles import gaussian_bits, noise_matrices
 
 
 @given(num_labels=st.integers(1, 200), scale=st.sampled_from([0.1, 1, 2]))
@@ -75,6 +75,8 @@ def test_gaussian_forward_has_the_moments_of_single_steps(noise: str) -> None:
     betas = [0.0] + [1 - after / before for before, after in itertools.pairwise(signal)]
     if noise == "linear":
         assert betas == pytest.approx(gaussian_bits.linear_betas(50, 1e-4, 0.02), rel=1e-9)
+    else:
+        assert betas[1:] == pytest.approx(noise_matrices.cosine_betas(50, power=2)[1:], rel=1e-9)
     one, zero = torch.ones(51, 1, 1, dtype=torch.float64), torch.zeros(51, 1, 1, dtype=torch.float64)
     steps = torch.arange(51)
     coefficients, deviations = process.forward(one, steps, zero), process.forward(zero, steps, one)

@@ -209,10 +209,17 @@ def test_a_denoiser_may_answer_in_the_same_memory_every_time() -> None:
         buffer[0, 0] = torch.tensor([1 / t, 1 - 1 / t])
         return buffer
 
-    settings = {"batch_shape": (1, 1), "schedule": [1000, 100, 10, 0]}
-    result = reverse_diffusion(process, denoise, **settings, keep_trajectory=True, exit_tolerance=1e-6)
-    assert result.num_calls == 3
-    assert [step.marginals[0, 0, 0].item() for step in result.trajectory] == pytest.approx([0.001, 0.01, 0.1])
+    for exit_tolerance in (None, 1e-6):
+        result = reverse_diffusion(
+            process,
+            denoise,
+            batch_shape=(1, 1),
+            schedule=[1000, 100, 10, 0],
+            keep_trajectory=True,
+            exit_tolerance=exit_tolerance,
+        )
+        assert result.num_calls == 3
+        assert [step.marginals[0, 0, 0].item() for step in result.trajectory] == pytest.approx([0.001, 0.01, 0.1])
 
 
 def test_half_precision_marginals_are_raised() -> None:

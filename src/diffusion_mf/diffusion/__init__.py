@@ -5,6 +5,7 @@
 
 from diffusion_mf.diffusion.bits import NO_LABEL, BitCodes, GaussianDiffusion, TrainingPair
 from diffusion_mf.diffusion.categorical import CategoricalDiffusion, one_hot, restrict
+from diffusion_mf.diffusion.keyed_random import keyed_normals, keyed_uniforms
 from diffusion_mf.diffusion.losses import posterior_kl, squared_bit_error, sum_over_units, token_cross_entropy
 from diffusion_mf.diffusion.reverse import (
     BitResult,
@@ -26,6 +27,8 @@ __all__ = [
     "ReverseStep",
     "TrainingPair",
     "ddim",
+    "keyed_normals",
+    "keyed_uniforms",
     "one_hot",
     "posterior_kl",
     "restrict",

@@ -70,11 +70,19 @@ class CategoricalDiffusion:
         return torch.where(uniforms[0] < keep, y0, drawn)
 
     def sample_timesteps(
-        self, num_sentences: int, generator: torch.Generator | None = None, *, device: torch.device | str = "cpu"
+        self,
+        num_sentences: int,
+        generator: torch.Generator | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        uniforms: Float[Tensor, "{num_sentences}"] | None = None,
     ) -> Int[Tensor, "{num_sentences}"]:
-        """t ~ U{1…T−1}, one per sentence; its positions share it."""
+        """t ~ U{1…T−1}, one per sentence; its positions share it. ``uniforms`` replace the generator, as in `sample`."""
+        num_choices = max(self.num_steps - 1, 1)
+        if uniforms is not None:
+            return 1 + (uniforms * num_choices).long().clamp_(max=num_choices - 1)
         source = device if generator is None else generator.device
-        return torch.randint(1, max(self.num_steps, 2), (num_sentences,), generator=generator, device=source).to(device)
+        return torch.randint(1, num_choices + 1, (num_sentences,), generator=generator, device=source).to(device)
 
     def uniform(
         self, batch_shape: tuple[int, ...], *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
