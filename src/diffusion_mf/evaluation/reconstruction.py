@@ -64,7 +64,7 @@ class Reconstructor:
     sequence breaks the scheme counts as one instead.
     """
 
-    def __init__(self, task: Task, scheme: LabelScheme, *, predicted_scheme: LabelScheme | None = None) -> None:
+    def __init__(self, task: Task | str, scheme: LabelScheme, *, predicted_scheme: LabelScheme | None = None) -> None:
         self.task = Task(task)
         self.scheme = scheme
         self.predicted_scheme = scheme if predicted_scheme is None else predicted_scheme

@@ -73,7 +73,7 @@ class TaskScorer:
 
     def __init__(
         self,
-        task: Task,
+        task: Task | str,
         scheme: LabelScheme,
         *,
         predicted_scheme: LabelScheme | None = None,
@@ -174,7 +174,7 @@ class _Part:
 
 
 def score_sentences(
-    task: Task,
+    task: Task | str,
     scheme: LabelScheme,
     gold: Iterable[Sequence[str]],
     predicted: Iterable[Sequence[str]],
