@@ -88,7 +88,9 @@ def _messages_one_way(
         tl.store(log_partition_pointer + sentence, (total + top.to(tl.float64) + log_sum.to(tl.float64)).to(DTYPE))
 
 
-@triton.jit
+# Strides of the transitions stay unknown to the compiler: told that one is 1, it would lay the transposed tile out along the
+# dimension that is summed, and every sum would cross threads.
+@triton.jit(do_not_specialize=["transition_stride_j", "transition_stride_k"])
 def _messages_kernel(
     unary_pointer,
     transition_pointer,
@@ -234,7 +236,9 @@ def _tangents_one_way(
             inflow = tl.sum(shares * moves, 0)
 
 
-@triton.jit
+# Strides of the transitions stay unknown to the compiler: told that one is 1, it would lay the transposed tile out along the
+# dimension that is summed, and every sum would cross threads.
+@triton.jit(do_not_specialize=["transition_stride_j", "transition_stride_k"])
 def _tangents_kernel(
     unary_pointer,
     transition_pointer,
@@ -393,6 +397,10 @@ def _gradient_kernel(
         tl.store(grad_transition_pointer + program * num_labels * num_labels + square, grad_transition, mask=is_pair)
 
 
+# Positions per program of `_gradient_kernel`, by padded number of labels.
+_CHUNK = {16: 16, 32: 16, 64: 32, 128: 64, 256: 64}
+
+
 def messages(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Log-partition (B,), marginals, forward and backward messages (B, N, K), in two launches."""
     B, N, K = unary.shape
@@ -449,7 +457,7 @@ def gradient(
             left_moves, right_moves, *strides, **settings,
         )  # fmt: skip
     # Enough programs to fill a large GPU, few enough that their partial sums stay O(B N K).
-    chunk = N if settings["IS_LOCAL"] is False and B >= 512 else max(8, min(N, 64 if K > 64 else 16))
+    chunk = min(N, _CHUNK[block])
     num_chunks = triton.cdiv(N, chunk)
     grad_unary = torch.empty((B, N, K), dtype=unary.dtype, device=unary.device)
     if settings["IS_LOCAL"]:

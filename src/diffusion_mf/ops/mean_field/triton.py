@@ -2,7 +2,7 @@
 
 Beliefs pass between iterations through two buffers that stay in cache, as a position needs its neighbours' old ones. Global
 transitions are on chip for the whole launch, and messages are products of a tile of positions with them; local transitions
-are read again at every iteration. The backward pass recomputes the iterations first, so nothing is kept from the forward
+are read again at every iteration, from a copy with both labels swapped for the messages to the left. The backward pass recomputes the iterations first, so nothing is kept from the forward
 pass but its inputs. See `cpu` for the mathematics of the backward pass.
 """
 
@@ -33,52 +33,154 @@ def _load_transitions(pointer, mask, FLOOR: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
+def _split(values, USE_HALVES: tl.constexpr):
+    """``values`` ≈ high + low, both half precision: together 22 bits, enough to multiply like float32 on tensor cores."""
+    if USE_HALVES:
+        high = values.to(tl.float16)
+        low = (values - high.to(tl.float32)).to(tl.float16)
+    else:
+        high = values
+        low = values
+    return high, low
+
+
+@triton.jit
+def _product(left_high, left_low, right_high, right_low, total, USE_HALVES: tl.constexpr, DTYPE: tl.constexpr):
+    """total + left · right, for matrices split by `_split`."""
+    if USE_HALVES:
+        total = tl.dot(left_low, right_high, acc=total)
+        total = tl.dot(left_high, right_low, acc=total)
+        total = tl.dot(left_high, right_high, acc=total)
+    else:
+        total = tl.dot(left_high, right_high, acc=total, input_precision="ieee", out_dtype=DTYPE)
+    return total
+
+
+@triton.jit
+def _scale_of(values, AXIS: tl.constexpr):
+    """Largest magnitude along an axis (1 where all are 0): dividing by it brings values into half precision's range."""
+    top = tl.max(tl.abs(values), AXIS)
+    return tl.where(top == 0.0, 1.0, top)
+
+
+@triton.jit
 def _neighbour_scores(
     values_pointer,
     transition_pointer,
-    transition,
-    transposed,
+    transposed_pointer,
+    high,
+    low,
+    scale,
     positions,
     length,
     num_labels,
     transition_stride_n,
     transition_stride_j,
     transition_stride_k,
+    IS_BELIEF: tl.constexpr,
     IS_LOCAL: tl.constexpr,
     FLOOR: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    USE_HALVES: tl.constexpr,
 ):
     """Σⱼ valuesᵢ₋₁(j) Tᵢ₋₁(j, ·) + Σₖ Tᵢ(·, k) valuesᵢ₊₁(k) for a tile of positions of one sentence."""
     labels = tl.arange(0, BLOCK)
     is_label = (labels < num_labels)[None, :]
     has_left = (positions >= 1) & (positions < length)
     has_right = positions + 1 < length
-    cells = positions[:, None] * num_labels + labels[None, :]
-    left = tl.load(values_pointer + cells - num_labels, mask=has_left[:, None] & is_label, other=0.0)
-    right = tl.load(values_pointer + cells + num_labels, mask=has_right[:, None] & is_label, other=0.0)
     if IS_LOCAL:
-        is_pair = (labels < num_labels)[None, :, None] & is_label[:, None, :]
-        square = labels[None, :, None] * transition_stride_j + labels[None, None, :] * transition_stride_k
-        here = transition_pointer + positions[:, None, None] * transition_stride_n + square
-        into = _load_transitions(here - transition_stride_n, has_left[:, None, None] & is_pair, FLOOR, DTYPE)
-        from_left = tl.sum(left[:, :, None] * into, 1)
-        out = _load_transitions(here, has_right[:, None, None] & is_pair, FLOOR, DTYPE)
-        from_right = tl.sum(out * right[:, None, :], 2)
-        result = from_left + from_right
+        result = tl.zeros([ROWS, BLOCK], DTYPE)
+        before = values_pointer + (positions - 1) * num_labels
+        after = values_pointer + (positions + 1) * num_labels
+        into = transition_pointer + (positions[:, None] - 1) * transition_stride_n + labels[None, :] * transition_stride_k
+        back = transposed_pointer + positions[:, None] * num_labels * num_labels + labels[None, :]
+        for label in range(0, num_labels):
+            weight = tl.load(before + label, mask=has_left, other=0.0)
+            row = _load_transitions(into + label * transition_stride_j, has_left[:, None] & is_label, FLOOR, DTYPE)
+            result += weight[:, None] * row
+            weight = tl.load(after + label, mask=has_right, other=0.0)
+            row = tl.load(back + label * num_labels, mask=has_right[:, None] & is_label, other=0.0)
+            result += weight[:, None] * row
     else:
-        result = tl.dot(left, transition, input_precision=PRECISION, out_dtype=DTYPE)
-        result = tl.dot(right, transposed, acc=result, input_precision=PRECISION, out_dtype=DTYPE)
+        cells = positions[:, None] * num_labels + labels[None, :]
+        left = tl.load(values_pointer + cells - num_labels, mask=has_left[:, None] & is_label, other=0.0)
+        right = tl.load(values_pointer + cells + num_labels, mask=has_right[:, None] & is_label, other=0.0)
+        # Beliefs lie in [0, 1] as they are; gradients of any size are scaled by position.
+        if USE_HALVES and not IS_BELIEF:
+            left_scale = _scale_of(left, 1)[:, None]
+            right_scale = _scale_of(right, 1)[:, None]
+            left = left / left_scale
+            right = right / right_scale
+        zeros = tl.zeros_like(left)
+        left_high, left_low = _split(left, USE_HALVES)
+        right_high, right_low = _split(right, USE_HALVES)
+        result = _product(left_high, left_low, high, low, zeros, USE_HALVES, DTYPE)
+        if USE_HALVES and not IS_BELIEF:
+            result = result * left_scale
+            result += right_scale * _product(right_high, right_low, tl.trans(high), tl.trans(low), zeros, USE_HALVES, DTYPE)
+        else:
+            result = _product(right_high, right_low, tl.trans(high), tl.trans(low), result, USE_HALVES, DTYPE)
+        result = result * scale
     return result
+
+
+@triton.jit
+def _transpose_local(
+    transition_pointer,
+    transposed_pointer,
+    length,
+    num_labels,
+    transition_stride_n,
+    transition_stride_j,
+    transition_stride_k,
+    FLOOR: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """A sentence's local transitions with both labels swapped, so that messages to the left add whole rows too."""
+    labels = tl.arange(0, BLOCK)
+    for start in range(0, length - 1, ROWS):
+        positions = start + tl.arange(0, ROWS)
+        is_read = (positions + 1 < length)[:, None] & (labels < num_labels)[None, :]
+        rows = transition_pointer + positions[:, None] * transition_stride_n + labels[None, :] * transition_stride_k
+        columns = transposed_pointer + (positions[:, None] * num_labels + labels[None, :]) * num_labels
+        for label in range(0, num_labels):
+            scores = _load_transitions(rows + label * transition_stride_j, is_read, FLOOR, DTYPE)
+            tl.store(columns + label, scores, mask=is_read)
+
+
+@triton.jit
+def _load_global(
+    transition_pointer,
+    num_labels,
+    stride_j,
+    stride_k,
+    FLOOR: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+    USE_HALVES: tl.constexpr,
+):
+    """Global transitions, split, and their scale: 1 unless a score is too large for half precision."""
+    labels = tl.arange(0, BLOCK)
+    is_pair = (labels < num_labels)[:, None] & (labels < num_labels)[None, :]
+    square = labels[:, None] * stride_j + labels[None, :] * stride_k
+    scores = _load_transitions(transition_pointer + square, is_pair, FLOOR, DTYPE)
+    scale = tl.maximum(tl.max(tl.max(tl.abs(scores), 1), 0) / 32768.0, 1.0) if USE_HALVES else 1.0
+    high, low = _split(scores / scale, USE_HALVES)
+    return high, low, scale
 
 
 @triton.jit
 def _run_iterations(
     unary_pointer,
     transition_pointer,
-    transition,
-    transposed,
+    transposed_pointer,
+    high,
+    low,
+    scale,
     beliefs_pointer,
     length,
     unary_stride_n,
@@ -96,7 +198,7 @@ def _run_iterations(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    USE_HALVES: tl.constexpr,
 ):
     """All updates of one sentence. Iteration t is written to buffer t with KEEP_ALL, else the last to buffer 0."""
     labels = tl.arange(0, BLOCK)
@@ -117,9 +219,9 @@ def _run_iterations(
             scores = tl.load(unary_pointer + places, mask=is_read, other=NEGATIVE_INFINITY).to(DTYPE)
             if (iteration > 0) & (start < length):
                 scores += _neighbour_scores(
-                    source, transition_pointer, transition, transposed, positions, length, num_labels,
+                    source, transition_pointer, transposed_pointer, high, low, scale, positions, length, num_labels,
                     transition_stride_n, transition_stride_j, transition_stride_k,
-                    IS_LOCAL, FLOOR, BLOCK, DTYPE, PRECISION,
+                    True, IS_LOCAL, FLOOR, ROWS, BLOCK, DTYPE, USE_HALVES,
                 )  # fmt: skip
             beliefs = _softmax_rows(scores)
             cells = positions[:, None] * num_labels + labels[None, :]
@@ -130,6 +232,7 @@ def _run_iterations(
 def _iterate_kernel(
     unary_pointer,
     transition_pointer,
+    transposed_pointer,
     lengths_pointer,
     beliefs_pointer,
     unary_stride_b,
@@ -148,25 +251,30 @@ def _iterate_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    USE_HALVES: tl.constexpr,
 ):
     """All updates of one sentence between two buffers; the last one is written to the first buffer."""
     sentence = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths_pointer + sentence).to(tl.int32)
     transition_pointer += sentence * transition_stride_b
-    transition = 0.0
-    transposed = 0.0
-    if not IS_LOCAL:
-        labels = tl.arange(0, BLOCK)
-        square = labels[:, None] * transition_stride_j + labels[None, :] * transition_stride_k
-        is_pair = (labels < num_labels)[:, None] & (labels < num_labels)[None, :]
-        transition = _load_transitions(transition_pointer + square, is_pair, FLOOR, DTYPE)
-        transposed = tl.trans(transition)
+    high = 0.0
+    low = 0.0
+    scale = 0.0
+    if IS_LOCAL:
+        transposed_pointer += sentence * (num_units - 1) * num_labels * num_labels
+        _transpose_local(
+            transition_pointer, transposed_pointer, length, num_labels,
+            transition_stride_n, transition_stride_j, transition_stride_k, FLOOR, ROWS, BLOCK, DTYPE,
+        )  # fmt: skip
+    else:
+        high, low, scale = _load_global(
+            transition_pointer, num_labels, transition_stride_j, transition_stride_k, FLOOR, BLOCK, DTYPE, USE_HALVES
+        )
     _run_iterations(
-        unary_pointer + sentence * unary_stride_b, transition_pointer, transition, transposed,
+        unary_pointer + sentence * unary_stride_b, transition_pointer, transposed_pointer, high, low, scale,
         beliefs_pointer + sentence * num_units * num_labels, length, unary_stride_n, unary_stride_k,
         transition_stride_n, transition_stride_j, transition_stride_k, num_units, num_labels, num_iterations,
-        buffer_stride, False, IS_LOCAL, FLOOR, ROWS, BLOCK, DTYPE, PRECISION,
+        buffer_stride, False, IS_LOCAL, FLOOR, ROWS, BLOCK, DTYPE, USE_HALVES,
     )  # fmt: skip
 
 
@@ -174,6 +282,7 @@ def _iterate_kernel(
 def _gradient_kernel(
     unary_pointer,
     transition_pointer,
+    transposed_pointer,
     lengths_pointer,
     beliefs_pointer,
     grad_beliefs_pointer,
@@ -194,9 +303,10 @@ def _gradient_kernel(
     IS_LOCAL: tl.constexpr,
     FLOOR: tl.constexpr,
     ROWS: tl.constexpr,
+    SQUARES: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    USE_HALVES: tl.constexpr,
 ):
     """Backpropagation through all updates of one sentence: all beliefs again, then backwards through them."""
     sentence = tl.program_id(0).to(tl.int64)
@@ -211,17 +321,24 @@ def _gradient_kernel(
     grad_unary_pointer += offset
     square = labels[:, None] * num_labels + labels[None, :]
     is_pair = (labels < num_labels)[:, None] & is_label
-    transition = 0.0
-    transposed = 0.0
-    if not IS_LOCAL:
-        places = labels[:, None] * transition_stride_j + labels[None, :] * transition_stride_k
-        transition = _load_transitions(transition_pointer + places, is_pair, FLOOR, DTYPE)
-        transposed = tl.trans(transition)
+    high = 0.0
+    low = 0.0
+    scale = 0.0
+    if IS_LOCAL:
+        transposed_pointer += sentence * (num_units - 1) * num_labels * num_labels
+        _transpose_local(
+            transition_pointer, transposed_pointer, length, num_labels,
+            transition_stride_n, transition_stride_j, transition_stride_k, FLOOR, ROWS, BLOCK, DTYPE,
+        )  # fmt: skip
+    else:
+        high, low, scale = _load_global(
+            transition_pointer, num_labels, transition_stride_j, transition_stride_k, FLOOR, BLOCK, DTYPE, USE_HALVES
+        )
     _run_iterations(
-        unary_pointer + sentence * unary_stride_b, transition_pointer, transition, transposed, beliefs_pointer,
+        unary_pointer + sentence * unary_stride_b, transition_pointer, transposed_pointer, high, low, scale, beliefs_pointer,
         length, unary_stride_n, unary_stride_k, transition_stride_n, transition_stride_j, transition_stride_k,
         num_units, num_labels, num_iterations, buffer_stride,
-        True, IS_LOCAL, FLOOR, ROWS, BLOCK, DTYPE, PRECISION,
+        True, IS_LOCAL, FLOOR, ROWS, BLOCK, DTYPE, USE_HALVES,
     )  # fmt: skip
     for done in range(0, num_iterations + 1):
         iteration = num_iterations - done
@@ -238,9 +355,10 @@ def _gradient_kernel(
                 grad_unary = tl.zeros([ROWS, BLOCK], DTYPE)
             else:
                 grad = _neighbour_scores(
-                    target + buffer_stride, transition_pointer, transition, transposed, positions, length, num_labels,
+                    target + buffer_stride, transition_pointer, transposed_pointer, high, low, scale,
+                    positions, length, num_labels,
                     transition_stride_n, transition_stride_j, transition_stride_k,
-                    IS_LOCAL, FLOOR, BLOCK, DTYPE, PRECISION,
+                    False, IS_LOCAL, FLOOR, ROWS, BLOCK, DTYPE, USE_HALVES,
                 )  # fmt: skip
                 grad_unary = tl.load(grad_unary_pointer + cells, mask=is_read, other=0.0)
             beliefs = tl.load(beliefs_pointer + iteration * buffer_stride + cells, mask=is_read, other=0.0)
@@ -252,11 +370,11 @@ def _gradient_kernel(
     tl.debug_barrier()
     if IS_LOCAL:
         grad_transition_pointer += sentence * (num_units - 1) * num_labels * num_labels
-        for start in range(0, num_units - 1, ROWS):
-            positions = start + tl.arange(0, ROWS)
+        for start in range(0, num_units - 1, SQUARES):
+            positions = start + tl.arange(0, SQUARES)
             is_read = (positions + 1 < length)[:, None] & is_label
             cells = positions[:, None] * num_labels + labels[None, :]
-            total = tl.zeros([ROWS, BLOCK, BLOCK], DTYPE)
+            total = tl.zeros([SQUARES, BLOCK, BLOCK], DTYPE)
             for iteration in range(1, num_iterations + 1):
                 grads = grad_scores_pointer + iteration * buffer_stride + cells
                 beliefs = beliefs_pointer + (iteration - 1) * buffer_stride + cells
@@ -283,12 +401,23 @@ def _gradient_kernel(
                 cells = positions[:, None] * num_labels + labels[None, :]
                 grads = grad_scores_pointer + iteration * buffer_stride + cells
                 beliefs = beliefs_pointer + (iteration - 1) * buffer_stride + cells
-                left = tl.load(beliefs, mask=is_read, other=0.0)
-                right = tl.load(grads + num_labels, mask=is_read, other=0.0)
-                sums = tl.dot(tl.trans(left), right, acc=sums, input_precision=PRECISION, out_dtype=DTYPE)
-                left = tl.load(grads, mask=is_read, other=0.0)
-                right = tl.load(beliefs + num_labels, mask=is_read, other=0.0)
-                sums = tl.dot(tl.trans(left), right, acc=sums, input_precision=PRECISION, out_dtype=DTYPE)
+                zeros = tl.zeros([BLOCK, BLOCK], DTYPE)
+                # before × gradient after, then gradient before × after; the gradient is scaled by tile.
+                for side in tl.static_range(2):
+                    belief = tl.load(beliefs + side * num_labels, mask=is_read, other=0.0)
+                    grad = tl.load(grads + (1 - side) * num_labels, mask=is_read, other=0.0)
+                    grad_scale = tl.max(_scale_of(grad, 1), 0) if USE_HALVES else 1.0
+                    belief_high, belief_low = _split(belief, USE_HALVES)
+                    grad_high, grad_low = _split(grad / grad_scale, USE_HALVES)
+                    if side == 0:
+                        part = _product(
+                            tl.trans(belief_high), tl.trans(belief_low), grad_high, grad_low, zeros, USE_HALVES, DTYPE
+                        )
+                    else:
+                        part = _product(
+                            tl.trans(grad_high), tl.trans(grad_low), belief_high, belief_low, zeros, USE_HALVES, DTYPE
+                        )
+                    sums += part * grad_scale
         places = labels[:, None] * transition_stride_j + labels[None, :] * transition_stride_k
         scores = tl.load(transition_pointer + places, mask=is_pair, other=0.0)
         sums = tl.where(scores == NEGATIVE_INFINITY, 0.0, sums)
@@ -296,24 +425,24 @@ def _gradient_kernel(
 
 
 def _settings(num_labels: int, num_units: int, is_local: bool, dtype: torch.dtype, floor: float) -> dict[str, object]:
+    """Tile of positions × labels per step and warps per program."""
     block = max(16, triton.next_power_of_2(num_labels))
-    if is_local:
-        rows = max(1, min(8192 // (block * block), triton.next_power_of_2(num_units)))
-        num_warps = 4 if rows * block * block <= 8192 else 8
-    else:
-        rows = max(16, min(64, 8192 // block, triton.next_power_of_2(num_units)))
-        num_warps = 4 if block <= 64 else 8
+    rows = max(16, min(64, 2048 // block if is_local else 8192 // block, triton.next_power_of_2(num_units)))
     return {
         "IS_LOCAL": is_local,
         "FLOOR": floor,
         "ROWS": rows,
         "BLOCK": block,
         "DTYPE": triton_type(dtype),
-        # Three tensor-core products of split numbers: as exact as float32 arithmetic, several times as fast.
-        "PRECISION": "tf32x3" if dtype == torch.float32 else "ieee",
-        "num_warps": num_warps,
+        "USE_HALVES": dtype == torch.float32,
+        "num_warps": 8 if is_local or block > 64 else 4,
         "num_stages": 1,  # loads must not move ahead of the stores of the iteration before
     }
+
+
+def _transposed_buffer(transition: Tensor, dtype: torch.dtype) -> Tensor:
+    """Room for local transitions with both labels swapped; global ones need none."""
+    return torch.empty(transition.shape if transition.dim() == 4 else 0, dtype=dtype, device=transition.device)
 
 
 def iterate(unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, floor: float) -> Tensor:
@@ -322,7 +451,7 @@ def iterate(unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: 
     dtype = accumulation_dtype(unary.dtype)
     beliefs = torch.empty((2, B, N, K), dtype=dtype, device=unary.device)
     _iterate_kernel[(B,)](
-        unary, transition, lengths, beliefs, *unary.stride(), *transition_strides(transition),
+        unary, transition, _transposed_buffer(transition, dtype), lengths, beliefs, *unary.stride(), *transition_strides(transition),
         N, K, num_iterations, B * N * K, **_settings(K, N, transition.dim() == 4, dtype, floor),
     )  # fmt: skip
     return beliefs[0]
@@ -341,9 +470,10 @@ def gradient(
     shape = (B, N - 1, K, K) if is_local else (B, K, K)
     grad_transition = torch.empty(shape, dtype=transition.dtype if is_local else dtype, device=unary.device)
     _gradient_kernel[(B,)](
-        unary, transition, lengths, beliefs, grad_beliefs.contiguous(), grad_scores, grad_unary, grad_transition,
+        unary, transition, _transposed_buffer(transition, dtype), lengths,
+        beliefs, grad_beliefs.contiguous(), grad_scores, grad_unary, grad_transition,
         *unary.stride(), *transition_strides(transition), N, K, num_iterations, B * N * K,
-        **_settings(K, N, is_local, dtype, floor),
+        SQUARES=max(1, 8192 // triton.next_power_of_2(max(K, 16)) ** 2), **_settings(K, N, is_local, dtype, floor),
     )  # fmt: skip
     if not is_local:
         grad_transition = grad_transition.sum(0).to(transition.dtype)
