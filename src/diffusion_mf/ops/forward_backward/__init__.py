@@ -17,15 +17,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from diffusion_mf.ops.backends import Backend, choose_backend
-from diffusion_mf.ops.chain_scores import accumulation_dtype, logsumexp, unit_mask
+from diffusion_mf.ops.chain_scores import accumulation_dtype, blank_padding, logsumexp, unit_mask
 from diffusion_mf.ops.forward_backward import cpu, reference
 
 
 class ForwardBackward(NamedTuple):
     """What one forward–backward pass knows of a chain.
 
-    ``log_partition`` (B,) is −∞ and ``marginals`` (B, N, K) are 0 for a sentence without any legal sequence; marginals are 0 past
-    each length. Messages are log-scores of what lies before (after) a position given its label, up to a constant per
+    ``log_partition`` (B,) is −∞ and ``marginals`` (B, N, K) are 0 for a sentence without any legal sequence; marginals are 0
+    past each length. Messages are log-scores of what lies before (after) a position given its label, up to a constant per
     position, and not differentiable.
     """
 
@@ -36,6 +36,7 @@ class ForwardBackward(NamedTuple):
 
 
 def _kernels(backend: str) -> Any:
+    """A fast backend: a module with ``messages``, ``marginals`` and ``gradient``."""
     if backend == "cpu":
         return cpu
     from diffusion_mf.ops.forward_backward import triton
@@ -43,55 +44,86 @@ def _kernels(backend: str) -> Any:
     return triton
 
 
-class _Marginals(torch.autograd.Function):
-    """Log-partition and marginals found by a fast backend; the backward pass recomputes from the messages."""
+class _Chain(torch.autograd.Function):
+    """Results computed from messages; the backward pass recomputes from messages, once for all results together.
+
+    ``results`` names those wanted: log_partition, marginals or pairs, in this order.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, unary: Tensor, transition: Tensor, lengths: Tensor, backend: str, found: tuple[Tensor, ...]
+        ctx: Any,
+        unary: Tensor,
+        transition: Tensor,
+        lengths: Tensor,
+        backend: str,
+        found: tuple[Tensor, Tensor, Tensor],
+        results: tuple[str, ...],
     ) -> tuple[Tensor, ...]:
-        log_partition, marginals, forward, backward = found
-        ctx.backend = backend
+        log_partition, forward, backward = found
+        ctx.backend, ctx.results = backend, results
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(forward, backward)
-        ctx.save_for_backward(unary, transition, lengths, forward, backward, marginals)
-        return log_partition, marginals, forward, backward
+        ctx.save_for_backward(unary, transition, lengths, forward, backward)
+        outputs = []
+        if "log_partition" in results:
+            outputs.append(log_partition)
+        if "marginals" in results:
+            outputs.append(_kernels(backend).marginals(unary, lengths, forward, backward))
+        if "pairs" in results:
+            outputs.append(_pairs(unary, transition, lengths, forward, backward))
+        return tuple(outputs)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_log_partition: Tensor | None, grad_marginals: Tensor | None, *_: None) -> tuple:
-        grads = _kernels(ctx.backend).gradient(*ctx.saved_tensors, grad_log_partition, grad_marginals, None)
-        return (*grads, None, None, None)
-
-
-class _PairMarginals(torch.autograd.Function):
-    """Pair marginals from messages, with the same backward pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, unary: Tensor, transition: Tensor, lengths: Tensor, backend: str, found: ForwardBackward
-    ) -> Tensor:
-        dtype = found.forward_messages.dtype
-        unary_scores, transition_scores = unary.to(dtype), transition.to(dtype)
-        if transition_scores.dim() == 2:
-            transition_scores = transition_scores[None, None]
-        left = (found.forward_messages + unary_scores)[:, :-1, :, None]
-        right = (unary_scores + found.backward_messages)[:, 1:, None, :]
-        score = left + transition_scores + right
-        normaliser = logsumexp(score.flatten(2), -1)[..., None, None]
-        pairs = (score - torch.where(normaliser == -torch.inf, 0, normaliser)).exp()
-        is_pair = unit_mask(lengths, unary.shape[1])[:, 1:, None, None]
-        ctx.backend = backend
-        ctx.save_for_backward(
-            unary, transition, lengths, found.forward_messages, found.backward_messages, found.marginals
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        wanted = dict(zip(ctx.results, grads, strict=True))
+        found = _kernels(ctx.backend).gradient(
+            *ctx.saved_tensors, wanted.get("log_partition"), wanted.get("marginals"), wanted.get("pairs")
         )
-        return torch.where(is_pair, pairs, 0).to(accumulation_dtype(unary.dtype))
+        return (*found, None, None, None, None)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_pairs: Tensor) -> tuple:
-        grads = _kernels(ctx.backend).gradient(*ctx.saved_tensors, None, None, grad_pairs)
-        return (*grads, None, None, None)
+
+def _pairs(unary: Tensor, transition: Tensor, lengths: Tensor, forward: Tensor, backward: Tensor) -> Tensor:
+    """Pair marginals from messages, each normalised by its own sum."""
+    unary_scores, transition_scores = blank_padding(unary.to(forward.dtype), transition.to(forward.dtype), lengths)
+    is_pair = unit_mask(lengths, unary.shape[1])[:, 1:, None, None]
+    if transition_scores.dim() == 2:
+        transition_scores = transition_scores[None, None]
+    left = (forward + unary_scores)[:, :-1, :, None]
+    right = (unary_scores + backward)[:, 1:, None, :]
+    score = torch.where(is_pair, left + transition_scores + right, -torch.inf)
+    normaliser = logsumexp(score.flatten(2), -1)[..., None, None]
+    pairs = (score - torch.where(normaliser == -torch.inf, 0, normaliser)).exp()
+    return pairs.to(accumulation_dtype(unary.dtype))
+
+
+def _messages(
+    unary_scores: Tensor, transition_scores: Tensor, lengths: Tensor, backend: Backend
+) -> tuple[str, tuple[Tensor, Tensor, Tensor] | None]:
+    """The backend that is used, and its log-partition and messages; None where the reference has to do the work.
+
+    The CPU path hands extreme scores (spreads of hundreds of nats along a path) to the reference, which works in log space.
+    """
+    chosen = choose_backend(backend, unary_scores)
+    if chosen == "reference":
+        return chosen, None
+    with torch.no_grad():
+        return chosen, _kernels(chosen).messages(unary_scores, transition_scores, lengths)
+
+
+def log_partition(
+    unary_scores: Float[Tensor, "B N K"],
+    transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B M K K"],
+    lengths: Int[Tensor, "B"],
+    *,
+    backend: Backend = "auto",
+) -> Float[Tensor, "B"]:
+    """log Z; start and end scores and clamps come folded in (`ops.chain_scores`). Its gradient are the marginals."""
+    chosen, found = _messages(unary_scores, transition_scores, lengths, backend)
+    if found is None:
+        result = reference.forward_backward(unary_scores, transition_scores, lengths)[0]
+        return result.to(accumulation_dtype(unary_scores.dtype))
+    return _Chain.apply(unary_scores, transition_scores, lengths, chosen, found, ("log_partition",))[0]
 
 
 def forward_backward(
@@ -101,22 +133,14 @@ def forward_backward(
     *,
     backend: Backend = "auto",
 ) -> ForwardBackward:
-    """Log-partition, marginals and messages; start and end scores and clamps come folded in (`ops.chain_scores`).
-
-    The CPU path hands extreme scores (spreads of hundreds of nats along a path) to the reference, which works in log space.
-    """
-    chosen = choose_backend(backend, unary_scores)
-    found = None
-    if chosen != "reference":
-        with torch.no_grad():
-            found = _kernels(chosen).messages(unary_scores, transition_scores, lengths)
+    """Log-partition and marginals, both differentiable by one backward pass, and messages."""
+    chosen, found = _messages(unary_scores, transition_scores, lengths, backend)
     if found is None:
         dtype = accumulation_dtype(unary_scores.dtype)
-        log_partition, marginals, forward, backward = reference.forward_backward(
-            unary_scores, transition_scores, lengths
-        )
-        return ForwardBackward(log_partition.to(dtype), marginals.to(dtype), forward.detach(), backward.detach())
-    return ForwardBackward(*_Marginals.apply(unary_scores, transition_scores, lengths, chosen, found))
+        log_z, marginals, forward, backward = reference.forward_backward(unary_scores, transition_scores, lengths)
+        return ForwardBackward(log_z.to(dtype), marginals.to(dtype), forward.detach(), backward.detach())
+    results = _Chain.apply(unary_scores, transition_scores, lengths, chosen, found, ("log_partition", "marginals"))
+    return ForwardBackward(*results, *found[1:])
 
 
 def pair_marginals(
@@ -127,12 +151,8 @@ def pair_marginals(
     backend: Backend = "auto",
 ) -> Float[Tensor, "B M K K"]:
     """P(yᵢ = j, yᵢ₊₁ = k) for neighbours, differentiable; zero past each length. O(B N K²) memory."""
-    chosen = choose_backend(backend, unary_scores)
-    found = None
-    if chosen != "reference":
-        with torch.no_grad():
-            found = _kernels(chosen).messages(unary_scores, transition_scores, lengths)
+    chosen, found = _messages(unary_scores, transition_scores, lengths, backend)
     if found is None:
-        dtype = accumulation_dtype(unary_scores.dtype)
-        return reference.pair_marginals(unary_scores, transition_scores, lengths).to(dtype)
-    return _PairMarginals.apply(unary_scores, transition_scores, lengths, chosen, ForwardBackward(*found))
+        result = reference.pair_marginals(unary_scores, transition_scores, lengths)
+        return result.to(accumulation_dtype(unary_scores.dtype))
+    return _Chain.apply(unary_scores, transition_scores, lengths, chosen, found, ("pairs",))[0]

@@ -69,8 +69,8 @@ def _advance(probabilities: Tensor, weights: Tensor) -> Tensor:
     return torch.matmul(probabilities[..., None, :], weights).squeeze(-2)
 
 
-def messages(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """Log-partition and marginals (accumulation type), forward and backward messages (float64); None if unsafe.
+def messages(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Log-partition (accumulation type), forward and backward messages (float64); None if unsafe.
 
     Messages are those of the reference up to a constant per position: here the state they start from,
     message + unary at the position before, is scaled to a largest value of 0.
@@ -112,11 +112,20 @@ def messages(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor
 
     stacked = stacked.log_()
     stacked[1:] += to_top
-    forward, backward = _unstack(stacked, lengths)
-    score, _ = _scaled_exp(forward + unary + backward, -1)
-    marginals = score / score.sum(-1, keepdim=True).clamp_(min=1e-300)
-    marginals = marginals * unit_mask(lengths, num_units)[..., None]
-    return log_partition.to(dtype), marginals.to(dtype), forward, backward
+    return log_partition.to(dtype), *_unstack(stacked, lengths)
+
+
+def marginals(unary: Tensor, lengths: Tensor, forward: Tensor, backward: Tensor) -> Tensor:
+    """Marginals (B, N, K) from messages."""
+    is_unit = unit_mask(lengths, unary.shape[1])[..., None]
+    score = torch.where(is_unit, forward + unary.double() + backward, -torch.inf)
+    return _share(score).to(accumulation_dtype(unary.dtype))
+
+
+def _share(score: Tensor) -> Tensor:
+    """Softmax over the last dimension, zero where everything is −∞."""
+    weights, _ = _scaled_exp(score, -1)
+    return weights / weights.sum(-1, keepdim=True).clamp_(min=1e-300)
 
 
 def _tangents(
@@ -158,7 +167,6 @@ def gradient(
     lengths: Tensor,
     forward: Tensor,
     backward: Tensor,
-    marginals: Tensor,
     grad_log_partition: Tensor | None,
     grad_marginals: Tensor | None,
     grad_pairs: Tensor | None,
@@ -171,8 +179,8 @@ def gradient(
     unary_dtype, transition_dtype = unary.dtype, transition.dtype
     is_global = transition.dim() == 2
     unary, transition = blank_padding(unary.double(), transition.double(), lengths)
-    marginals = marginals.double()
     mask = unit_mask(lengths, unary.shape[1])
+    marginals = _share(forward + unary + backward) * mask[..., None]
     left, _ = _scaled_exp(forward + unary, -1)
     right, _ = _scaled_exp(unary + backward, -1)
     weights, _ = _scaled_exp(transition.flatten(-2), -1)

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from diffusion_mf.ops.chain_scores import accumulation_dtype
-from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY, finite_or_zero, transition_strides, triton_type
+from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY, finite_or_zero, padded_labels, triton_type
 
 
 @triton.jit
@@ -74,9 +74,6 @@ def _neighbour_scores(
     positions,
     length,
     num_labels,
-    transition_stride_n,
-    transition_stride_j,
-    transition_stride_k,
     IS_BELIEF: tl.constexpr,
     IS_LOCAL: tl.constexpr,
     FLOOR: tl.constexpr,
@@ -94,11 +91,11 @@ def _neighbour_scores(
         result = tl.zeros([ROWS, BLOCK], DTYPE)
         before = values_pointer + (positions - 1) * num_labels
         after = values_pointer + (positions + 1) * num_labels
-        into = transition_pointer + (positions[:, None] - 1) * transition_stride_n + labels[None, :] * transition_stride_k
+        into = transition_pointer + (positions[:, None] - 1) * num_labels * num_labels + labels[None, :]
         back = transposed_pointer + positions[:, None] * num_labels * num_labels + labels[None, :]
         for label in range(0, num_labels):
             weight = tl.load(before + label, mask=has_left, other=0.0)
-            row = _load_transitions(into + label * transition_stride_j, has_left[:, None] & is_label, FLOOR, DTYPE)
+            row = _load_transitions(into + label * num_labels, has_left[:, None] & is_label, FLOOR, DTYPE)
             result += weight[:, None] * row
             weight = tl.load(after + label, mask=has_right, other=0.0)
             row = tl.load(back + label * num_labels, mask=has_right[:, None] & is_label, other=0.0)
@@ -119,7 +116,9 @@ def _neighbour_scores(
         result = _product(left_high, left_low, high, low, zeros, USE_HALVES, DTYPE)
         if USE_HALVES and not IS_BELIEF:
             result = result * left_scale
-            result += right_scale * _product(right_high, right_low, tl.trans(high), tl.trans(low), zeros, USE_HALVES, DTYPE)
+            result += right_scale * _product(
+                right_high, right_low, tl.trans(high), tl.trans(low), zeros, USE_HALVES, DTYPE
+            )
         else:
             result = _product(right_high, right_low, tl.trans(high), tl.trans(low), result, USE_HALVES, DTYPE)
         result = result * scale
@@ -132,9 +131,6 @@ def _transpose_local(
     transposed_pointer,
     length,
     num_labels,
-    transition_stride_n,
-    transition_stride_j,
-    transition_stride_k,
     FLOOR: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -145,10 +141,10 @@ def _transpose_local(
     for start in range(0, length - 1, ROWS):
         positions = start + tl.arange(0, ROWS)
         is_read = (positions + 1 < length)[:, None] & (labels < num_labels)[None, :]
-        rows = transition_pointer + positions[:, None] * transition_stride_n + labels[None, :] * transition_stride_k
+        rows = transition_pointer + positions[:, None] * num_labels * num_labels + labels[None, :]
         columns = transposed_pointer + (positions[:, None] * num_labels + labels[None, :]) * num_labels
         for label in range(0, num_labels):
-            scores = _load_transitions(rows + label * transition_stride_j, is_read, FLOOR, DTYPE)
+            scores = _load_transitions(rows + label * num_labels, is_read, FLOOR, DTYPE)
             tl.store(columns + label, scores, mask=is_read)
 
 
@@ -156,8 +152,6 @@ def _transpose_local(
 def _load_global(
     transition_pointer,
     num_labels,
-    stride_j,
-    stride_k,
     FLOOR: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -166,7 +160,7 @@ def _load_global(
     """Global transitions, split, and their scale: 1 unless a score is too large for half precision."""
     labels = tl.arange(0, BLOCK)
     is_pair = (labels < num_labels)[:, None] & (labels < num_labels)[None, :]
-    square = labels[:, None] * stride_j + labels[None, :] * stride_k
+    square = labels[:, None] * num_labels + labels[None, :]
     scores = _load_transitions(transition_pointer + square, is_pair, FLOOR, DTYPE)
     scale = tl.maximum(tl.max(tl.max(tl.abs(scores), 1), 0) / 32768.0, 1.0) if USE_HALVES else 1.0
     high, low = _split(scores / scale, USE_HALVES)
@@ -183,11 +177,6 @@ def _run_iterations(
     scale,
     beliefs_pointer,
     length,
-    unary_stride_n,
-    unary_stride_k,
-    transition_stride_n,
-    transition_stride_j,
-    transition_stride_k,
     num_units,
     num_labels,
     num_iterations,
@@ -215,12 +204,11 @@ def _run_iterations(
         for start in range(0, num_units, ROWS):
             positions = start + tl.arange(0, ROWS)
             is_read = (positions < length)[:, None] & is_label
-            places = positions[:, None] * unary_stride_n + labels[None, :] * unary_stride_k
+            places = positions[:, None] * num_labels + labels[None, :]
             scores = tl.load(unary_pointer + places, mask=is_read, other=NEGATIVE_INFINITY).to(DTYPE)
             if (iteration > 0) & (start < length):
                 scores += _neighbour_scores(
                     source, transition_pointer, transposed_pointer, high, low, scale, positions, length, num_labels,
-                    transition_stride_n, transition_stride_j, transition_stride_k,
                     True, IS_LOCAL, FLOOR, ROWS, BLOCK, DTYPE, USE_HALVES,
                 )  # fmt: skip
             beliefs = _softmax_rows(scores)
@@ -235,13 +223,6 @@ def _iterate_kernel(
     transposed_pointer,
     lengths_pointer,
     beliefs_pointer,
-    unary_stride_b,
-    unary_stride_n,
-    unary_stride_k,
-    transition_stride_b,
-    transition_stride_n,
-    transition_stride_j,
-    transition_stride_k,
     num_units,
     num_labels,
     num_iterations,
@@ -256,7 +237,8 @@ def _iterate_kernel(
     """All updates of one sentence between two buffers; the last one is written to the first buffer."""
     sentence = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths_pointer + sentence).to(tl.int32)
-    transition_pointer += sentence * transition_stride_b
+    if IS_LOCAL:
+        transition_pointer += sentence * (num_units - 1) * num_labels * num_labels
     high = 0.0
     low = 0.0
     scale = 0.0
@@ -264,16 +246,14 @@ def _iterate_kernel(
         transposed_pointer += sentence * (num_units - 1) * num_labels * num_labels
         _transpose_local(
             transition_pointer, transposed_pointer, length, num_labels,
-            transition_stride_n, transition_stride_j, transition_stride_k, FLOOR, ROWS, BLOCK, DTYPE,
+            FLOOR, ROWS, BLOCK, DTYPE,
         )  # fmt: skip
     else:
-        high, low, scale = _load_global(
-            transition_pointer, num_labels, transition_stride_j, transition_stride_k, FLOOR, BLOCK, DTYPE, USE_HALVES
-        )
+        high, low, scale = _load_global(transition_pointer, num_labels, FLOOR, BLOCK, DTYPE, USE_HALVES)
     _run_iterations(
-        unary_pointer + sentence * unary_stride_b, transition_pointer, transposed_pointer, high, low, scale,
-        beliefs_pointer + sentence * num_units * num_labels, length, unary_stride_n, unary_stride_k,
-        transition_stride_n, transition_stride_j, transition_stride_k, num_units, num_labels, num_iterations,
+        unary_pointer + sentence * num_units * num_labels, transition_pointer, transposed_pointer, high, low, scale,
+        beliefs_pointer + sentence * num_units * num_labels, length,
+        num_units, num_labels, num_iterations,
         buffer_stride, False, IS_LOCAL, FLOOR, ROWS, BLOCK, DTYPE, USE_HALVES,
     )  # fmt: skip
 
@@ -289,13 +269,6 @@ def _gradient_kernel(
     grad_scores_pointer,
     grad_unary_pointer,
     grad_transition_pointer,
-    unary_stride_b,
-    unary_stride_n,
-    unary_stride_k,
-    transition_stride_b,
-    transition_stride_n,
-    transition_stride_j,
-    transition_stride_k,
     num_units,
     num_labels,
     num_iterations,
@@ -314,7 +287,8 @@ def _gradient_kernel(
     labels = tl.arange(0, BLOCK)
     is_label = (labels < num_labels)[None, :]
     offset = sentence * num_units * num_labels
-    transition_pointer += sentence * transition_stride_b
+    if IS_LOCAL:
+        transition_pointer += sentence * (num_units - 1) * num_labels * num_labels
     beliefs_pointer += offset
     grad_beliefs_pointer += offset
     grad_scores_pointer += offset
@@ -328,15 +302,13 @@ def _gradient_kernel(
         transposed_pointer += sentence * (num_units - 1) * num_labels * num_labels
         _transpose_local(
             transition_pointer, transposed_pointer, length, num_labels,
-            transition_stride_n, transition_stride_j, transition_stride_k, FLOOR, ROWS, BLOCK, DTYPE,
+            FLOOR, ROWS, BLOCK, DTYPE,
         )  # fmt: skip
     else:
-        high, low, scale = _load_global(
-            transition_pointer, num_labels, transition_stride_j, transition_stride_k, FLOOR, BLOCK, DTYPE, USE_HALVES
-        )
+        high, low, scale = _load_global(transition_pointer, num_labels, FLOOR, BLOCK, DTYPE, USE_HALVES)
     _run_iterations(
-        unary_pointer + sentence * unary_stride_b, transition_pointer, transposed_pointer, high, low, scale, beliefs_pointer,
-        length, unary_stride_n, unary_stride_k, transition_stride_n, transition_stride_j, transition_stride_k,
+        unary_pointer + sentence * num_units * num_labels, transition_pointer, transposed_pointer, high, low, scale, beliefs_pointer,
+        length,
         num_units, num_labels, num_iterations, buffer_stride,
         True, IS_LOCAL, FLOOR, ROWS, BLOCK, DTYPE, USE_HALVES,
     )  # fmt: skip
@@ -357,7 +329,6 @@ def _gradient_kernel(
                 grad = _neighbour_scores(
                     target + buffer_stride, transition_pointer, transposed_pointer, high, low, scale,
                     positions, length, num_labels,
-                    transition_stride_n, transition_stride_j, transition_stride_k,
                     False, IS_LOCAL, FLOOR, ROWS, BLOCK, DTYPE, USE_HALVES,
                 )  # fmt: skip
                 grad_unary = tl.load(grad_unary_pointer + cells, mask=is_read, other=0.0)
@@ -385,12 +356,10 @@ def _gradient_kernel(
                 right = tl.load(beliefs + num_labels, mask=is_read, other=0.0)
                 total += left[:, :, None] * right[:, None, :]
             is_target = (positions + 1 < num_units)[:, None, None] & is_pair[None, :, :]
-            place = positions[:, None, None] * transition_stride_n
-            place += labels[None, :, None] * transition_stride_j + labels[None, None, :] * transition_stride_k
-            is_score = (positions + 1 < length)[:, None, None] & is_pair[None, :, :]
-            scores = tl.load(transition_pointer + place, mask=is_score, other=0.0)
-            total = tl.where(scores == NEGATIVE_INFINITY, 0.0, total)
             cell = positions[:, None, None] * num_labels * num_labels + square[None, :, :]
+            is_score = (positions + 1 < length)[:, None, None] & is_pair[None, :, :]
+            scores = tl.load(transition_pointer + cell, mask=is_score, other=0.0)
+            total = tl.where(scores == NEGATIVE_INFINITY, 0.0, total)
             tl.store(grad_transition_pointer + cell, total, mask=is_target)
     else:
         sums = tl.zeros([BLOCK, BLOCK], DTYPE)
@@ -418,15 +387,14 @@ def _gradient_kernel(
                             tl.trans(grad_high), tl.trans(grad_low), belief_high, belief_low, zeros, USE_HALVES, DTYPE
                         )
                     sums += part * grad_scale
-        places = labels[:, None] * transition_stride_j + labels[None, :] * transition_stride_k
-        scores = tl.load(transition_pointer + places, mask=is_pair, other=0.0)
+        scores = tl.load(transition_pointer + square, mask=is_pair, other=0.0)
         sums = tl.where(scores == NEGATIVE_INFINITY, 0.0, sums)
         tl.store(grad_transition_pointer + sentence * num_labels * num_labels + square, sums, mask=is_pair)
 
 
 def _settings(num_labels: int, num_units: int, is_local: bool, dtype: torch.dtype, floor: float) -> dict[str, object]:
     """Tile of positions × labels per step and warps per program."""
-    block = max(16, triton.next_power_of_2(num_labels))
+    block = padded_labels(num_labels)
     rows = max(16, min(64, 2048 // block if is_local else 8192 // block, triton.next_power_of_2(num_units)))
     return {
         "IS_LOCAL": is_local,
@@ -451,8 +419,7 @@ def iterate(unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: 
     dtype = accumulation_dtype(unary.dtype)
     beliefs = torch.empty((2, B, N, K), dtype=dtype, device=unary.device)
     _iterate_kernel[(B,)](
-        unary, transition, _transposed_buffer(transition, dtype), lengths, beliefs, *unary.stride(), *transition_strides(transition),
-        N, K, num_iterations, B * N * K, **_settings(K, N, transition.dim() == 4, dtype, floor),
+        unary.contiguous(), transition.contiguous(), _transposed_buffer(transition, dtype), lengths, beliefs, N, K, num_iterations, B * N * K, **_settings(K, N, transition.dim() == 4, dtype, floor),
     )  # fmt: skip
     return beliefs[0]
 
@@ -470,10 +437,10 @@ def gradient(
     shape = (B, N - 1, K, K) if is_local else (B, K, K)
     grad_transition = torch.empty(shape, dtype=transition.dtype if is_local else dtype, device=unary.device)
     _gradient_kernel[(B,)](
-        unary, transition, _transposed_buffer(transition, dtype), lengths,
+        unary.contiguous(), transition.contiguous(), _transposed_buffer(transition, dtype), lengths,
         beliefs, grad_beliefs.contiguous(), grad_scores, grad_unary, grad_transition,
-        *unary.stride(), *transition_strides(transition), N, K, num_iterations, B * N * K,
-        SQUARES=max(1, 8192 // triton.next_power_of_2(max(K, 16)) ** 2), **_settings(K, N, is_local, dtype, floor),
+        N, K, num_iterations, B * N * K,
+        SQUARES=max(1, 8192 // padded_labels(K) ** 2), **_settings(K, N, is_local, dtype, floor),
     )  # fmt: skip
     if not is_local:
         grad_transition = grad_transition.sum(0).to(transition.dtype)

@@ -8,13 +8,10 @@ import triton.language as tl
 from torch import Tensor
 
 from diffusion_mf.ops.chain_scores import accumulation_dtype
-from diffusion_mf.ops.triton_launch import (
-    NEGATIVE_INFINITY,
-    finite_or_zero,
-    square_tile,
-    transition_strides,
-    triton_type,
-)
+from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY, finite_or_zero, padded_labels, triton_type
+
+# By padded number of labels, so that a tile of labels × labels fits the registers.
+_WARPS = {16: 1, 32: 1, 64: 4, 128: 8, 256: 16}
 
 
 @triton.jit
@@ -25,13 +22,6 @@ def _viterbi_kernel(
     came_from_pointer,
     labels_pointer,
     scores_pointer,
-    unary_stride_b,
-    unary_stride_n,
-    unary_stride_k,
-    transition_stride_b,
-    transition_stride_n,
-    transition_stride_j,
-    transition_stride_k,
     num_units,
     num_labels,
     IS_LOCAL: tl.constexpr,
@@ -44,9 +34,10 @@ def _viterbi_kernel(
     labels = tl.arange(0, BLOCK)
     is_label = labels < num_labels
     is_pair = is_label[:, None] & is_label[None, :]
-    unary_pointer += sentence * unary_stride_b + labels * unary_stride_k
-    transition_pointer += sentence * transition_stride_b
-    transition_pointer += labels[:, None] * transition_stride_j + labels[None, :] * transition_stride_k
+    unary_pointer += sentence * num_units * num_labels + labels
+    transition_pointer += labels[:, None] * num_labels + labels[None, :]
+    if IS_LOCAL:
+        transition_pointer += sentence * (num_units - 1) * num_labels * num_labels
     came_from_pointer += sentence * num_units * num_labels
     labels_pointer += sentence * num_units
     if not IS_LOCAL:
@@ -54,10 +45,10 @@ def _viterbi_kernel(
     best = tl.load(unary_pointer, mask=is_label, other=NEGATIVE_INFINITY).to(DTYPE)
     total = tl.zeros([], tl.float64)
     for position in range(1, length):
-        unary = tl.load(unary_pointer + position * unary_stride_n, mask=is_label, other=NEGATIVE_INFINITY).to(DTYPE)
+        unary = tl.load(unary_pointer + position * num_labels, mask=is_label, other=NEGATIVE_INFINITY).to(DTYPE)
         if IS_LOCAL:
             transition = tl.load(
-                transition_pointer + (position - 1) * transition_stride_n, mask=is_pair, other=NEGATIVE_INFINITY
+                transition_pointer + (position - 1) * num_labels * num_labels, mask=is_pair, other=NEGATIVE_INFINITY
             ).to(DTYPE)
         top = finite_or_zero(tl.max(best, 0))
         total += top.to(tl.float64)
@@ -82,9 +73,9 @@ def viterbi(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor,
     labels = torch.zeros((B, N), dtype=torch.long, device=unary.device)
     scores = torch.empty(B, dtype=dtype, device=unary.device)
     came_from = torch.empty((B, N, K), dtype=torch.uint8, device=unary.device)
-    block, num_warps = square_tile(K)
+    block = padded_labels(K)
     _viterbi_kernel[(B,)](
-        unary, transition, lengths, came_from, labels, scores, *unary.stride(), *transition_strides(transition), N, K,
-        IS_LOCAL=transition.dim() == 4, BLOCK=block, DTYPE=triton_type(dtype), num_warps=num_warps,
+        unary.contiguous(), transition.contiguous(), lengths, came_from, labels, scores, N, K,
+        IS_LOCAL=transition.dim() == 4, BLOCK=block, DTYPE=triton_type(dtype), num_warps=_WARPS[block],
     )  # fmt: skip
     return labels, scores

@@ -1,0 +1,221 @@
+"""Triton kernels of the backward pass; see `cpu.gradient` for the mathematics.
+
+`gradient_kernel` needs no recursion: positions are independent given the messages, and pair marginals live only in registers.
+`tangents_kernel`, run before it where marginals themselves are differentiated, is a recursion like that of the messages.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from diffusion_mf.ops.forward_backward.triton_messages import load_row, normalised
+from diffusion_mf.ops.triton_launch import finite_or_zero
+
+
+@triton.jit
+def _share(scores):
+    """Softmax of a row, zero where everything is −∞, and its log normaliser (then 0)."""
+    top = finite_or_zero(tl.max(scores, 0))
+    weights = tl.exp(scores - top)
+    total = tl.sum(weights, 0)
+    total = tl.where(total == 0.0, 1.0, total)
+    return weights / total, top + tl.log(total)
+
+
+@triton.jit
+def _tangents_one_way(
+    unary_pointer,
+    tile_pointer,
+    messages_pointer,
+    opposite_pointer,
+    direction_pointer,
+    pair_direction_pointer,
+    moves_pointer,
+    sentence,
+    length,
+    num_units,
+    num_labels,
+    AXIS: tl.constexpr,
+    IS_BACKWARD: tl.constexpr,
+    IS_LOCAL: tl.constexpr,
+    HAS_DIRECTION: tl.constexpr,
+    HAS_PAIR_DIRECTION: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """Movement of message + unary in one direction when the scores move; each has mean 0 under the marginals."""
+    labels = tl.arange(0, BLOCK)
+    is_label = labels < num_labels
+    is_pair = is_label[:, None] & is_label[None, :]
+    cells = sentence * num_units * num_labels + labels
+    unary_pointer += cells
+    messages_pointer += cells
+    opposite_pointer += cells
+    square = labels[:, None] * num_labels + labels[None, :]
+    tile_pointer += square
+    pair_direction_pointer += sentence * (num_units - 1) * num_labels * num_labels
+    if IS_BACKWARD and AXIS == 0:
+        pair_direction_pointer += labels[:, None] + labels[None, :] * num_labels
+    else:
+        pair_direction_pointer += square
+    if not IS_LOCAL:
+        tile = load_row(tile_pointer, is_pair, DTYPE)
+
+    inflow = tl.zeros([BLOCK], DTYPE)
+    for done in range(0, length):
+        here = length - 1 - done if IS_BACKWARD else done
+        row = here * num_labels
+        state = load_row(unary_pointer + row, is_label, DTYPE)
+        state += tl.load(messages_pointer + row, mask=is_label, other=0.0)
+        mean, _ = _share(state + tl.load(opposite_pointer + row, mask=is_label, other=0.0))
+        move = inflow
+        if HAS_DIRECTION:
+            move += tl.load(direction_pointer + cells + row, mask=is_label, other=0.0).to(DTYPE)
+        move = move - tl.sum(mean * move, 0)
+        tl.store(moves_pointer + cells + row, move, mask=is_label)
+        if done + 1 < length:
+            following = here - 1 if IS_BACKWARD else here + 1
+            place = following if IS_BACKWARD else here
+            if IS_LOCAL:
+                tile = load_row(tile_pointer + place * num_labels * num_labels, is_pair, DTYPE)
+            state, _ = normalised(state)
+            arrived = finite_or_zero(tl.load(messages_pointer + following * num_labels, mask=is_label, other=0.0))
+            # P(label before | label here, all before): at most 1, and 0 where either label is impossible.
+            shares = tl.exp(tl.expand_dims(state, 1 - AXIS) + tile - tl.expand_dims(arrived, AXIS))
+            moves = tl.broadcast_to(tl.expand_dims(move, 1 - AXIS), [BLOCK, BLOCK])
+            if HAS_PAIR_DIRECTION:
+                moved = pair_direction_pointer + place * num_labels * num_labels
+                moves += tl.load(moved, mask=is_pair, other=0.0).to(DTYPE)
+            inflow = tl.sum(shares * moves, AXIS)
+
+
+@triton.jit
+def tangents_kernel(
+    unary_pointer,
+    transition_pointer,
+    transposed_pointer,
+    lengths_pointer,
+    forward_pointer,
+    backward_pointer,
+    direction_pointer,
+    pair_direction_pointer,
+    left_moves_pointer,
+    right_moves_pointer,
+    num_units,
+    num_labels,
+    IS_LOCAL: tl.constexpr,
+    HAS_DIRECTION: tl.constexpr,
+    HAS_PAIR_DIRECTION: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """The derivative of both messages, with the same programs and tiles as `messages_kernel`."""
+    sentence = tl.program_id(0).to(tl.int64)
+    length = tl.load(lengths_pointer + sentence).to(tl.int32)
+    if IS_LOCAL:
+        transition_pointer += sentence * (num_units - 1) * num_labels * num_labels
+    if tl.program_id(1) == 0:
+        _tangents_one_way(
+            unary_pointer, transition_pointer, forward_pointer, backward_pointer, direction_pointer,
+            pair_direction_pointer, left_moves_pointer, sentence, length, num_units, num_labels,
+            0, False, IS_LOCAL, HAS_DIRECTION, HAS_PAIR_DIRECTION, BLOCK, DTYPE,
+        )  # fmt: skip
+    elif IS_LOCAL:
+        _tangents_one_way(
+            unary_pointer, transition_pointer, backward_pointer, forward_pointer, direction_pointer,
+            pair_direction_pointer, right_moves_pointer, sentence, length, num_units, num_labels,
+            1, True, True, HAS_DIRECTION, HAS_PAIR_DIRECTION, BLOCK, DTYPE,
+        )  # fmt: skip
+    else:
+        _tangents_one_way(
+            unary_pointer, transposed_pointer, backward_pointer, forward_pointer, direction_pointer,
+            pair_direction_pointer, right_moves_pointer, sentence, length, num_units, num_labels,
+            0, True, False, HAS_DIRECTION, HAS_PAIR_DIRECTION, BLOCK, DTYPE,
+        )  # fmt: skip
+
+
+@triton.jit
+def gradient_kernel(
+    unary_pointer,
+    transition_pointer,
+    lengths_pointer,
+    forward_pointer,
+    backward_pointer,
+    grad_log_partition_pointer,
+    direction_pointer,
+    pair_direction_pointer,
+    left_moves_pointer,
+    right_moves_pointer,
+    grad_unary_pointer,
+    grad_transition_pointer,
+    num_units,
+    num_labels,
+    chunk,
+    IS_LOCAL: tl.constexpr,
+    HAS_LOG_PARTITION: tl.constexpr,
+    HAS_MOVES: tl.constexpr,
+    HAS_DIRECTION: tl.constexpr,
+    HAS_PAIR_DIRECTION: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """Gradients for ``chunk`` positions of one sentence: of unary scores, and of transitions (each, or their sum)."""
+    sentence = tl.program_id(0).to(tl.int64)
+    length = tl.load(lengths_pointer + sentence).to(tl.int32)
+    labels = tl.arange(0, BLOCK)
+    is_label = labels < num_labels
+    is_pair = is_label[:, None] & is_label[None, :]
+    cells = sentence * num_units * num_labels + labels
+    square = labels[:, None] * num_labels + labels[None, :]
+    pairs_before = sentence * (num_units - 1) * num_labels * num_labels
+
+    weight = tl.zeros([], DTYPE)
+    if HAS_LOG_PARTITION:
+        weight = tl.load(grad_log_partition_pointer + sentence).to(DTYPE)
+    if not IS_LOCAL:
+        tile = load_row(transition_pointer + square, is_pair, DTYPE)
+        total = tl.zeros([BLOCK, BLOCK], DTYPE)
+    first = tl.program_id(1) * chunk
+    for position in range(first, tl.minimum(first + chunk, num_units)):
+        is_read = is_label & (position < length)
+        here = cells + position * num_labels
+        left = load_row(unary_pointer + here, is_read, DTYPE)
+        left += tl.load(forward_pointer + here, mask=is_read, other=0.0)
+        left, _ = normalised(left)
+        # Left and backward message together are the position's marginal; its normaliser is the pair's too.
+        marginal, log_normaliser = _share(left + tl.load(backward_pointer + here, mask=is_read, other=0.0))
+        grad_unary = weight * marginal
+        if HAS_MOVES:
+            left_move = tl.load(left_moves_pointer + here, mask=is_read, other=0.0)
+            # Both sides hold the position's own movement; it counts once.
+            move = left_move + tl.load(right_moves_pointer + here, mask=is_read, other=0.0)
+            if HAS_DIRECTION:
+                move -= tl.load(direction_pointer + here, mask=is_read, other=0.0).to(DTYPE)
+            grad_unary += marginal * (move - tl.sum(marginal * move, 0))
+        tl.store(grad_unary_pointer + here, grad_unary, mask=is_label)
+
+        if position + 1 < num_units:
+            is_next = is_label & (position + 1 < length)
+            place = pairs_before + position * num_labels * num_labels + square
+            if IS_LOCAL:
+                tile = load_row(transition_pointer + place, is_pair & (position + 1 < length), DTYPE)
+            right = load_row(unary_pointer + here + num_labels, is_next, DTYPE)
+            right += tl.load(backward_pointer + here + num_labels, mask=is_next, other=0.0)
+            right, _ = normalised(right)
+            pair = tl.exp(left[:, None] + tile + (right - log_normaliser)[None, :])
+            factor = weight
+            if HAS_MOVES:
+                right_move = tl.load(right_moves_pointer + here + num_labels, mask=is_next, other=0.0)
+                factor = factor + left_move[:, None] + right_move[None, :]
+            if HAS_PAIR_DIRECTION:
+                is_moved = is_pair & (position + 1 < length)
+                pair_move = tl.load(pair_direction_pointer + place, mask=is_moved, other=0.0).to(DTYPE)
+                factor = factor + pair_move - tl.sum(tl.sum(pair * pair_move, 1), 0)
+            if IS_LOCAL:
+                tl.store(grad_transition_pointer + place, pair * factor, mask=is_pair)
+            else:
+                total += pair * factor
+    if not IS_LOCAL:
+        program = sentence * tl.num_programs(1) + tl.program_id(1)
+        tl.store(grad_transition_pointer + program * num_labels * num_labels + square, total, mask=is_pair)
