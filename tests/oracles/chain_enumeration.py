@@ -50,19 +50,20 @@ class Enumerated:
         return torch.softmax(self.scores, 0)
 
     def marginals(self):
-        result = torch.zeros(self.length, self.num_labels, dtype=torch.float64)
-        for path, probability in zip(self.paths, self.probabilities(), strict=True):
+        """Each path gives its probability to the labels it passes."""
+        passed = torch.zeros(len(self.paths), self.length, self.num_labels, dtype=torch.float64)
+        for index, path in enumerate(self.paths):
             for position, label in enumerate(path):
-                result = result + _one(result.shape, (position, label)) * probability
-        return result
+                passed[index, position, label] = 1.0
+        return torch.tensordot(self.probabilities(), passed, 1)
 
     def pairs(self):
-        shape = (self.length - 1, self.num_labels, self.num_labels)
-        result = torch.zeros(shape, dtype=torch.float64)
-        for path, probability in zip(self.paths, self.probabilities(), strict=True):
-            for position in range(self.length - 1):
-                result = result + _one(shape, (position, path[position], path[position + 1])) * probability
-        return result
+        """Each path gives its probability to the pairs of neighbouring labels it passes."""
+        passed = torch.zeros(len(self.paths), self.length - 1, self.num_labels, self.num_labels, dtype=torch.float64)
+        for index, path in enumerate(self.paths):
+            for position, (label, following) in enumerate(itertools.pairwise(path)):
+                passed[index, position, label, following] = 1.0
+        return torch.tensordot(self.probabilities(), passed, 1)
 
     def entropy(self):
         probabilities = self.probabilities()
@@ -72,9 +73,3 @@ class Enumerated:
         """The best sequences with their scores, best first; ties to the sequence that is smaller from its end."""
         order = sorted(range(len(self.paths)), key=lambda i: (-float(self.scores[i]), self.paths[i][::-1]))
         return [(self.paths[i], float(self.scores[i])) for i in order[:count]]
-
-
-def _one(shape, index):
-    result = torch.zeros(shape, dtype=torch.float64)
-    result[index] = 1.0
-    return result

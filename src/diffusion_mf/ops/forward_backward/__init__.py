@@ -76,6 +76,8 @@ class _Chain(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if all(grad is None for grad in grads):
+            return (None,) * 6
         wanted = dict(zip(ctx.results, grads, strict=True))
         found = _kernels(ctx.backend).gradient(
             *ctx.saved_tensors, wanted.get("log_partition"), wanted.get("marginals"), wanted.get("pairs")

@@ -43,7 +43,8 @@ def forward_backward(unary: Tensor, transition: Tensor, lengths: Tensor) -> tupl
     # log Z is the normaliser at every position; each uses its own, the same up to rounding.
     normaliser = logsumexp(score, -1)[..., None]
     marginals = (score - torch.where(normaliser == -torch.inf, 0, normaliser)).exp()
-    return log_partition, marginals * unit_mask(lengths, unary.shape[1])[..., None], forward, backward
+    marginals = torch.where(unit_mask(lengths, unary.shape[1])[..., None], marginals, 0)
+    return log_partition, marginals, forward, backward
 
 
 def pair_marginals(unary: Tensor, transition: Tensor, lengths: Tensor) -> Tensor:
@@ -54,4 +55,4 @@ def pair_marginals(unary: Tensor, transition: Tensor, lengths: Tensor) -> Tensor
     score = left[..., :, None] + (transition[None, None] if transition.dim() == 2 else transition) + right[..., None, :]
     normaliser = logsumexp(score.flatten(2), -1)[..., None, None]
     pairs = (score - torch.where(normaliser == -torch.inf, 0, normaliser)).exp()
-    return pairs * unit_mask(lengths, unary.shape[1])[:, 1:, None, None]
+    return torch.where(unit_mask(lengths, unary.shape[1])[:, 1:, None, None], pairs, 0)

@@ -47,7 +47,7 @@ def gradient(
     trajectory = [softmax(unary) * is_unit]
     for _ in range(num_iterations):
         trajectory.append(softmax(unary + _neighbour_scores(trajectory[-1], transition)) * is_unit)
-    grad = grad_beliefs.to(unary.dtype) * is_unit
+    grad = grad_beliefs.to(unary.dtype).masked_fill(~is_unit, 0)  # padding may bring NaN: 0 · ∞ of a masked log
     grad_unary = torch.zeros_like(unary)
     grad_transition = torch.zeros_like(transition)
     for step in range(num_iterations, -1, -1):

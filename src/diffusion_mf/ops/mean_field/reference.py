@@ -21,7 +21,7 @@ def mean_field(unary: Tensor, transition: Tensor, lengths: Tensor, num_iteration
     """Beliefs (B, N, K) after ``num_iterations`` parallel updates from softmax(unary); zero past each length."""
     unary, transition = blank_padding(unary.double(), transition.double(), lengths)
     is_unit = unit_mask(lengths, unary.shape[1])[..., None]
-    beliefs = softmax(unary) * is_unit
+    beliefs = torch.where(is_unit, softmax(unary), 0)
     for _ in range(num_iterations):
-        beliefs = softmax(unary + neighbour_scores(beliefs, transition)) * is_unit
+        beliefs = torch.where(is_unit, softmax(unary + neighbour_scores(beliefs, transition)), 0)
     return beliefs

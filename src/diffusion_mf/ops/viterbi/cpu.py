@@ -1,39 +1,48 @@
-"""Viterbi over the whole batch at once: two operations a step forwards, one look-up a step backwards."""
+"""Viterbi over the whole batch at once: best scores forwards, back-pointers only for the labels that were chosen."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from diffusion_mf.ops.chain_scores import accumulation_dtype, blank_padding
+from diffusion_mf.ops.chain_scores import accumulation_dtype
+from diffusion_mf.ops.length_order import arrays, batch_major, by_length, length_order, time_major
 
 
 def viterbi(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Best labels (B, N), 0 past each length, and their scores (B,).
 
-    Nothing is masked on the way: a sentence's result is read at its own last unit, before the padding.
+    bestᵢ(k) = maxⱼ (bestᵢ₋₁(j) + transitionᵢ₋₁(j, k)) + unaryᵢ(k). The way back repeats the sum for one k per sentence,
+    which costs less than keeping where every maximum came from.
     """
     dtype = accumulation_dtype(unary.dtype)
-    unary, transition = blank_padding(unary.to(dtype), transition.to(dtype), lengths)
-    B, N, K = unary.shape
-    # To × from, so that the maximum runs over adjacent numbers.
-    into = transition.transpose(-1, -2).contiguous()
-    unary = unary.transpose(0, 1).contiguous()
-    best = torch.empty_like(unary)
-    came_from = torch.empty((N, B, K), dtype=torch.long, device=unary.device)
-    best[0] = unary[0]
-    for position in range(1, N):
-        step = into if into.dim() == 2 else into[:, position - 1]
-        top, came_from[position] = (best[position - 1][:, None, :] + step).max(-1)
-        torch.add(top, unary[position], out=best[position])
-    sentences = torch.arange(B, device=unary.device)
-    final = best[lengths - 1, sentences]
-    scores, last_labels = final.max(-1)
-
+    layout = length_order(lengths, unary.shape[1])
+    best = time_major(unary, layout).to(dtype)
+    moves = by_length(transition, layout).to(dtype)
+    N, B, K = best.shape
+    sums = torch.empty((K, B, K), dtype=dtype, device=unary.device)  # from × sentence × to
+    is_global = moves.dim() == 2
+    if is_global:
+        # Spread over the sentences once, so that each step adds long runs of numbers.
+        moves = moves[:, None].expand(K, B, K).contiguous()
     labels = torch.zeros((N, B), dtype=torch.long, device=unary.device)
-    labels[lengths - 1, sentences] = last_labels
-    is_before_last = torch.arange(N, device=unary.device)[:, None] < lengths - 1
+    run, best_, moves_, sums_, labels_ = arrays(best, moves, sums, labels)
+
+    for position in range(1, N):
+        count = layout.counts[position]
+        step = moves_[:, :count] if is_global else moves_[:count, position - 1].swapaxes(0, 1)
+        total = sums_[:, :count]
+        run.add(best_[position - 1, :count].T[:, :, None], step, out=total)
+        best_[position, :count] += run.greatest(total, 0)
+
+    final = best.view(N * B, K).index_select(0, layout.last)
+    scores, last_labels = final.max(-1)
+    labels.view(-1)[layout.last] = last_labels
+    into = moves_[:, 0].T if is_global else moves_.swapaxes(-1, -2)  # to × from
+    sentences = range(B)
     for position in range(N - 2, -1, -1):
-        found = came_from[position + 1].gather(1, labels[position + 1][:, None])[:, 0]
-        torch.where(is_before_last[position], found, labels[position], out=labels[position])
-    return labels.T.contiguous(), scores
+        count = layout.counts[position + 1]
+        chosen = labels_[position + 1, :count]
+        step = into[chosen] if is_global else into[sentences[:count], position, chosen]
+        labels_[position, :count] = (best_[position, :count] + step).argmax(-1)
+    return batch_major(labels[..., None], layout)[..., 0], scores
