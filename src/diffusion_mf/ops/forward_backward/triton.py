@@ -12,15 +12,17 @@ import triton
 from torch import Tensor
 
 from diffusion_mf.ops.chain_scores import accumulation_dtype
-from diffusion_mf.ops.forward_backward.triton_gradient import gradient_kernel, tangents_kernel
+from diffusion_mf.ops.forward_backward.triton_gradient import gradient_kernel
 from diffusion_mf.ops.forward_backward.triton_messages import marginals_kernel, messages_kernel
+from diffusion_mf.ops.forward_backward.triton_tangents import tangents_kernel
 from diffusion_mf.ops.triton_launch import padded_labels, triton_type
 
-# By padded number of labels: warps per program, and positions per program of the gradient kernel (many enough programs to
-# fill a large GPU, few enough that their partial sums of the transitions stay O(B N K)).
+# By padded number of labels: warps per program of the recursions, and of the gradient kernel with its positions per
+# program (for local transitions, which it takes one by one, and for global ones).
 _MESSAGE_WARPS = {16: 1, 32: 1, 64: 4, 128: 8, 256: 16}
-_GRADIENT_WARPS = {16: 1, 32: 1, 64: 4, 128: 8, 256: 16}
-_CHUNK = {16: 16, 32: 16, 64: 32, 128: 64, 256: 64}
+_GRADIENT_WARPS = {16: 4, 32: 4, 64: 8, 128: 8, 256: 16}
+_LOCAL_ROWS = {16: 8, 32: 8, 64: 8, 128: 8, 256: 8}
+_GLOBAL_ROWS = {16: 64, 32: 64, 64: 64, 128: 64, 256: 32}
 
 
 def _both_ways(transition: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,16 +94,17 @@ def gradient(
             unary, *_both_ways(transition), lengths, forward, backward, direction, pair_direction,
             left_moves, right_moves, N, K, num_warps=_MESSAGE_WARPS[block], **settings,
         )  # fmt: skip
-    chunk = min(N, _CHUNK[block])
-    num_chunks = triton.cdiv(N, chunk)
+    rows = _LOCAL_ROWS[block] if is_local else max(16, min(_GLOBAL_ROWS[block], triton.next_power_of_2(N)))
+    num_chunks = triton.cdiv(N, rows)
+    columns = block if grad_pairs is not None else min(block, 64)
     grad_unary = torch.empty((B, N, K), dtype=unary.dtype, device=unary.device)
     shape = (B, N - 1, K, K) if is_local else (B * num_chunks, K, K)
     grad_transition = torch.empty(shape, dtype=transition.dtype if is_local else dtype, device=unary.device)
-    gradient_kernel[(B, num_chunks)](
+    gradient_kernel[(B, num_chunks, triton.cdiv(K, columns))](
         unary, transition.contiguous(), lengths, forward, backward, weight, direction, pair_direction,
-        left_moves, right_moves, grad_unary, grad_transition, N, K, chunk,
-        HAS_LOG_PARTITION=grad_log_partition is not None, HAS_MOVES=has_moves,
-        num_warps=_GRADIENT_WARPS[block], **settings,
+        left_moves, right_moves, grad_unary, grad_transition, N, K,
+        HAS_LOG_PARTITION=grad_log_partition is not None, HAS_MOVES=has_moves, ROWS=rows, COLUMNS=columns,
+        PRECISION="ieee" if dtype == torch.float64 else "tf32x3", num_warps=_GRADIENT_WARPS[block], **settings,
     )  # fmt: skip
     if not is_local:
         grad_transition = grad_transition.sum(0).to(transition.dtype)

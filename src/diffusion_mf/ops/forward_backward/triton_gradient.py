@@ -1,7 +1,6 @@
-"""Triton kernels of the backward pass; see `cpu.gradient` for the mathematics.
+"""Triton kernel of the backward pass: given the messages, positions are independent and no recursion is left.
 
-`gradient_kernel` needs no recursion: positions are independent given the messages, and pair marginals live only in registers.
-`tangents_kernel`, run before it where marginals themselves are differentiated, is a recursion like that of the messages.
+See `cpu.gradient` for the mathematics. Pair marginals exist only on chip.
 """
 
 from __future__ import annotations
@@ -10,129 +9,94 @@ import triton
 import triton.language as tl
 
 from diffusion_mf.ops.forward_backward.triton_messages import load_row, normalised
-from diffusion_mf.ops.triton_launch import finite_or_zero
+from diffusion_mf.ops.forward_backward.triton_tangents import share
+from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY, finite_or_zero
+
+# How far below its two sides' best a place may lie (in nats) for products to be taken instead of exponentials: terms that
+# underflow then are below e^(60 − 87) of the place's sum.
+SAFE_SPREAD = tl.constexpr(60.0)
 
 
 @triton.jit
-def _share(scores):
-    """Softmax of a row, zero where everything is −∞, and its log normaliser (then 0)."""
-    top = finite_or_zero(tl.max(scores, 0))
-    weights = tl.exp(scores - top)
-    total = tl.sum(weights, 0)
-    total = tl.where(total == 0.0, 1.0, total)
-    return weights / total, top + tl.log(total)
+def _normalised_rows(states):
+    """Rows of states less their largest scores."""
+    return states - finite_or_zero(tl.max(states, 1))[:, None]
 
 
 @triton.jit
-def _tangents_one_way(
-    unary_pointer,
-    tile_pointer,
-    messages_pointer,
-    opposite_pointer,
-    direction_pointer,
-    pair_direction_pointer,
-    moves_pointer,
-    sentence,
-    length,
-    num_units,
-    num_labels,
-    AXIS: tl.constexpr,
-    IS_BACKWARD: tl.constexpr,
-    IS_LOCAL: tl.constexpr,
-    HAS_DIRECTION: tl.constexpr,
-    HAS_PAIR_DIRECTION: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DTYPE: tl.constexpr,
-):
-    """Movement of message + unary in one direction when the scores move; each has mean 0 under the marginals."""
-    labels = tl.arange(0, BLOCK)
-    is_label = labels < num_labels
-    is_pair = is_label[:, None] & is_label[None, :]
-    cells = sentence * num_units * num_labels + labels
-    unary_pointer += cells
-    messages_pointer += cells
-    opposite_pointer += cells
-    square = labels[:, None] * num_labels + labels[None, :]
-    tile_pointer += square
-    pair_direction_pointer += sentence * (num_units - 1) * num_labels * num_labels
-    if IS_BACKWARD and AXIS == 0:
-        pair_direction_pointer += labels[:, None] + labels[None, :] * num_labels
-    else:
-        pair_direction_pointer += square
-    if not IS_LOCAL:
-        tile = load_row(tile_pointer, is_pair, DTYPE)
-
-    inflow = tl.zeros([BLOCK], DTYPE)
-    for done in range(0, length):
-        here = length - 1 - done if IS_BACKWARD else done
-        row = here * num_labels
-        state = load_row(unary_pointer + row, is_label, DTYPE)
-        state += tl.load(messages_pointer + row, mask=is_label, other=0.0)
-        mean, _ = _share(state + tl.load(opposite_pointer + row, mask=is_label, other=0.0))
-        move = inflow
-        if HAS_DIRECTION:
-            move += tl.load(direction_pointer + cells + row, mask=is_label, other=0.0).to(DTYPE)
-        move = move - tl.sum(mean * move, 0)
-        tl.store(moves_pointer + cells + row, move, mask=is_label)
-        if done + 1 < length:
-            following = here - 1 if IS_BACKWARD else here + 1
-            place = following if IS_BACKWARD else here
-            if IS_LOCAL:
-                tile = load_row(tile_pointer + place * num_labels * num_labels, is_pair, DTYPE)
-            state, _ = normalised(state)
-            arrived = finite_or_zero(tl.load(messages_pointer + following * num_labels, mask=is_label, other=0.0))
-            # P(label before | label here, all before): at most 1, and 0 where either label is impossible.
-            shares = tl.exp(tl.expand_dims(state, 1 - AXIS) + tile - tl.expand_dims(arrived, AXIS))
-            moves = tl.broadcast_to(tl.expand_dims(move, 1 - AXIS), [BLOCK, BLOCK])
-            if HAS_PAIR_DIRECTION:
-                moved = pair_direction_pointer + place * num_labels * num_labels
-                moves += tl.load(moved, mask=is_pair, other=0.0).to(DTYPE)
-            inflow = tl.sum(shares * moves, AXIS)
-
-
-@triton.jit
-def tangents_kernel(
+def _places_in_log_space(
     unary_pointer,
     transition_pointer,
-    transposed_pointer,
-    lengths_pointer,
     forward_pointer,
     backward_pointer,
-    direction_pointer,
     pair_direction_pointer,
     left_moves_pointer,
     right_moves_pointer,
+    grad_transition_pointer,
+    total,
+    weight,
+    tile_top,
+    sentence,
+    first,
+    end,
+    length,
     num_units,
     num_labels,
     IS_LOCAL: tl.constexpr,
-    HAS_DIRECTION: tl.constexpr,
+    HAS_MOVES: tl.constexpr,
     HAS_PAIR_DIRECTION: tl.constexpr,
+    COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """The derivative of both messages, with the same programs and tiles as `messages_kernel`."""
-    sentence = tl.program_id(0).to(tl.int64)
-    length = tl.load(lengths_pointer + sentence).to(tl.int32)
-    if IS_LOCAL:
-        transition_pointer += sentence * (num_units - 1) * num_labels * num_labels
-    if tl.program_id(1) == 0:
-        _tangents_one_way(
-            unary_pointer, transition_pointer, forward_pointer, backward_pointer, direction_pointer,
-            pair_direction_pointer, left_moves_pointer, sentence, length, num_units, num_labels,
-            0, False, IS_LOCAL, HAS_DIRECTION, HAS_PAIR_DIRECTION, BLOCK, DTYPE,
-        )  # fmt: skip
-    elif IS_LOCAL:
-        _tangents_one_way(
-            unary_pointer, transition_pointer, backward_pointer, forward_pointer, direction_pointer,
-            pair_direction_pointer, right_moves_pointer, sentence, length, num_units, num_labels,
-            1, True, True, HAS_DIRECTION, HAS_PAIR_DIRECTION, BLOCK, DTYPE,
-        )  # fmt: skip
-    else:
-        _tangents_one_way(
-            unary_pointer, transposed_pointer, backward_pointer, forward_pointer, direction_pointer,
-            pair_direction_pointer, right_moves_pointer, sentence, length, num_units, num_labels,
-            0, True, False, HAS_DIRECTION, HAS_PAIR_DIRECTION, BLOCK, DTYPE,
-        )  # fmt: skip
+    """Pair marginals one place after the other, an exponential per pair of labels.
+
+    Local transitions: each place's gradient is stored. Global: it is added to ``total``, and unless pairs themselves are
+    differentiated only for the places that `gradient_kernel` left out.
+    """
+    labels = tl.arange(0, BLOCK)
+    columns = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+    is_label = labels < num_labels
+    is_pair = is_label[:, None] & (columns < num_labels)[None, :]
+    cells = sentence * num_units * num_labels + labels
+    square = labels[:, None] * num_labels + columns[None, :]
+    pairs_before = sentence * (num_units - 1) * num_labels * num_labels
+    for position in range(first, end):
+        is_next = is_label & (position + 1 < length)
+        is_place = is_pair & (position + 1 < length)
+        here = cells + position * num_labels
+        after = sentence * num_units * num_labels + (position + 1) * num_labels + columns
+        is_after = (columns < num_labels) & (position + 1 < length)
+        left = load_row(unary_pointer + here, is_next, DTYPE)
+        left, _ = normalised(left + tl.load(forward_pointer + here, mask=is_next, other=0.0))
+        # State and backward message together make the marginal; their normaliser is that of the pairs too.
+        _, log_normaliser = share(left + tl.load(backward_pointer + here, mask=is_next, other=0.0))
+        whole_right = load_row(unary_pointer + here + num_labels, is_next, DTYPE)
+        whole_right += tl.load(backward_pointer + here + num_labels, mask=is_next, other=0.0)
+        right = load_row(unary_pointer + after, is_after, DTYPE)
+        right += tl.load(backward_pointer + after, mask=is_after, other=0.0)
+        right -= finite_or_zero(tl.max(whole_right, 0))
+        place = position * num_labels * num_labels + square
+        if IS_LOCAL:
+            tile = load_row(transition_pointer + pairs_before + place, is_place, DTYPE)
+        else:
+            tile = load_row(transition_pointer + square, is_pair, DTYPE)
+            if not HAS_PAIR_DIRECTION:
+                right = tl.where(log_normaliser - tile_top < -SAFE_SPREAD, right, NEGATIVE_INFINITY)
+        pair = tl.exp(left[:, None] + tile + (right - log_normaliser)[None, :])
+        factor = weight
+        if HAS_MOVES:
+            left_move = tl.load(left_moves_pointer + here, mask=is_next, other=0.0)
+            right_move = tl.load(right_moves_pointer + after, mask=is_after, other=0.0)
+            factor = factor + left_move[:, None] + right_move[None, :]
+        if HAS_PAIR_DIRECTION:
+            pair_move = tl.load(pair_direction_pointer + pairs_before + place, mask=is_place, other=0.0).to(DTYPE)
+            factor = factor + pair_move - tl.sum(tl.sum(pair * pair_move, 1), 0)
+        if IS_LOCAL:
+            tl.store(grad_transition_pointer + pairs_before + place, pair * factor, mask=is_pair)
+        else:
+            total += pair * factor
+    return total
 
 
 @triton.jit
@@ -151,71 +115,101 @@ def gradient_kernel(
     grad_transition_pointer,
     num_units,
     num_labels,
-    chunk,
     IS_LOCAL: tl.constexpr,
     HAS_LOG_PARTITION: tl.constexpr,
     HAS_MOVES: tl.constexpr,
     HAS_DIRECTION: tl.constexpr,
     HAS_PAIR_DIRECTION: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
-    """Gradients for ``chunk`` positions of one sentence: of unary scores, and of transitions (each, or their sum)."""
+    """Gradients for ``ROWS`` positions of one sentence: of unary scores, and of transitions (each, or their sum).
+
+    A program does ``COLUMNS`` of the labels to the right (all of them where pairs themselves are differentiated).
+
+    For global transitions, the sum over places of exp(left + tile + right − normaliser) is exp(tile) ∘ Lᵀ R with
+    L = exp(left) and R = exp(right − normaliser): a matrix product instead of an exponential per pair of labels.
+    Where R could overflow (a place whose paths lie far below the best of either side), and where pairs themselves are
+    differentiated, `_places_in_log_space` does the work.
+    """
     sentence = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths_pointer + sentence).to(tl.int32)
     labels = tl.arange(0, BLOCK)
-    is_label = labels < num_labels
-    is_pair = is_label[:, None] & is_label[None, :]
-    cells = sentence * num_units * num_labels + labels
-    square = labels[:, None] * num_labels + labels[None, :]
-    pairs_before = sentence * (num_units - 1) * num_labels * num_labels
-
+    is_label = (labels < num_labels)[None, :]
+    first = tl.program_id(1) * ROWS
+    positions = first + tl.arange(0, ROWS)
+    is_unit = (positions < length)[:, None] & is_label
+    cells = (sentence * num_units + positions[:, None]) * num_labels + labels[None, :]
     weight = tl.zeros([], DTYPE)
     if HAS_LOG_PARTITION:
         weight = tl.load(grad_log_partition_pointer + sentence).to(DTYPE)
-    if not IS_LOCAL:
-        tile = load_row(transition_pointer + square, is_pair, DTYPE)
-        total = tl.zeros([BLOCK, BLOCK], DTYPE)
-    first = tl.program_id(1) * chunk
-    for position in range(first, tl.minimum(first + chunk, num_units)):
-        is_read = is_label & (position < length)
-        here = cells + position * num_labels
-        left = load_row(unary_pointer + here, is_read, DTYPE)
-        left += tl.load(forward_pointer + here, mask=is_read, other=0.0)
-        left, _ = normalised(left)
-        # Left and backward message together are the position's marginal; its normaliser is the pair's too.
-        marginal, log_normaliser = _share(left + tl.load(backward_pointer + here, mask=is_read, other=0.0))
-        grad_unary = weight * marginal
-        if HAS_MOVES:
-            left_move = tl.load(left_moves_pointer + here, mask=is_read, other=0.0)
-            # Both sides hold the position's own movement; it counts once.
-            move = left_move + tl.load(right_moves_pointer + here, mask=is_read, other=0.0)
-            if HAS_DIRECTION:
-                move -= tl.load(direction_pointer + here, mask=is_read, other=0.0).to(DTYPE)
-            grad_unary += marginal * (move - tl.sum(marginal * move, 0))
-        tl.store(grad_unary_pointer + here, grad_unary, mask=is_label)
 
-        if position + 1 < num_units:
-            is_next = is_label & (position + 1 < length)
-            place = pairs_before + position * num_labels * num_labels + square
-            if IS_LOCAL:
-                tile = load_row(transition_pointer + place, is_pair & (position + 1 < length), DTYPE)
-            right = load_row(unary_pointer + here + num_labels, is_next, DTYPE)
-            right += tl.load(backward_pointer + here + num_labels, mask=is_next, other=0.0)
-            right, _ = normalised(right)
-            pair = tl.exp(left[:, None] + tile + (right - log_normaliser)[None, :])
-            factor = weight
+    left = tl.load(unary_pointer + cells, mask=is_unit, other=NEGATIVE_INFINITY).to(DTYPE)
+    left = _normalised_rows(left + tl.load(forward_pointer + cells, mask=is_unit, other=0.0))
+    # State and backward message together make the marginal; their normaliser is that of the pairs to the right too.
+    whole = left + tl.load(backward_pointer + cells, mask=is_unit, other=0.0)
+    top = finite_or_zero(tl.max(whole, 1))
+    marginals = tl.exp(whole - top[:, None])
+    sums = tl.sum(marginals, 1)
+    sums = tl.where(sums == 0.0, 1.0, sums)
+    marginals = marginals / sums[:, None]
+    grad_unary = weight * marginals
+    if HAS_MOVES:
+        left_moves = tl.load(left_moves_pointer + cells, mask=is_unit, other=0.0)
+        # Both sides hold the position's own movement; it counts once.
+        moves = left_moves + tl.load(right_moves_pointer + cells, mask=is_unit, other=0.0)
+        if HAS_DIRECTION:
+            moves -= tl.load(direction_pointer + cells, mask=is_unit, other=0.0).to(DTYPE)
+        grad_unary += marginals * (moves - tl.sum(marginals * moves, 1)[:, None])
+    is_cell = (positions < num_units)[:, None] & is_label & (tl.program_id(2) == 0)
+    tl.store(grad_unary_pointer + cells, grad_unary, mask=is_cell)
+
+    total = tl.zeros([BLOCK, COLUMNS], DTYPE)
+    tile_top = tl.zeros([], DTYPE)
+    num_far = 1
+    if not IS_LOCAL:
+        columns = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
+        square = labels[:, None] * num_labels + columns[None, :]
+        is_pair = (labels < num_labels)[:, None] & (columns < num_labels)[None, :]
+        if not HAS_PAIR_DIRECTION:
+            tile_top = tl.max(tl.max(load_row(transition_pointer + square, is_pair, DTYPE), 1), 0)
+            tile_top = finite_or_zero(tile_top)
+            shift = top + tl.log(sums) - tile_top
+            has_right = positions + 1 < length
+            is_far = has_right & (shift < -SAFE_SPREAD)
+            num_far = tl.sum(is_far.to(tl.int32), 0)
+            is_next = has_right[:, None] & is_label
+            right = tl.load(unary_pointer + cells + num_labels, mask=is_next, other=NEGATIVE_INFINITY).to(DTYPE)
+            right += tl.load(backward_pointer + cells + num_labels, mask=is_next, other=0.0)
+            right_top = finite_or_zero(tl.max(right, 1))
+            # The same rows again, only this program's columns.
+            after_cells = (sentence * num_units + positions[:, None] + 1) * num_labels + columns[None, :]
+            is_after = has_right[:, None] & (columns < num_labels)[None, :]
+            right = tl.load(unary_pointer + after_cells, mask=is_after, other=NEGATIVE_INFINITY).to(DTYPE)
+            right += tl.load(backward_pointer + after_cells, mask=is_after, other=0.0)
+            right = tl.where(is_far[:, None], NEGATIVE_INFINITY, right - right_top[:, None])
+            after = tl.exp(right - tl.where(is_far | (positions + 1 >= length), 0.0, shift)[:, None])
+            before = tl.exp(left)
             if HAS_MOVES:
-                right_move = tl.load(right_moves_pointer + here + num_labels, mask=is_next, other=0.0)
-                factor = factor + left_move[:, None] + right_move[None, :]
-            if HAS_PAIR_DIRECTION:
-                is_moved = is_pair & (position + 1 < length)
-                pair_move = tl.load(pair_direction_pointer + place, mask=is_moved, other=0.0).to(DTYPE)
-                factor = factor + pair_move - tl.sum(tl.sum(pair * pair_move, 1), 0)
-            if IS_LOCAL:
-                tl.store(grad_transition_pointer + place, pair * factor, mask=is_pair)
+                right_moves = tl.load(right_moves_pointer + after_cells, mask=is_after, other=0.0)
+                total = tl.dot(
+                    tl.trans(before), after * right_moves, acc=total, input_precision=PRECISION, out_dtype=DTYPE
+                )
+                before = before * (weight + left_moves)
             else:
-                total += pair * factor
+                before = before * weight
+            total = tl.dot(tl.trans(before), after, acc=total, input_precision=PRECISION, out_dtype=DTYPE)
+            total = total * tl.exp(load_row(transition_pointer + square, is_pair, DTYPE) - tile_top)
+    if num_far > 0:
+        total = _places_in_log_space(
+            unary_pointer, transition_pointer, forward_pointer, backward_pointer, pair_direction_pointer,
+            left_moves_pointer, right_moves_pointer, grad_transition_pointer, total, weight, tile_top,
+            sentence, first, tl.minimum(first + ROWS, num_units - 1), length, num_units, num_labels,
+            IS_LOCAL, HAS_MOVES, HAS_PAIR_DIRECTION, COLUMNS, BLOCK, DTYPE,
+        )  # fmt: skip
     if not IS_LOCAL:
         program = sentence * tl.num_programs(1) + tl.program_id(1)
         tl.store(grad_transition_pointer + program * num_labels * num_labels + square, total, mask=is_pair)

@@ -63,6 +63,12 @@ def mean_field(
 ) -> Float[Tensor, "B N K"]:
     """Beliefs after ``num_iterations`` updates; zero past each length, and where a position allows no label."""
     chosen = choose_backend(backend, unary_scores)
+    if chosen == "triton" and transition_scores.dim() == 2:
+        from diffusion_mf.ops.mean_field.triton import MAX_GLOBAL_LABELS
+
+        # Larger tables do not fit on chip; the plain path is then a few large matrix products, and as fast.
+        if unary_scores.shape[-1] > MAX_GLOBAL_LABELS:
+            chosen = "cpu"
     if chosen != "triton":
         transition_scores = torch.where(transition_scores == -torch.inf, ILLEGAL_TRANSITION, transition_scores)
     if chosen == "reference":

@@ -1,0 +1,256 @@
+"""Mean-Field kernels for global transitions: one program per sentence runs every iteration.
+
+The transitions stay on chip, split in halves; messages are products of a tile of positions with them. Neighbours exchange
+beliefs through a small buffer in cache, already split, with rows padded to the tile so that loads are wide.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from diffusion_mf.ops.mean_field.triton_tiles import (
+    load_transitions,
+    product,
+    row_scales,
+    softmax_gradient,
+    softmax_rows,
+    split,
+)
+from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY
+
+
+@triton.jit
+def _load_tile(
+    transition_pointer,
+    num_labels,
+    FLOOR: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+    USE_HALVES: tl.constexpr,
+):
+    """The transitions, split, and their scale: 1 unless a score is too large for half precision."""
+    labels = tl.arange(0, BLOCK)
+    is_pair = (labels < num_labels)[:, None] & (labels < num_labels)[None, :]
+    scores = load_transitions(
+        transition_pointer + labels[:, None] * num_labels + labels[None, :], is_pair, FLOOR, DTYPE
+    )
+    scale = 1.0
+    if USE_HALVES:
+        scale = tl.maximum(tl.max(tl.max(tl.abs(scores), 1), 0) / 32768.0, 1.0)
+    high, low = split(scores / scale, USE_HALVES)
+    return high, low, scale
+
+
+@triton.jit
+def _publish(high_pointer, low_pointer, values, cells, mask, USE_HALVES: tl.constexpr):
+    """Lay values out for the neighbours."""
+    high, low = split(values, USE_HALVES)
+    tl.store(high_pointer + cells, high, mask=mask)
+    if USE_HALVES:
+        tl.store(low_pointer + cells, low, mask=mask)
+
+
+@triton.jit
+def _collect(high_pointer, low_pointer, cells, mask, USE_HALVES: tl.constexpr):
+    """Values a neighbour laid out, still split."""
+    high = tl.load(high_pointer + cells, mask=mask, other=0.0)
+    low = high
+    if USE_HALVES:
+        low = tl.load(low_pointer + cells, mask=mask, other=0.0)
+    return high, low
+
+
+@triton.jit
+def _run_iterations(
+    unary_pointer,
+    high,
+    low,
+    scale,
+    beliefs_pointer,
+    high_pointer,
+    low_pointer,
+    length,
+    num_units,
+    num_labels,
+    num_iterations,
+    exchange_stride,
+    beliefs_stride,
+    row_stride,
+    KEEP_ALL: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+    USE_HALVES: tl.constexpr,
+):
+    """All updates of one sentence; beliefs of the last, or with KEEP_ALL of every iteration, are stored."""
+    labels = tl.arange(0, BLOCK)
+    is_label = (labels < num_labels)[None, :]
+    for iteration in range(0, num_iterations + 1):
+        # Every thread's beliefs of the iteration before must be there before a neighbour reads them.
+        tl.debug_barrier()
+        old = ((iteration + 1) % 2) * exchange_stride
+        new = (iteration % 2) * exchange_stride
+        for start in range(0, length, ROWS):
+            positions = start + tl.arange(0, ROWS)
+            is_unit = (positions < length)[:, None]
+            cells = positions[:, None] * BLOCK + labels[None, :]
+            # At the first iteration nothing has been said yet: all rows are masked, and both products are 0.
+            has_left = ((positions >= 1) & (positions < length) & (iteration > 0))[:, None]
+            has_right = ((positions + 1 < length) & (iteration > 0))[:, None]
+            left_high, left_low = _collect(high_pointer + old - BLOCK, low_pointer + old - BLOCK, cells, has_left, USE_HALVES)
+            right_high, right_low = _collect(high_pointer + old + BLOCK, low_pointer + old + BLOCK, cells, has_right, USE_HALVES)
+            scores = tl.zeros([ROWS, BLOCK], DTYPE)
+            scores = product(left_high, left_low, high, low, scores, USE_HALVES, DTYPE)
+            scores = product(right_high, right_low, tl.trans(high), tl.trans(low), scores, USE_HALVES, DTYPE)
+            places = positions[:, None] * num_labels + labels[None, :]
+            unary = tl.load(unary_pointer + places, mask=is_unit & is_label, other=NEGATIVE_INFINITY).to(DTYPE)
+            beliefs = softmax_rows(unary + scores * scale)
+            _publish(high_pointer + new, low_pointer + new, beliefs, cells, is_unit, USE_HALVES)
+            rows = positions[:, None] * row_stride + labels[None, :]
+            if KEEP_ALL:
+                tl.store(beliefs_pointer + iteration * beliefs_stride + rows, beliefs, mask=is_unit)
+            else:
+                is_result = is_unit & is_label & (iteration == num_iterations)
+                tl.store(beliefs_pointer + rows, beliefs, mask=is_result)
+
+
+@triton.jit
+def iterate_kernel(
+    unary_pointer,
+    transition_pointer,
+    lengths_pointer,
+    beliefs_pointer,
+    high_pointer,
+    low_pointer,
+    num_units,
+    num_labels,
+    num_iterations,
+    exchange_stride,
+    FLOOR: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+    USE_HALVES: tl.constexpr,
+):
+    """Beliefs (B, N, K) of one sentence after the last update; zero past its length."""
+    sentence = tl.program_id(0).to(tl.int64)
+    length = tl.load(lengths_pointer + sentence).to(tl.int32)
+    high, low, scale = _load_tile(transition_pointer, num_labels, FLOOR, BLOCK, DTYPE, USE_HALVES)
+    offset = sentence * num_units * num_labels
+    exchange = sentence * num_units * BLOCK
+    _run_iterations(
+        unary_pointer + offset, high, low, scale, beliefs_pointer + offset,
+        high_pointer + exchange, low_pointer + exchange,
+        length, num_units, num_labels, num_iterations, exchange_stride, 0, num_labels,
+        False, ROWS, BLOCK, DTYPE, USE_HALVES,
+    )  # fmt: skip
+    labels = tl.arange(0, BLOCK)
+    for start in range(length, num_units, ROWS):
+        positions = start + tl.arange(0, ROWS)
+        is_padding = (positions < num_units)[:, None] & (labels < num_labels)[None, :]
+        places = positions[:, None] * num_labels + labels[None, :]
+        tl.store(beliefs_pointer + offset + places, tl.zeros([ROWS, BLOCK], DTYPE), mask=is_padding)
+
+
+@triton.jit
+def gradient_kernel(
+    unary_pointer,
+    transition_pointer,
+    lengths_pointer,
+    grad_beliefs_pointer,
+    trajectory_pointer,
+    high_pointer,
+    low_pointer,
+    scales_pointer,
+    grad_unary_pointer,
+    grad_transition_pointer,
+    num_units,
+    num_labels,
+    num_iterations,
+    exchange_stride,
+    FLOOR: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DTYPE: tl.constexpr,
+    USE_HALVES: tl.constexpr,
+):
+    """Backpropagation through all updates of one sentence: all beliefs again, then backwards through them.
+
+    ``trajectory`` (iterations + 1, B, N, BLOCK) takes the beliefs, ``scales`` (2, B, N) the sizes of the gradients that
+    neighbours exchange, as gradients of any size have to pass through half precision.
+    """
+    sentence = tl.program_id(0).to(tl.int64)
+    length = tl.load(lengths_pointer + sentence).to(tl.int32)
+    labels = tl.arange(0, BLOCK)
+    is_label = (labels < num_labels)[None, :]
+    high, low, scale = _load_tile(transition_pointer, num_labels, FLOOR, BLOCK, DTYPE, USE_HALVES)
+    offset = sentence * num_units * num_labels
+    exchange = sentence * num_units * BLOCK
+    high_pointer += exchange
+    low_pointer += exchange
+    trajectory_pointer += exchange
+    scales_pointer += sentence * num_units
+    scales_stride = tl.num_programs(0) * num_units
+    grad_beliefs_pointer += offset
+    grad_unary_pointer += offset
+    _run_iterations(
+        unary_pointer + offset, high, low, scale, trajectory_pointer, high_pointer, low_pointer,
+        length, num_units, num_labels, num_iterations, exchange_stride, exchange_stride, BLOCK,
+        True, ROWS, BLOCK, DTYPE, USE_HALVES,
+    )  # fmt: skip
+    sums = tl.zeros([BLOCK, BLOCK], DTYPE)
+    for done in range(0, num_iterations + 1):
+        tl.debug_barrier()
+        iteration = num_iterations - done
+        old = (done + 1) % 2
+        new = done % 2
+        for start in range(0, num_units, ROWS):
+            positions = start + tl.arange(0, ROWS)
+            is_unit = (positions < length)[:, None]
+            cells = positions[:, None] * BLOCK + labels[None, :]
+            places = positions[:, None] * num_labels + labels[None, :]
+            beliefs = tl.load(trajectory_pointer + iteration * exchange_stride + cells, mask=is_unit, other=0.0)
+            has_left = (positions >= 1) & (positions < length) & (done > 0)
+            has_right = (positions + 1 < length) & (done > 0)
+            before = old * exchange_stride - BLOCK
+            after = old * exchange_stride + BLOCK
+            left_high, left_low = _collect(high_pointer + before, low_pointer + before, cells, has_left[:, None], USE_HALVES)
+            right_high, right_low = _collect(high_pointer + after, low_pointer + after, cells, has_right[:, None], USE_HALVES)
+            scales = scales_pointer + old * scales_stride + positions
+            left_scale = tl.load(scales - 1, mask=has_left, other=0.0)
+            right_scale = tl.load(scales + 1, mask=has_right, other=0.0)
+            zeros = tl.zeros([ROWS, BLOCK], DTYPE)
+            grad = left_scale[:, None] * product(left_high, left_low, high, low, zeros, USE_HALVES, DTYPE)
+            grad += right_scale[:, None] * product(
+                right_high, right_low, tl.trans(high), tl.trans(low), zeros, USE_HALVES, DTYPE
+            )
+            is_first = is_unit & is_label & (done == 0)
+            grad = grad * scale + tl.load(grad_beliefs_pointer + places, mask=is_first, other=0.0).to(DTYPE)
+
+            # Transitions: beliefs here × gradient to the right, gradient to the left × beliefs here. Sizes of the
+            # gradients ride on the beliefs, relative to the largest in the tile.
+            top = tl.maximum(tl.max(left_scale, 0), tl.max(right_scale, 0))
+            relative = 1.0 / tl.where(top == 0.0, 1.0, top)
+            one_high, one_low = split(beliefs * (right_scale * relative)[:, None], USE_HALVES)
+            other_high, other_low = split(beliefs * (left_scale * relative)[:, None], USE_HALVES)
+            part = tl.zeros([BLOCK, BLOCK], DTYPE)
+            part = product(tl.trans(one_high), tl.trans(one_low), right_high, right_low, part, USE_HALVES, DTYPE)
+            part = product(tl.trans(left_high), tl.trans(left_low), other_high, other_low, part, USE_HALVES, DTYPE)
+            sums += part * top
+
+            grad_scores = softmax_gradient(beliefs, grad)
+            own = row_scales(grad_scores)
+            _publish(
+                high_pointer + new * exchange_stride, low_pointer + new * exchange_stride,
+                grad_scores / own[:, None], cells, is_unit, USE_HALVES,
+            )  # fmt: skip
+            tl.store(scales_pointer + new * scales_stride + positions, own, mask=positions < length)
+            total = tl.load(grad_unary_pointer + places, mask=is_unit & is_label & (done > 0), other=0.0)
+            is_cell = (positions < num_units)[:, None] & is_label
+            tl.store(grad_unary_pointer + places, total + grad_scores, mask=is_cell)
+    square = labels[:, None] * num_labels + labels[None, :]
+    is_pair = (labels < num_labels)[:, None] & is_label
+    scores = tl.load(transition_pointer + square, mask=is_pair, other=0.0)
+    sums = tl.where(scores == NEGATIVE_INFINITY, 0.0, sums)
+    tl.store(grad_transition_pointer + sentence * num_labels * num_labels + square, sums, mask=is_pair)

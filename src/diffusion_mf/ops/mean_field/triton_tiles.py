@@ -1,0 +1,64 @@
+"""Pieces of the Mean-Field kernels: softmax, transitions, and float32 products on half-precision tensor cores."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY, finite_or_zero
+
+
+@triton.jit
+def softmax_rows(scores):
+    """Softmax of each row; zero where everything is −∞."""
+    weights = tl.exp(scores - finite_or_zero(tl.max(scores, 1))[:, None])
+    sums = tl.sum(weights, 1)
+    return weights / tl.where(sums == 0.0, 1.0, sums)[:, None]
+
+
+@triton.jit
+def softmax_gradient(beliefs, grad):
+    """Gradient of the scores whose softmax the beliefs are."""
+    return beliefs * (grad - tl.sum(beliefs * grad, 1)[:, None])
+
+
+@triton.jit
+def load_transitions(pointer, mask, FLOOR: tl.constexpr, DTYPE: tl.constexpr):
+    """Transition scores, with the floor in place of −∞ and 0 outside the mask."""
+    scores = tl.load(pointer, mask=mask, other=0.0).to(DTYPE)
+    return tl.where(scores == NEGATIVE_INFINITY, FLOOR, scores)
+
+
+@triton.jit
+def split(values, USE_HALVES: tl.constexpr):
+    """``values`` ≈ high + low, both half precision: 22 bits together, enough to multiply like float32 on tensor cores.
+
+    Values must lie in half precision's range; 2⁻²⁴ is the smallest difference it sees. Without ``USE_HALVES`` (float64)
+    the value itself is passed along.
+    """
+    if USE_HALVES:
+        high = values.to(tl.float16)
+        low = (values - high.to(tl.float32)).to(tl.float16)
+    else:
+        high = values
+        low = values
+    return high, low
+
+
+@triton.jit
+def product(left_high, left_low, right_high, right_low, total, USE_HALVES: tl.constexpr, DTYPE: tl.constexpr):
+    """total + left · right, for matrices split by `split`."""
+    if USE_HALVES:
+        total = tl.dot(left_low, right_high, acc=total)
+        total = tl.dot(left_high, right_low, acc=total)
+        total = tl.dot(left_high, right_high, acc=total)
+    else:
+        total = tl.dot(left_high, right_high, acc=total, input_precision="ieee", out_dtype=DTYPE)
+    return total
+
+
+@triton.jit
+def row_scales(values):
+    """Largest magnitude of each row, 1 where it is 0: what a row is divided by to lie in half precision's range."""
+    top = tl.max(tl.abs(values), 1)
+    return tl.where(top == 0.0, 1.0, top)
