@@ -1,164 +1,243 @@
-"""Forward–backward with few, large PyTorch operations: the path for CPUs (and any device without Triton).
+"""Forward–backward on probabilities in float64: the path for CPUs (and any device without Triton).
 
-Two ideas make it fast. Both directions run in one loop: the backward recursion is the forward one on the mirrored sentence
-with transposed transitions, so the two are stacked. And the loop works on probabilities in float64, where a step is one
-matrix product, a product and a division:
+A step of either direction is a matrix product and a product, written in place:
 
-    mₙ = pₙ₋₁ E,   pₙ ∝ mₙ ∘ exp(unaryₙ),   E = exp(transition)
+    mᵢ = pᵢ₋₁ E,   pᵢ = mᵢ ∘ exp(unaryᵢ),   E = exp(transition)
 
-Float64 spans e^±700, so this is exact for all but extreme scores; `messages` proves from the values it met that nothing
-underflowed, and says so by returning None where it cannot, for the caller to work in log space.
+Float64 spans e^±700, so states need scaling only every few steps, and this is exact for all but extreme scores; `messages`
+proves from the values it met that nothing underflowed, and says so by returning None where it cannot, for the caller to
+work in log space.
 """
 
 from __future__ import annotations
 
+import math
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
-from diffusion_mf.ops.chain_scores import accumulation_dtype, blank_padding, unit_mask
+from diffusion_mf.ops.chain_scores import accumulation_dtype, unit_mask
+from diffusion_mf.ops.length_order import LengthOrder, arrays, batch_major, by_length, length_order, time_major
 
 # Products of one message from each side must stay above the smallest float64, e^-708.
 _LOWEST_LOG = -300.0
+# How far states may drift, in nats, before they are scaled again.
+_DRIFT = 100.0
 
 
-def _mirror(values: Tensor, lengths: Tensor) -> Tensor:
-    """Each sentence's first ``length`` entries of (B, N, …) in reverse order; an involution on them."""
-    positions = torch.arange(values.shape[1], device=values.device)
-    mirrored = (lengths[:, None] - 1 - positions).clamp_(min=0)
-    return values[torch.arange(values.shape[0], device=values.device)[:, None], mirrored]
+class _Scale(NamedTuple):
+    """The largest of some scores, and how far below it the smallest finite one lies; 0 and 0 if none is finite."""
+
+    top: float
+    spread: float
 
 
-def _stack(values: Tensor, lengths: Tensor) -> Tensor:
-    """(B, N, K) to (N, 2, B, K): forward and mirrored, a contiguous slice per step."""
-    return torch.stack([values, _mirror(values, lengths)]).permute(2, 0, 1, 3).contiguous()
-
-
-def _unstack(values: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """The inverse of `_stack`: both directions as (B, N, K), in sentence order."""
-    forward, mirrored = values.permute(1, 2, 0, 3).unbind(0)
-    return forward, _mirror(mirrored, lengths)
-
-
-def _stack_transitions(transition: Tensor, lengths: Tensor) -> Tensor:
-    """Both directions' transitions, from rows to columns: (1, 2, K, K), or (N − 1, 2, B, K, K) for local ones."""
-    if transition.dim() == 2:
-        return torch.stack([transition, transition.T])[None]
-    mirrored = _mirror(transition, lengths - 1).transpose(-1, -2)
-    return torch.stack([transition, mirrored]).permute(2, 0, 1, 3, 4)
-
-
-def _scaled_exp(scores: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """exp(scores − top) with the top along ``dim`` taken out; zero where everything is −∞."""
-    top = scores.amax(dim, keepdim=True)
-    top = torch.where(top == -torch.inf, 0, top)
-    return (scores - top).exp_(), top.squeeze(dim)
-
-
-def _finite_range(scores: Tensor) -> float:
-    """Largest minus smallest finite score."""
+def _scale(scores: Tensor) -> _Scale:
     if scores.numel() == 0:
-        return 0.0
-    low = torch.where(scores == -torch.inf, torch.inf, scores).min()
-    return max(0.0, float(scores.max() - low))
+        return _Scale(0.0, 0.0)
+    low, top = (float(bound) for bound in scores.aminmax())
+    if low == -math.inf:
+        low = float(torch.where(scores == -torch.inf, torch.inf, scores).min())
+    return _Scale(top, top - low) if top > -math.inf else _Scale(0.0, 0.0)
 
 
-def _advance(probabilities: Tensor, weights: Tensor) -> Tensor:
-    """One step of either direction: (2, B, K) through (2, K, K) or (2, B, K, K)."""
-    if weights.dim() == 3:
-        return torch.bmm(probabilities, weights)
-    return torch.matmul(probabilities[..., None, :], weights).squeeze(-2)
+def _exp_below(scores: Tensor, scale: _Scale) -> Tensor:
+    """exp(scores − top) in float64; a new tensor."""
+    return scores.to(torch.float64, copy=True).sub_(scale.top).exp_()
+
+
+def _local_blanked(transition: Tensor, lengths: Tensor) -> Tensor:
+    """Transitions with zeros past each length: they are never used, but must be finite numbers."""
+    if transition.dim() == 2 or transition.shape[1] == 0 or int(lengths.min()) > transition.shape[1]:
+        return transition
+    return transition.masked_fill(~unit_mask(lengths, transition.shape[1] + 1)[:, 1:, None, None], 0)
+
+
+def _product(values: Any, step: Any, run: Any, *, out: Any) -> None:
+    """``values`` (B, K) through (K, K), or through a matrix each, (B, K, K)."""
+    if step.ndim == 2:
+        run.matmul(values, step, out=out)
+    else:
+        run.matmul(values[:, None, :], step, out=out[:, None, :])
+
+
+def _steps(layout: LengthOrder, *, is_forward: bool) -> list[tuple[int, int, int, int]]:
+    """Each step's source, target and transition, and how many sentences take it."""
+    places = range(1, len(layout.counts))
+    if is_forward:
+        return [(place - 1, place, place - 1, layout.counts[place]) for place in places]
+    return [(place, place - 1, place - 1, layout.counts[place]) for place in reversed(places)]
+
+
+def _matrices(weights: Any, *, is_forward: bool) -> Any:
+    """Rows are what a step comes from, columns what it goes to."""
+    return weights if is_forward else weights.swapaxes(-1, -2)
+
+
+def _sweep(own: Tensor, weights: Tensor, layout: LengthOrder, *, interval: int, is_forward: bool) -> tuple:
+    """Messages and states (message ∘ own) of one direction, (N, B, K), and the log-scales (B,) taken out on the way.
+
+    A message is 1 where the direction starts, and in the padding.
+    """
+    message, state = torch.ones_like(own), own.clone()
+    total = torch.zeros(own.shape[1], dtype=own.dtype, device=own.device)
+    run, own_, message_, state_, weights_ = arrays(own, message, state, weights)
+    matrices = _matrices(weights_, is_forward=is_forward)
+    is_global = weights.dim() == 2
+    for number, (source, target, place, count) in enumerate(_steps(layout, is_forward=is_forward), 1):
+        found, here = message_[target, :count], state_[target, :count]
+        step = matrices if is_global else matrices[:count, place]
+        _product(state_[source, :count], step, run, out=found)
+        run.multiply(found, own_[target, :count], out=here)
+        if number % interval == 0:
+            top = run.greatest(here, axis=-1, keepdims=True)
+            top += top == 0
+            here /= top
+            total[:count] += torch.as_tensor(top[:, 0]).log()
+    return message, state, total
 
 
 def messages(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
     """Log-partition (accumulation type), forward and backward messages (float64); None if unsafe.
 
-    Messages are those of the reference up to a constant per position: here the state they start from,
-    message + unary at the position before, is scaled to a largest value of 0.
+    Messages are those of the reference up to a constant per sentence and position, and 0 past each length.
     """
-    dtype = accumulation_dtype(unary.dtype)
-    unary, transition = blank_padding(unary.double(), transition.double(), lengths)
-    decay = _finite_range(unary) + 2 * _finite_range(transition)
+    num_units, num_labels = unary.shape[1:]
+    layout = length_order(lengths, num_units)
+    unary_scores = time_major(unary, layout)
+    transition_scores = _local_blanked(transition, lengths)
+    unary_scale, transition_scale = _scale(unary_scores), _scale(transition_scores)
+    # A state's largest value falls by no more than this in a step, and rises by no more than log K.
+    decay = unary_scale.spread + 2 * transition_scale.spread
     if not decay < -_LOWEST_LOG:
         return None
-    num_units = unary.shape[1]
-    weights, to_top = _scaled_exp(_stack_transitions(transition, lengths), -2)
-    scores = _stack(unary, lengths)
-    if to_top.dim() == 3:
-        to_top = to_top[:, :, None]  # (1, 2, 1, K), to stand beside (N, 2, B, K)
-    scores[1:] += to_top
-    own, log_scale = _scaled_exp(scores, -1)
-
-    stacked = torch.ones_like(own)  # messages without their column scale; none enters the first unit
-    scale = torch.ones_like(log_scale)
-    state = own[0]
-    lowest = torch.where(state > 0, state, 1)
-    for position in range(1, num_units):
-        message = _advance(state, weights[0 if weights.shape[0] == 1 else position - 1])
-        stacked[position] = message
-        state = message * own[position]
-        top = state.amax(-1, keepdim=True).clamp_(min=1e-300)
-        scale[position] = top[..., 0]
-        state = state / top
-        lowest = torch.minimum(lowest, torch.where(state > 0, state, 1))
-    if float(lowest.min().log()) - decay < _LOWEST_LOG:
+    interval = max(1, int(_DRIFT / max(decay, math.log(num_labels), 1e-3)))
+    own = _exp_below(unary_scores, unary_scale)
+    weights = _exp_below(by_length(transition_scores, layout), transition_scale)
+    forward, left, log_scale = _sweep(own, weights, layout, interval=interval, is_forward=True)
+    backward, right, _ = _sweep(own, weights, layout, interval=interval, is_forward=False)
+    # Every true value is at most a factor e^-decay below one seen here: none was lost unless one this low was seen.
+    if min(_lowest_log(left), _lowest_log(right)) - decay < _LOWEST_LOG:
         return None
 
-    # The forward direction's last state, taken at each sentence's own end.
-    total = (log_scale + scale.log())[:, 0].cumsum(0)  # (N, B)
-    last = (lengths - 1)[None]
-    final = (stacked[:, 0] * own[:, 0]).gather(0, last[..., None].expand(1, -1, own.shape[-1]))[0]
-    final_scale = scale[:, 0].gather(0, last)[0]
-    log_partition = total.gather(0, last)[0] + (final / final_scale[:, None]).sum(-1).log()
+    final = left.view(-1, num_labels).index_select(0, layout.last).sum(-1).log()
+    log_scale = torch.empty_like(log_scale).index_copy_(0, layout.order, log_scale)
+    tops = lengths.double() * unary_scale.top + (lengths - 1).double() * transition_scale.top
+    log_partition = (final + log_scale + tops).to(accumulation_dtype(unary.dtype))
+    return log_partition, batch_major(forward.log_(), layout), batch_major(backward.log_(), layout)
 
-    stacked = stacked.log_()
-    stacked[1:] += to_top
-    return log_partition.to(dtype), *_unstack(stacked, lengths)
+
+def _lowest_log(states: Tensor) -> float:
+    """log of the smallest positive value."""
+    low = float(states.min()) if states.numel() else 1.0
+    if low == 0:
+        low = float(torch.where(states > 0, states, 1).min())
+    return math.log(low)
 
 
 def marginals(unary: Tensor, lengths: Tensor, forward: Tensor, backward: Tensor) -> Tensor:
     """Marginals (B, N, K) from messages."""
     is_unit = unit_mask(lengths, unary.shape[1])[..., None]
-    score = torch.where(is_unit, forward + unary.double() + backward, -torch.inf)
-    return _share(score).to(accumulation_dtype(unary.dtype))
+    score = torch.where(is_unit, forward + unary + backward, -torch.inf)
+    score -= score.amax(-1, keepdim=True).clamp_(min=-1e300)
+    weights = score.exp_()
+    weights /= weights.sum(-1, keepdim=True).clamp_(min=1e-300)
+    return weights.to(accumulation_dtype(unary.dtype))
 
 
-def _share(score: Tensor) -> Tensor:
-    """Softmax over the last dimension, zero where everything is −∞."""
-    weights, _ = _scaled_exp(score, -1)
-    return weights / weights.sum(-1, keepdim=True).clamp_(min=1e-300)
+class _Chain(NamedTuple):
+    """A chain as its backward pass sees it: pairᵢ(j, k) = beforeᵢ(j) E(j, k) afterᵢ₊₁(k), float64 and batch-major.
+
+    ``left`` and ``right`` (B, N, K) are message ∘ exp(unary) up to a constant per position; ``onward`` (B, N, K) is what the
+    right side says to each label, 1 at the last unit; ``share`` (B, N, 1) normalises left ∘ onward, and is 0 past each
+    length and in sentences without a legal sequence.
+    """
+
+    left: Tensor
+    right: Tensor
+    onward: Tensor
+    share: Tensor
+    weights: Tensor
+
+
+def _matmul(left: Tensor, right: Tensor) -> Tensor:
+    run, left_, right_ = arrays(left, right)
+    return torch.as_tensor(run.matmul(left_, right_))
+
+
+def _through(values: Tensor, weights: Tensor) -> Tensor:
+    """(B, M, K) through (K, K), or through a matrix each, (B, M, K, K)."""
+    if weights.dim() == 2:
+        return _matmul(values.flatten(0, 1), weights).view_as(values)
+    return _matmul(values[..., None, :], weights)[..., 0, :]
+
+
+def _chain(unary: Tensor, transition: Tensor, lengths: Tensor, forward: Tensor, backward: Tensor) -> _Chain:
+    is_unit = unit_mask(lengths, unary.shape[1])[..., None]
+    # Any finite number will do for padding, but it must not shift the scale.
+    unary_scores = torch.where(is_unit, unary, unary[:, :1]).double()
+    unary_scores -= _scale(unary_scores).top
+    transition_scores = _local_blanked(transition, lengths)
+    weights = _exp_below(transition_scores, _scale(transition_scores))
+    left, right = (forward + unary_scores).exp_(), (unary_scores + backward).exp_()
+    onward = torch.ones_like(left)
+    onward[:, :-1] = _through(right[:, 1:], weights.transpose(-1, -2)).masked_fill_(~is_unit[:, 1:], 1)
+    share = torch.linalg.vecdot(left, onward)[..., None]
+    share = torch.where(is_unit & (share > 0), 1 / share, 0)
+    return _Chain(left, right, onward, share, weights)
 
 
 def _tangents(
-    left: Tensor,
-    right: Tensor,
-    weights: Tensor,
-    marginals: Tensor,
-    lengths: Tensor,
-    direction: Tensor,
-    inflow: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Derivatives of left and right states (message + unary) when unary scores move along ``direction``.
+    states: Tensor, received: Tensor, moves: Tensor, weights: Tensor, layout: LengthOrder, *, is_forward: bool
+) -> Tensor:
+    """Derivatives (B, N, K) of one direction's log-states when unary scores move along ``moves``.
 
-    Ḟₙ(k) = Σⱼ P(yₙ₋₁ = j | yₙ = k, before) (Ḟ + direction)ₙ₋₁(j), per direction; each state is shifted so that its mean
-    under the marginals is 0, which changes no derivative of a normalised quantity and keeps long sums small.
-    ``inflow`` (N − 1, 2, B, K) is the same mean of a movement of the transitions, where they move too.
+    Ḟᵢ(k) = movesᵢ(k) + Σⱼ P(yᵢ₋₁ = j | yᵢ = k, before) Ḟᵢ₋₁(j), where P = statesᵢ₋₁(j) E(j, k) / receivedᵢ(k).
     """
-    states = torch.stack([left, _mirror(right, lengths)]).permute(2, 0, 1, 3)
-    moves = _stack(direction, lengths)
-    means = _stack(marginals, lengths)
-    result = torch.empty_like(moves)
-    for position in range(moves.shape[0]):
-        tangent = moves[position]
-        if position > 0:
-            step = weights[0 if weights.shape[0] == 1 else position - 1]
-            before = states[position - 1]
-            message = _advance(before, step)
-            flow = _advance(before * result[position - 1], step)
-            if inflow is not None:
-                flow = flow + inflow[position - 1]
-            tangent = tangent + flow / torch.where(message > 0, message, 1)
-        result[position] = tangent - (means[position] * tangent).sum(-1, keepdim=True)
-    return _unstack(result, lengths)
+    states = time_major(states, layout)
+    shares = time_major(torch.where(received > 0, 1 / received, 0), layout)
+    result = time_major(moves, layout)
+    weighted, flow = torch.empty_like(states[0]), torch.empty_like(states[0])
+    run, states_, shares_, result_, weights_, weighted_, flow_ = arrays(
+        states, shares, result, by_length(weights, layout), weighted, flow
+    )
+    matrices = _matrices(weights_, is_forward=is_forward)
+    for source, target, place, count in _steps(layout, is_forward=is_forward):
+        step = matrices if weights.dim() == 2 else matrices[:count, place]
+        run.multiply(states_[source, :count], result_[source, :count], out=weighted_[:count])
+        _product(weighted_[:count], step, run, out=flow_[:count])
+        run.multiply(flow_[:count], shares_[target, :count], out=flow_[:count])
+        result_[target, :count] += flow_[:count]
+    return batch_major(result, layout)
+
+
+def _both_tangents(
+    chain: _Chain, marginals: Tensor, lengths: Tensor, direction: Tensor, pair_direction: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Derivatives of left and right log-states when scores move along the directions, of mean 0 under the marginals.
+
+    A shift per position changes no derivative of a normalised quantity.
+    """
+    incoming = torch.ones_like(chain.left)
+    incoming[:, 1:] = _through(chain.left[:, :-1], chain.weights)
+    left_moves, right_moves = direction, direction
+    if pair_direction is not None:
+        # What moving transitions add to each message, before it is normalised.
+        flow = chain.weights * pair_direction
+        left_moves, right_moves = direction.clone(), direction.clone()
+        left_flow = torch.einsum("bnj,bnjk->bnk", chain.left[:, :-1], flow)
+        right_flow = torch.einsum("bnk,bnjk->bnj", chain.right[:, 1:], flow)
+        left_moves[:, 1:] += torch.where(incoming[:, 1:] > 0, left_flow / incoming[:, 1:], 0)
+        right_moves[:, :-1] += torch.where(chain.onward[:, :-1] > 0, right_flow / chain.onward[:, :-1], 0)
+    layout = length_order(lengths, direction.shape[1])
+    left = _tangents(chain.left, incoming, left_moves, chain.weights, layout, is_forward=True)
+    right = _tangents(chain.right, chain.onward, right_moves, chain.weights, layout, is_forward=False)
+    return left - _mean(left, marginals), right - _mean(right, marginals)
+
+
+def _mean(values: Tensor, marginals: Tensor) -> Tensor:
+    return torch.linalg.vecdot(marginals, values)[..., None]
 
 
 def gradient(
@@ -176,60 +255,50 @@ def gradient(
     ∇ log Z are the marginals themselves; ∇⟨G, marginals⟩ is the derivative of all marginals when the scores move along G
     (the Hessian of log Z is symmetric), computed by `_tangents`.
     """
-    unary_dtype, transition_dtype = unary.dtype, transition.dtype
-    is_global = transition.dim() == 2
-    unary, transition = blank_padding(unary.double(), transition.double(), lengths)
-    mask = unit_mask(lengths, unary.shape[1])
-    marginals = _share(forward + unary + backward) * mask[..., None]
-    left, _ = _scaled_exp(forward + unary, -1)
-    right, _ = _scaled_exp(unary + backward, -1)
-    weights, _ = _scaled_exp(transition.flatten(-2), -1)
-    weights = weights.view(transition.shape)
-
-    grad_unary = torch.zeros_like(unary)
-    if grad_log_partition is not None:
-        grad_unary += grad_log_partition.double()[:, None, None] * marginals
-
-    # pair(j, k) = left(j) E(j, k) right(k) / normaliser
-    onward = right[:, 1:] @ weights.T if is_global else (weights @ right[:, 1:, :, None]).squeeze(-1)
-    normaliser = (left[:, :-1] * onward).sum(-1)
-    share = torch.where(mask[:, 1:] & (normaliser > 0), 1 / torch.where(normaliser > 0, normaliser, 1), 0)
-    before, after = left[:, :-1] * share[..., None], right[:, 1:]
+    chain = _chain(unary, transition, lengths, forward, backward)
+    normalised = chain.left * chain.share
+    marginals = normalised * chain.onward
+    before, after = normalised[:, :-1] * (chain.share[:, 1:] > 0), chain.right[:, 1:]
+    grad_unary: Tensor | None = None
     # The factor of each pair: constant(b) + movement of its left label + of its right label (+ of the pair itself).
     factors: list[tuple[Tensor, Tensor]] = []
-    if grad_log_partition is not None:
-        factors.append((before * grad_log_partition.double()[:, None, None], after))
     pair_factor: Tensor | None = None
+    if grad_log_partition is not None:
+        weight = grad_log_partition.double()[:, None, None]
+        grad_unary = weight * marginals
+        factors.append((before * weight, after))
     if grad_marginals is not None or grad_pairs is not None:
-        direction = torch.zeros_like(unary) if grad_marginals is None else grad_marginals.double()
-        direction = direction.masked_fill(~mask[..., None], 0)
-        stacked = _stack_transitions(weights, lengths)
-        inflow = None
+        is_unit = unit_mask(lengths, unary.shape[1])[..., None]
+        direction = torch.zeros_like(marginals)
+        if grad_marginals is not None:
+            direction = grad_marginals.double().masked_fill(~is_unit, 0)
         if grad_pairs is not None:
-            moves = grad_pairs.double().masked_fill(~mask[:, 1:, None, None], 0)
-            pair_factor = moves
-            forward_flow = torch.einsum("bnj,bnjk->bnk", left[:, :-1], weights * moves)
-            backward_flow = torch.einsum("bnk,bnjk->bnj", right[:, 1:], weights * moves)
-            inflow = torch.stack([forward_flow, _mirror(backward_flow, lengths - 1)]).permute(2, 0, 1, 3)
-        left_moves, right_moves = _tangents(left, right, stacked, marginals, lengths, direction, inflow)
+            pair_factor = grad_pairs.double().masked_fill(~is_unit[:, 1:, None], 0)
+        left_moves, right_moves = _both_tangents(chain, marginals, lengths, direction, pair_factor)
         # left_moves holds Ḟ + G and right_moves G + Ṁ: together G is in twice.
         whole = left_moves + right_moves - direction
-        grad_unary += marginals * (whole - (marginals * whole).sum(-1, keepdim=True))
+        moved = marginals * (whole - _mean(whole, marginals))
+        grad_unary = moved if grad_unary is None else grad_unary + moved
         factors.append((before * left_moves[:, :-1], after))
         factors.append((before, after * right_moves[:, 1:]))
+    assert grad_unary is not None
+    grad_transition = _transition_gradient(before, after, chain.weights, factors, pair_factor)
+    if transition.dim() == 2 and grad_transition.dim() == 4:
+        grad_transition = grad_transition.sum((0, 1))
+    return grad_unary.to(unary.dtype), grad_transition.to(transition.dtype)
 
-    if is_global and pair_factor is None:
-        lefts = torch.cat([factor[0] for factor in factors], 1).flatten(0, 1)
-        rights = torch.cat([factor[1] for factor in factors], 1).flatten(0, 1)
-        grad_transition = weights * (lefts.T @ rights)
-    else:
-        total = torch.zeros_like(share)[..., None, None].expand(*share.shape, *weights.shape[-2:]).clone()
-        for factor in factors:
-            total += factor[0][..., :, None] * factor[1][..., None, :]
-        grad_transition = total * weights
-        if pair_factor is not None:
-            pairs = before[..., :, None] * weights * after[..., None, :]
-            grad_transition += pairs * (pair_factor - (pairs * pair_factor).sum((-1, -2), keepdim=True))
-        if is_global:
-            grad_transition = grad_transition.sum((0, 1))
-    return grad_unary.to(unary_dtype), grad_transition.to(transition_dtype)
+
+def _transition_gradient(
+    before: Tensor, after: Tensor, weights: Tensor, factors: list[tuple[Tensor, Tensor]], pair_factor: Tensor | None
+) -> Tensor:
+    """Σ of left(j) E(j, k) right(k) over ``factors``, and the pairs' own movement: (K, K) if summing is free, else local."""
+    if weights.dim() == 2 and pair_factor is None:
+        lefts, rights = (torch.cat(sides, 1).flatten(0, 1) for sides in zip(*factors, strict=True))
+        return weights * _matmul(lefts.T, rights)
+    # Local scores, or a movement per pair.
+    total = sum((left[..., :, None] * right[..., None, :] for left, right in factors), torch.zeros_like(weights))
+    total = total * weights
+    if pair_factor is not None:
+        pairs = before[..., :, None] * weights * after[..., None, :]
+        total = total + pairs * (pair_factor - (pairs * pair_factor).sum((-1, -2), keepdim=True))
+    return total

@@ -12,10 +12,11 @@ from diffusion_mf.ops.length_order import arrays, batch_major, by_length, length
 def viterbi(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Best labels (B, N), 0 past each length, and their scores (B,).
 
-    bestᵢ(k) = maxⱼ (bestᵢ₋₁(j) + transitionᵢ₋₁(j, k)) + unaryᵢ(k). The way back repeats the sum for one k per sentence,
-    which costs less than keeping where every maximum came from.
+    bestᵢ(k) = maxⱼ (bestᵢ₋₁(j) + transitionᵢ₋₁(j, k)) + unaryᵢ(k), in float64: float32 sums of long sentences lose what
+    tells labels apart. The way back repeats the sum for one k per sentence, which costs less than keeping where every
+    maximum came from.
     """
-    dtype = accumulation_dtype(unary.dtype)
+    dtype = torch.float64
     layout = length_order(lengths, unary.shape[1])
     best = time_major(unary, layout).to(dtype)
     moves = by_length(transition, layout).to(dtype)
@@ -45,4 +46,4 @@ def viterbi(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor,
         chosen = labels_[position + 1, :count]
         step = into[chosen] if is_global else into[sentences[:count], position, chosen]
         labels_[position, :count] = (best_[position, :count] + step).argmax(-1)
-    return batch_major(labels[..., None], layout)[..., 0], scores
+    return batch_major(labels[..., None], layout)[..., 0], scores.to(accumulation_dtype(unary.dtype))
