@@ -1,0 +1,28 @@
+"""Distributions over label sequences: the rows of the paper's grid, behind one contract.
+
+A structure is added here: subclass `LabelDistribution` (or `Factorised`) and enter it in `STRUCTURES`, which is where
+systems look a name up. `docs/structures.md` shows an example.
+"""
+
+from diffusion_mf.structures.distribution import InferenceSettings, LabelDistribution, Potentials
+from diffusion_mf.structures.factorised import Factorised
+from diffusion_mf.structures.linear_chain import LinearChain
+from diffusion_mf.structures.mean_field import MeanField
+from diffusion_mf.structures.unigram import Unigram
+
+STRUCTURES: dict[str, type[LabelDistribution]] = {
+    "unigram": Unigram,
+    "mean-field": MeanField,
+    "linear-chain": LinearChain,
+}
+
+__all__ = [
+    "STRUCTURES",
+    "Factorised",
+    "InferenceSettings",
+    "LabelDistribution",
+    "LinearChain",
+    "MeanField",
+    "Potentials",
+    "Unigram",
+]

@@ -1,0 +1,142 @@
+"""The Mean-Field approximation of a linear chain: the second row of the paper's grid."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from diffusion_mf.ops.backends import Backend
+from diffusion_mf.ops.chain_scores import blank_padding, fold_scores
+from diffusion_mf.ops.mean_field import ILLEGAL_TRANSITION, mean_field
+from diffusion_mf.structures.distribution import InferenceSettings, Potentials, remember
+from diffusion_mf.structures.factorised import Factorised, safe_log_softmax
+from diffusion_mf.structures.validation import check_lengths, check_positions, check_scores, check_shapes
+
+
+class MeanField(Factorised):
+    """q(y) = Πᵢ qᵢ(yᵢ), by a fixed number of parallel updates towards the chain of the same scores.
+
+    q⁰ᵢ = softmax(unaryᵢ),  qᵢ ← softmax(unaryᵢ + Σⱼ qᵢ₋₁(j) Tᵢ₋₁(j, ·) + Σₖ Tᵢ(·, k) qᵢ₊₁(k)).
+
+    Paper: “Structured Denoising”. Transitions are (K, K), or (B, N − 1, K, K) where each place has its own. A transition of
+    −∞ weighs on beliefs as a large finite penalty (`ops.mean_field`). ``check`` waits for a GPU; without it a position that
+    allows no label has marginals 0.
+    """
+
+    uses_transitions = True
+
+    def __init__(
+        self,
+        unary_scores: Float[Tensor, "B N K"],
+        transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B N-1 K K"],
+        lengths: Int[Tensor, "B"],
+        num_iterations: int = 5,
+        *,
+        start_scores: Float[Tensor, "K"] | None = None,
+        end_scores: Float[Tensor, "K"] | None = None,
+        allowed: Bool[Tensor, "B N K"] | None = None,
+        backend: Backend = "auto",
+        check: bool = True,
+    ) -> None:
+        check_shapes(
+            unary_scores,
+            lengths,
+            transition_scores=transition_scores,
+            start_scores=start_scores,
+            end_scores=end_scores,
+            allowed=allowed,
+        )
+        if num_iterations < 0:
+            raise ValueError(f"num_iterations must not be negative, found {num_iterations}")
+        super().__init__(unary_scores, lengths, check=check)
+        self.num_iterations = num_iterations
+        self.backend: Backend = backend
+        self.transition_scores = transition_scores
+        self.unary_scores = fold_scores(
+            unary_scores,
+            lengths,
+            start_scores=None if start_scores is None else start_scores.to(self.dtype),
+            end_scores=None if end_scores is None else end_scores.to(self.dtype),
+            allowed=allowed,
+        )
+        if check:
+            check_lengths(lengths, self.num_units)
+            check_scores(self.unary_scores, self._is_unit, transition_scores=transition_scores)
+            check_positions(self.unary_scores, self._is_unit)
+
+    @classmethod
+    def from_potentials(
+        cls,
+        potentials: Potentials,
+        lengths: Int[Tensor, "B"],
+        *,
+        allowed: Bool[Tensor, "B N K"] | None = None,
+        settings: InferenceSettings | None = None,
+    ) -> MeanField:
+        """From unary, transition and perhaps start and end scores."""
+        if potentials.transition_scores is None:
+            raise ValueError("Mean-Field needs transition scores")
+        settings = settings or InferenceSettings()
+        return cls(
+            potentials.unary_scores,
+            potentials.transition_scores,
+            lengths,
+            settings.num_iterations,
+            start_scores=potentials.start_scores,
+            end_scores=potentials.end_scores,
+            allowed=allowed,
+            backend=settings.backend,
+            check=settings.check,
+        )
+
+    @remember
+    def marginals(self) -> Float[Tensor, "B N K"]:
+        """qᵢ after the last update, by one fused operation."""
+        return self._beliefs(self.num_iterations)
+
+    @remember
+    def log_marginals(self) -> Float[Tensor, "B N K"]:
+        """log qᵢ after the last update; −∞ for labels not allowed, 0 past each length.
+
+        The last update is made in log space, so that no probability underflows and every label keeps its gradient.
+        """
+        scores = self._blank()[0]
+        if self.num_iterations > 0:
+            scores = scores + self._neighbour_scores(self._beliefs(self.num_iterations - 1))
+        return safe_log_softmax(scores, self._is_unit)
+
+    def evidence_lower_bound(self) -> Float[Tensor, "B"]:
+        """E_q[score(y)] + H(q) ≤ log Z of the chain, differentiable.
+
+        0·(−∞) = 0; where q gives an impossible pair of labels any probability, the bound is −∞ and has no gradient.
+        """
+        unary, transition = self._blank()
+        beliefs = torch.where(self._is_unit[..., None], self.log_marginals().exp(), 0)
+        expected = (beliefs * torch.where(unary == -torch.inf, 0, unary)).flatten(1).sum(1)
+        left, right = beliefs[:, :-1], beliefs[:, 1:]
+        is_impossible = transition == -torch.inf
+        expected = expected + (_to_right(left, transition.masked_fill(is_impossible, 0)) * right).flatten(1).sum(1)
+        stray = (_to_right(left, is_impossible.to(self.dtype)) * right).detach().flatten(1).sum(1)
+        return torch.where(stray > 0, -torch.inf, expected + self.entropy())
+
+    def _beliefs(self, num_iterations: int) -> Tensor:
+        return mean_field(self.unary_scores, self.transition_scores, self.lengths, num_iterations, backend=self.backend)
+
+    def _blank(self) -> tuple[Tensor, Tensor]:
+        return blank_padding(self.unary_scores.to(self.dtype), self.transition_scores.to(self.dtype), self.lengths)
+
+    def _neighbour_scores(self, beliefs: Tensor) -> Tensor:
+        transition = self._blank()[1]
+        transition = torch.where(transition == -torch.inf, ILLEGAL_TRANSITION, transition)
+        from_left = _to_right(beliefs[:, :-1], transition)
+        from_right = _to_right(beliefs[:, 1:], transition.transpose(-1, -2))
+        nothing = torch.zeros_like(beliefs[:, :1])
+        return torch.cat([nothing, from_left], 1) + torch.cat([from_right, nothing], 1)
+
+
+def _to_right(values: Tensor, transition: Tensor) -> Tensor:
+    """Σⱼ valuesᵢ(j) Tᵢ(j, ·), (B, N − 1, K)."""
+    if transition.dim() == 2:
+        return values @ transition
+    return (values[..., None, :] @ transition).squeeze(-2)
