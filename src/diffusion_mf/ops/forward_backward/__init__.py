@@ -121,6 +121,7 @@ def log_partition(
     backend: Backend = "auto",
 ) -> Float[Tensor, "B"]:
     """log Z; start and end scores and clamps come folded in (`ops.chain_scores`). Its gradient are the marginals."""
+    lengths = lengths.contiguous()
     chosen, found = _messages(unary_scores, transition_scores, lengths, backend)
     if found is None:
         result = reference.forward_backward(unary_scores, transition_scores, lengths)[0]
@@ -136,6 +137,7 @@ def forward_backward(
     backend: Backend = "auto",
 ) -> ForwardBackward:
     """Log-partition and marginals, both differentiable by one backward pass, and messages."""
+    lengths = lengths.contiguous()
     chosen, found = _messages(unary_scores, transition_scores, lengths, backend)
     if found is None:
         dtype = accumulation_dtype(unary_scores.dtype)
@@ -153,6 +155,7 @@ def pair_marginals(
     backend: Backend = "auto",
 ) -> Float[Tensor, "B M K K"]:
     """P(yᵢ = j, yᵢ₊₁ = k) for neighbours, differentiable; zero past each length. O(B N K²) memory."""
+    lengths = lengths.contiguous()
     chosen, found = _messages(unary_scores, transition_scores, lengths, backend)
     if found is None:
         result = reference.pair_marginals(unary_scores, transition_scores, lengths)

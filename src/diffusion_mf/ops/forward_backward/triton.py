@@ -20,9 +20,10 @@ from diffusion_mf.ops.triton_launch import padded_labels, triton_type
 # By padded number of labels: warps per program of the recursions, and of the gradient kernel with its positions per
 # program (for local transitions, which it takes one by one, and for global ones).
 _MESSAGE_WARPS = {16: 1, 32: 1, 64: 4, 128: 8, 256: 16}
+_MESSAGE_REGISTERS = {16: None, 32: None, 64: None, 128: 128, 256: None}  # 128: both directions share a multiprocessor
 _GRADIENT_WARPS = {16: 4, 32: 4, 64: 8, 128: 8, 256: 16}
 _LOCAL_ROWS = {16: 8, 32: 8, 64: 8, 128: 8, 256: 8}
-_GLOBAL_ROWS = {16: 64, 32: 64, 64: 64, 128: 64, 256: 32}
+_GLOBAL_ROWS = {16: 64, 32: 64, 64: 64, 128: 64, 256: 16}
 
 
 def _both_ways(transition: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,7 +41,8 @@ def messages(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor
     block = padded_labels(K)
     messages_kernel[(B, 2)](
         unary.contiguous(), *_both_ways(transition), lengths, forward, backward, log_partition, N, K,
-        IS_LOCAL=transition.dim() == 4, BLOCK=block, DTYPE=triton_type(dtype), num_warps=_MESSAGE_WARPS[block],
+        IS_LOCAL=transition.dim() == 4, BLOCK=block, DTYPE=triton_type(dtype),
+        num_warps=_MESSAGE_WARPS[block], maxnreg=_MESSAGE_REGISTERS[block],
     )  # fmt: skip
     return log_partition, forward, backward
 

@@ -11,6 +11,10 @@ import triton.language as tl
 from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY, finite_or_zero
 
 
+# The smallest product of probabilities that is safely above the smallest float32, e^-87.
+LOWEST_PRODUCT = tl.constexpr(-80.0)
+
+
 @triton.jit
 def load_row(pointer, mask, DTYPE: tl.constexpr):
     """A row of scores, −∞ outside the mask."""
@@ -22,6 +26,14 @@ def normalised(state):
     """A state less its largest score, and that score."""
     top = finite_or_zero(tl.max(state, 0))
     return state - top, top
+
+
+@triton.jit
+def _log_message(state, tile, AXIS: tl.constexpr):
+    """log Σ exp(state + tile) over the label a message comes from, whatever the scores."""
+    scores = tl.expand_dims(state, 1 - AXIS) + tile
+    tops = finite_or_zero(tl.max(scores, AXIS))
+    return tl.log(tl.sum(tl.exp(scores - tl.expand_dims(tops, AXIS)), AXIS)) + tops
 
 
 @triton.jit
@@ -50,8 +62,14 @@ def _messages_one_way(
     output_pointer += sentence * num_units * num_labels + labels
     unary_pointer += sentence * num_units * num_labels + labels
     tile_pointer += labels[:, None] * num_labels + labels[None, :]
-    if not IS_LOCAL:
+    # A larger tile does not fit the registers: it is read again at every step.
+    IS_KEPT: tl.constexpr = not IS_LOCAL and BLOCK <= 128
+    if IS_KEPT:
         tile = load_row(tile_pointer, is_pair, DTYPE)
+        column_tops = finite_or_zero(tl.max(tile, 0))
+        tile -= column_tops[None, :]
+        tile_floor = tl.min(tl.min(tl.where(tile == NEGATIVE_INFINITY, 0.0, tile), 1), 0)
+        tile = tl.exp(tile)
 
     here = length - 1 if IS_BACKWARD else 0
     unary = load_row(unary_pointer + here * num_labels, is_label, DTYPE)
@@ -65,12 +83,19 @@ def _messages_one_way(
         # Asked for now, needed at the end of this step: the load hides behind the arithmetic.
         following = here - 1 if IS_BACKWARD else here + 1
         unary = load_row(unary_pointer + following * num_labels, is_label, DTYPE)
-        if IS_LOCAL:
-            place = following if IS_BACKWARD else here
+        if not IS_KEPT:
+            place = 0
+            if IS_LOCAL:
+                place = following if IS_BACKWARD else here
             tile = load_row(tile_pointer + place * num_labels * num_labels, is_pair, DTYPE)
-        scores = tl.expand_dims(state, 1 - AXIS) + tile
-        tops = finite_or_zero(tl.max(scores, AXIS))
-        message = tl.log(tl.sum(tl.exp(scores - tl.expand_dims(tops, AXIS)), AXIS)) + tops
+            message = _log_message(state, tile, AXIS)
+        else:
+            floor = tl.min(tl.where(state == NEGATIVE_INFINITY, 0.0, state), 0)
+            if floor + tile_floor > LOWEST_PRODUCT:
+                # No product of two probabilities underflows: multiply them, an exponential per label instead of per pair.
+                message = tl.log(tl.sum(tl.exp(state)[:, None] * tile, 0)) + column_tops
+            else:
+                message = _log_message(state, load_row(tile_pointer, is_pair, DTYPE), 0)
     last = 0 if IS_BACKWARD else length - 1
     tl.store(output_pointer + last * num_labels, message, mask=is_label)
     if not IS_BACKWARD:

@@ -58,7 +58,9 @@ def _tangents_one_way(
         pair_direction_pointer += labels[:, None] + labels[None, :] * num_labels
     else:
         pair_direction_pointer += square
-    if not IS_LOCAL:
+    # A larger tile does not fit the registers: it is read again at every step.
+    IS_KEPT: tl.constexpr = not IS_LOCAL and BLOCK <= 128
+    if IS_KEPT:
         tile = load_row(tile_pointer, is_pair, DTYPE)
 
     inflow = tl.zeros([BLOCK], DTYPE)
@@ -76,8 +78,9 @@ def _tangents_one_way(
         if done + 1 < length:
             following = here - 1 if IS_BACKWARD else here + 1
             place = following if IS_BACKWARD else here
-            if IS_LOCAL:
-                tile = load_row(tile_pointer + place * num_labels * num_labels, is_pair, DTYPE)
+            if not IS_KEPT:
+                tile_place = place if IS_LOCAL else 0
+                tile = load_row(tile_pointer + tile_place * num_labels * num_labels, is_pair, DTYPE)
             state, _ = normalised(state)
             arrived = finite_or_zero(tl.load(messages_pointer + following * num_labels, mask=is_label, other=0.0))
             # P(label before | label here, all before): at most 1, and 0 where either label is impossible.

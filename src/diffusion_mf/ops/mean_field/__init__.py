@@ -63,6 +63,7 @@ def mean_field(
 ) -> Float[Tensor, "B N K"]:
     """Beliefs after ``num_iterations`` updates; zero past each length, and where a position allows no label."""
     chosen = choose_backend(backend, unary_scores)
+    lengths = lengths.contiguous()
     if chosen == "triton" and transition_scores.dim() == 2:
         from diffusion_mf.ops.mean_field.triton import MAX_GLOBAL_LABELS
 
@@ -70,6 +71,7 @@ def mean_field(
         if unary_scores.shape[-1] > MAX_GLOBAL_LABELS:
             chosen = "cpu"
     if chosen != "triton":
+        transition_scores = transition_scores.to(accumulation_dtype(unary_scores.dtype))  # bfloat16 has no -1e4
         transition_scores = torch.where(transition_scores == -torch.inf, ILLEGAL_TRANSITION, transition_scores)
     if chosen == "reference":
         beliefs = reference.mean_field(unary_scores, transition_scores, lengths, num_iterations)

@@ -35,7 +35,7 @@ def _load_tile(
     scores = load_transitions(
         transition_pointer + labels[:, None] * num_labels + labels[None, :], is_pair, FLOOR, DTYPE
     )
-    scale = 1.0
+    scale = tl.full([], 1.0, DTYPE)
     if USE_HALVES:
         scale = tl.maximum(tl.max(tl.max(tl.abs(scores), 1), 0) / 32768.0, 1.0)
     high, low = split(scores / scale, USE_HALVES)
@@ -98,14 +98,17 @@ def _run_iterations(
             # At the first iteration nothing has been said yet: all rows are masked, and both products are 0.
             has_left = ((positions >= 1) & (positions < length) & (iteration > 0))[:, None]
             has_right = ((positions + 1 < length) & (iteration > 0))[:, None]
-            left_high, left_low = _collect(high_pointer + old - BLOCK, low_pointer + old - BLOCK, cells, has_left, USE_HALVES)
-            right_high, right_low = _collect(high_pointer + old + BLOCK, low_pointer + old + BLOCK, cells, has_right, USE_HALVES)
-            scores = tl.zeros([ROWS, BLOCK], DTYPE)
-            scores = product(left_high, left_low, high, low, scores, USE_HALVES, DTYPE)
-            scores = product(right_high, right_low, tl.trans(high), tl.trans(low), scores, USE_HALVES, DTYPE)
+            left_high, left_low = _collect(
+                high_pointer + old - BLOCK, low_pointer + old - BLOCK, cells, has_left, USE_HALVES
+            )
+            right_high, right_low = _collect(
+                high_pointer + old + BLOCK, low_pointer + old + BLOCK, cells, has_right, USE_HALVES
+            )
+            scores = product(left_high, left_low, high, low, scale, USE_HALVES, DTYPE)
+            scores += product(right_high, right_low, tl.trans(high), tl.trans(low), scale, USE_HALVES, DTYPE)
             places = positions[:, None] * num_labels + labels[None, :]
             unary = tl.load(unary_pointer + places, mask=is_unit & is_label, other=NEGATIVE_INFINITY).to(DTYPE)
-            beliefs = softmax_rows(unary + scores * scale)
+            beliefs = softmax_rows(unary + scores)
             _publish(high_pointer + new, low_pointer + new, beliefs, cells, is_unit, USE_HALVES)
             rows = positions[:, None] * row_stride + labels[None, :]
             if KEEP_ALL:
@@ -215,18 +218,21 @@ def gradient_kernel(
             has_right = (positions + 1 < length) & (done > 0)
             before = old * exchange_stride - BLOCK
             after = old * exchange_stride + BLOCK
-            left_high, left_low = _collect(high_pointer + before, low_pointer + before, cells, has_left[:, None], USE_HALVES)
-            right_high, right_low = _collect(high_pointer + after, low_pointer + after, cells, has_right[:, None], USE_HALVES)
+            left_high, left_low = _collect(
+                high_pointer + before, low_pointer + before, cells, has_left[:, None], USE_HALVES
+            )
+            right_high, right_low = _collect(
+                high_pointer + after, low_pointer + after, cells, has_right[:, None], USE_HALVES
+            )
             scales = scales_pointer + old * scales_stride + positions
             left_scale = tl.load(scales - 1, mask=has_left, other=0.0)
             right_scale = tl.load(scales + 1, mask=has_right, other=0.0)
-            zeros = tl.zeros([ROWS, BLOCK], DTYPE)
-            grad = left_scale[:, None] * product(left_high, left_low, high, low, zeros, USE_HALVES, DTYPE)
-            grad += right_scale[:, None] * product(
-                right_high, right_low, tl.trans(high), tl.trans(low), zeros, USE_HALVES, DTYPE
+            grad = product(left_high, left_low, high, low, (left_scale * scale)[:, None], USE_HALVES, DTYPE)
+            grad += product(
+                right_high, right_low, tl.trans(high), tl.trans(low), (right_scale * scale)[:, None], USE_HALVES, DTYPE
             )
             is_first = is_unit & is_label & (done == 0)
-            grad = grad * scale + tl.load(grad_beliefs_pointer + places, mask=is_first, other=0.0).to(DTYPE)
+            grad += tl.load(grad_beliefs_pointer + places, mask=is_first, other=0.0).to(DTYPE)
 
             # Transitions: beliefs here × gradient to the right, gradient to the left × beliefs here. Sizes of the
             # gradients ride on the beliefs, relative to the largest in the tile.
@@ -234,10 +240,8 @@ def gradient_kernel(
             relative = 1.0 / tl.where(top == 0.0, 1.0, top)
             one_high, one_low = split(beliefs * (right_scale * relative)[:, None], USE_HALVES)
             other_high, other_low = split(beliefs * (left_scale * relative)[:, None], USE_HALVES)
-            part = tl.zeros([BLOCK, BLOCK], DTYPE)
-            part = product(tl.trans(one_high), tl.trans(one_low), right_high, right_low, part, USE_HALVES, DTYPE)
-            part = product(tl.trans(left_high), tl.trans(left_low), other_high, other_low, part, USE_HALVES, DTYPE)
-            sums += part * top
+            sums += product(tl.trans(one_high), tl.trans(one_low), right_high, right_low, top, USE_HALVES, DTYPE)
+            sums += product(tl.trans(left_high), tl.trans(left_low), other_high, other_low, top, USE_HALVES, DTYPE)
 
             grad_scores = softmax_gradient(beliefs, grad)
             own = row_scales(grad_scores)

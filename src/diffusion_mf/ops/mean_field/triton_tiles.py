@@ -46,15 +46,19 @@ def split(values, USE_HALVES: tl.constexpr):
 
 
 @triton.jit
-def product(left_high, left_low, right_high, right_low, total, USE_HALVES: tl.constexpr, DTYPE: tl.constexpr):
-    """total + left · right, for matrices split by `split`."""
+def product(left_high, left_low, right_high, right_low, scale, USE_HALVES: tl.constexpr, DTYPE: tl.constexpr):
+    """scale · (left · right), for matrices split by `split`; the scale is a number or a column.
+
+    Parts are scaled before they are added: a chain of accumulating products, which the compiler would make of a plain sum,
+    is laid out so that of eight warps four repeat the other four's work.
+    """
     if USE_HALVES:
-        total = tl.dot(left_low, right_high, acc=total)
-        total = tl.dot(left_high, right_low, acc=total)
-        total = tl.dot(left_high, right_high, acc=total)
+        result = tl.dot(left_low, right_high) * scale
+        result += tl.dot(left_high, right_low) * scale
+        result += tl.dot(left_high, right_high) * scale
     else:
-        total = tl.dot(left_high, right_high, acc=total, input_precision="ieee", out_dtype=DTYPE)
-    return total
+        result = tl.dot(left_high, right_high, input_precision="ieee", out_dtype=DTYPE) * scale
+    return result
 
 
 @triton.jit

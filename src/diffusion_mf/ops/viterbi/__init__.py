@@ -36,6 +36,7 @@ def viterbi(
 ) -> BestSequence:
     """Best labels and scores; start and end scores and clamps come folded in (`ops.chain_scores.fold_scores`)."""
     chosen = choose_backend(backend, unary_scores)
+    lengths = lengths.contiguous()
     if chosen == "reference":
         labels, scores = reference.viterbi(unary_scores, transition_scores, lengths)
         return BestSequence(labels, scores.to(accumulation_dtype(unary_scores.dtype)))
