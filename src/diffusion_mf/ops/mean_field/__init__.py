@@ -44,12 +44,13 @@ class _MeanField(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_beliefs: Tensor) -> tuple:
         num_iterations, backend = ctx.settings
+        unary, transition, lengths = ctx.saved_tensors
         if backend == "cpu":
-            grads = cpu.gradient(*ctx.saved_tensors, num_iterations, grad_beliefs)
+            grads = cpu.gradient(unary, transition, lengths, num_iterations, grad_beliefs)
         else:
             from diffusion_mf.ops.mean_field import triton
 
-            grads = triton.gradient(*ctx.saved_tensors, num_iterations, ILLEGAL_TRANSITION, grad_beliefs)
+            grads = triton.gradient(unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION, grad_beliefs)
         return (*grads, None, None, None)
 
 
