@@ -7,7 +7,6 @@ that ``dmf --help`` does not wait for PyTorch.
 
 from __future__ import annotations
 
-import os
 import sys
 
 import typer
@@ -57,10 +56,6 @@ def main() -> None:
             raise
         print(f"dmf: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
-    except BrokenPipeError:
-        # The reader (head, say) has what it wanted; keep the interpreter from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     except KeyboardInterrupt:
         print("dmf: interrupted", file=sys.stderr)
         sys.exit(130)
