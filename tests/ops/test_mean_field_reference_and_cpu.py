@@ -121,7 +121,6 @@ def test_float32_of_the_cpu_path(is_local):
 @pytest.mark.parametrize("is_local", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_inputs_give_float32_results_of_the_rounded_scores(backend, is_local, dtype):
-    """With −∞ among them: what stands in for an illegal transition is not rounded with the scores."""
     problem = random_problem(1, 3, 6, 5, is_local=is_local, holes=0.2).to(dtype).with_gradients()
     single = problem.map(lambda tensor: tensor.detach().float().requires_grad_())
     found, expected = beliefs_of(problem, 5, backend), beliefs_of(single, 5, backend)
@@ -133,6 +132,18 @@ def test_half_precision_inputs_give_float32_results_of_the_rounded_scores(backen
     expected_gradients = gradients(expected, expected, single, weights)
     scale = max(float(tensor.abs().max()) for tensor in expected_gradients.values())
     assert_close(found_gradients, expected_gradients, tolerance=torch.finfo(dtype).eps, scale=0.1 * scale)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_penalty_is_not_rounded_with_the_scores(backend):
+    """bfloat16 has no 10,000, only 9,984; a belief of e⁻⁷ in an illegal label makes that felt."""
+    unary = torch.tensor([[[0.0, -7.0], [0.0, 0.0]]])
+    transition = torch.tensor([[0.0, 0.0], [-torch.inf, 0.0]])
+    lengths = torch.tensor([2])
+    expected = torch.sigmoid(ILLEGAL_TRANSITION * torch.softmax(unary[0, 0], -1)[1])
+    for dtype in (torch.float32, torch.bfloat16):
+        beliefs = mean_field(unary.to(dtype), transition.to(dtype), lengths, 1, backend=backend)
+        torch.testing.assert_close(beliefs[0, 1, 0], expected, rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

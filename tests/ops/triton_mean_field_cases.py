@@ -1,0 +1,159 @@
+"""Cases for Mean-Field's Triton kernels; run in Triton's interpreter and on a GPU by the test modules beside this file."""
+
+from __future__ import annotations
+
+import chain_problems
+import invariances
+import pytest
+import torch
+from chain_problems import gradients, random_problem, random_weights
+from triton_checks import check_mean_field, extreme_problem
+
+from diffusion_mf.ops.mean_field import ILLEGAL_TRANSITION, mean_field
+
+RAGGED = [4, 1, 3]
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize(
+    ("num_labels", "dtype"),
+    [(1, torch.float32), (2, torch.float32), (3, torch.float64), (5, torch.float32), (17, torch.float32)],
+)
+def test_mean_field_equals_reference(device, num_labels, dtype, is_local):
+    problem = random_problem(num_labels, 3, 4, num_labels, is_local=is_local, lengths=RAGGED)
+    check_mean_field(problem, device, dtype)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_mean_field_with_33_labels(device, is_local):
+    check_mean_field(random_problem(1, 2, 4, 33, is_local=is_local, lengths=[4, 2]), device, torch.float32)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("num_iterations", [0, 1, 2, 6])
+def test_mean_field_iterations(device, is_local, num_iterations):
+    """An even and an odd number of updates, and none: they pass through two buffers."""
+    problem = random_problem(2, 2, 4, 3, is_local=is_local, lengths=[4, 3])
+    check_mean_field(problem, device, torch.float64, num_iterations=num_iterations)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mean_field_with_folded_scores(device, is_local, dtype):
+    problem = random_problem(
+        3, 3, 4, 5, is_local=is_local, lengths=RAGGED, holes=0.1, has_start=True, has_end=True, clamps=0.3
+    )
+    # A penalty of 1e4 on float32 scores leaves them a thousandth.
+    loose = {} if dtype == torch.float64 else {"tolerance": 5e-3, "gradient_tolerance": 5e-3}
+    check_mean_field(problem, device, dtype, **loose)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_mean_field_with_rows_and_columns_of_minus_infinity(device, is_local):
+    problem = random_problem(4, 3, 4, 3, is_local=is_local, lengths=RAGGED, lines=True)
+    check_mean_field(problem, device, torch.float64)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_mean_field_with_extreme_scores(device, dtype, is_local):
+    loose = {} if dtype == torch.float64 else {"tolerance": 1e-2, "gradient_tolerance": 2e-2}
+    check_mean_field(extreme_problem(2, 3, is_local=is_local), device, dtype, num_iterations=2, **loose)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("lengths", [[18, 16], [34, 17]])
+def test_mean_field_with_more_positions_than_a_tile(device, is_local, lengths):
+    """Neighbours stand in another tile; sentences end at its border and just past it."""
+    problem = random_problem(3, 2, lengths[0], 3, is_local=is_local, lengths=lengths)
+    check_mean_field(problem, device, torch.float32)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_mean_field_with_bfloat16_scores(device, is_local):
+    check_mean_field(random_problem(5, 2, 4, 3, is_local=is_local, lengths=[4, 2]), device, torch.bfloat16)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_mean_field_of_one_unit(device, is_local):
+    check_mean_field(random_problem(5, 2, 1, 3, is_local=is_local), device, torch.float32)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_mean_field_with_a_position_without_labels(device, is_local):
+    problem = random_problem(2, 2, 3, 3, is_local=is_local, lengths=[3, 2])
+    problem.unary[0, 1] = -torch.inf
+    check_mean_field(problem, device, torch.float64)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+@pytest.mark.parametrize("is_local", [False, True])
+def test_mean_field_gradients_of_any_size(device, is_local, scale):
+    """Gradients far outside half precision's range keep their digits."""
+    problem = random_problem(2, 2, 4, 5, is_local=is_local, lengths=[4, 3]).to(torch.float32).to(device)
+    problem = problem.with_gradients()
+    found, expected = ({"beliefs": mean_field(*problem.folded, 3, backend=b)} for b in ("triton", "reference"))
+    weights = {name: scale * tensor for name, tensor in random_weights(expected).items()}
+    own, other = (gradients(results, results, problem, weights) for results in (found, expected))
+    own, other = ({name: tensor / scale for name, tensor in part.items()} for part in (own, other))
+    chain_problems.assert_close(own, other, tolerance=5e-5)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_mean_field_penalty_of_an_illegal_transition(device, is_local, dtype):
+    """The penalty is not rounded with the scores, and has no gradient."""
+    unary = torch.tensor([[[0.0, -7.0], [0.0, 0.0]]], device=device, dtype=dtype)
+    transition = torch.tensor([[0.0, 0.0], [-torch.inf, 0.0]], device=device, dtype=dtype)
+    transition = (transition[None, None] if is_local else transition).clone().requires_grad_()
+    beliefs = mean_field(unary, transition, torch.tensor([2], device=device), 1, backend="triton")
+    expected = torch.sigmoid(ILLEGAL_TRANSITION * torch.softmax(unary[0, 0].float(), -1)[1])
+    torch.testing.assert_close(beliefs[0, 1, 0], expected, rtol=2e-3, atol=0)
+    (gradient,) = torch.autograd.grad(beliefs[0, 1, 0], transition)
+    assert (gradient[..., 1, 0] == 0).all()
+    assert (gradient[..., 0, 0] != 0).all()
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_mean_field_gradcheck(device, is_local):
+    problem = chain_problems.poisoned(random_problem(2, 1, 3, 2, is_local=is_local, lengths=[3]), 0.0)
+    problem = problem.to(device).with_gradients()
+
+    def run(unary, transition):
+        return mean_field(unary, transition, problem.lengths, 2, backend="triton")
+
+    assert torch.autograd.gradcheck(run, (problem.unary, problem.transition), fast_mode=True)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_mean_field_ignores_padding(device, is_local):
+    problem = random_problem(7, 2, 4, 3, is_local=is_local, lengths=[4, 2]).to(torch.float32).to(device)
+    invariances.check_garbage(invariances.mean_field_results, problem, "triton", garbage=(torch.nan, torch.inf))
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_mean_field_ignores_gradients_of_padding(device, is_local):
+    problem = random_problem(9, 2, 4, 3, is_local=is_local, lengths=[4, 2]).to(device).with_gradients()
+    found = invariances.mean_field_results(problem, "triton")
+    weights = random_weights(found)
+    clean = gradients(found, found, problem, weights)
+    weights["beliefs"] = weights["beliefs"].masked_fill(~problem.is_unit[..., None], torch.nan)
+    dirty = gradients(found, found, problem, weights)
+    assert all(torch.equal(dirty[name], clean[name]) for name in clean)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_mean_field_in_other_company(device, is_local):
+    problem = random_problem(7, 3, 4, 3, is_local=is_local, lengths=RAGGED).to(torch.float32).to(device)
+    invariances.check_batching(invariances.mean_field_results, problem, "triton", tolerance=1e-5)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_mean_field_takes_any_layout(device, is_local):
+    problem = random_problem(13, 3, 4, 3, is_local=is_local, lengths=[4, 2, 3])
+    moved = chain_problems.Problem(
+        problem.unary.transpose(1, 2).contiguous().transpose(1, 2),
+        problem.transition.mT.contiguous().mT,
+        torch.stack([problem.lengths, problem.lengths * 0], 1).int()[:, 0],
+    )
+    check_mean_field(moved, device, torch.float64)
