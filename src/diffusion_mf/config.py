@@ -1,0 +1,309 @@
+"""Configurations: one TOML file says everything about a run; what it does not know is refused with the nearest name.
+
+Settings have the names of `Config`'s fields, in sections (``[encoder]`` …); `load_config` reads them.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+import pydantic
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from diffusion_mf.config_errors import explained, parse_override
+from diffusion_mf.data.conllu import ConlluColumn
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.formats import FileFormat
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
+from diffusion_mf.files import StrPath, open_input
+from diffusion_mf.presets import SIZES, Size, preset
+from diffusion_mf.systems import SYSTEMS, ObjectiveWeights, System
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _check_heads(width: int, heads: int) -> None:
+    # Rotary positions turn pairs of dimensions.
+    if width % (2 * heads):
+        raise ValueError(f"width must be a multiple of twice the heads, found width {width} with {heads} heads")
+
+
+class _Section(pydantic.BaseModel):
+    """What all sections share: nothing unknown, nothing converted silently, nothing changed later."""
+
+    # NaN and infinity are no setting of anything.
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class DataConfig(_Section):
+    """The corpora; ``$NAME`` in a path stands for an environment variable, relative paths start where the command runs."""
+
+    train: str | None = None
+    dev: str | None = None
+    test: str | None = None
+    column: Annotated[ConlluColumn, Field(strict=False)] | None = None
+    """of CoNLL-U; None: upos for POS, xpos for Chinese"""
+    scheme: Annotated[LabelScheme, Field(strict=False)] | None = None
+    """of column files; None: detected"""
+    format: Annotated[FileFormat, Field(strict=False)] | None = None
+    """None: by the file's name"""
+    min_count: PositiveInt = 1
+    """forms and characters seen less often in training are unknown"""
+    lowercase: bool = False
+
+    def prepare(self, sentence: Sentence) -> Sentence:
+        """The sentence as the model is to see it; vocabulary and batches are made of these."""
+        return sentence._replace(units=tuple(unit.lower() for unit in sentence.units)) if self.lowercase else sentence
+
+
+class EncoderConfig(_Section):
+    """Words, characters and a Transformer over them."""
+
+    kind: Literal["scratch"] = "scratch"
+    word_width: PositiveInt = 256
+    character_width: PositiveInt = 64
+    character_hidden: PositiveInt = 128
+    """of the character LSTM, in each direction"""
+    max_characters: PositiveInt = 32
+    """of a word; of a longer one the first and the last half of so many"""
+    width: PositiveInt = 512
+    layers: NonNegativeInt = 4
+    heads: PositiveInt = 8
+    word_dropout: Dropout = 0.4
+    """how often a training word is replaced by unknown"""
+    embedding_dropout: Dropout = 0.5
+    dropout: Dropout = 0.3
+
+    @pydantic.model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        _check_heads(self.width, self.heads)
+        return self
+
+
+class DenoiserConfig(_Section):
+    """Diffusion-Transformer blocks; direct systems have none."""
+
+    layers: PositiveInt = 6
+    heads: PositiveInt = 8
+    width: PositiveInt = 512
+    dropout: Dropout = 0.3
+    time_width: PositiveInt = 256
+    """of the timestep embedding"""
+
+    @pydantic.model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        _check_heads(self.width, self.heads)
+        if self.time_width % 2:
+            raise ValueError(f"time_width must be even, found {self.time_width}")
+        return self
+
+
+class StructureConfig(_Section):
+    """Scores and inference of the output distribution."""
+
+    transitions: Literal["local", "global"] = "global"
+    """a matrix for every place, from its state, or one learned matrix"""
+    num_iterations: NonNegativeInt = 5
+    """of Mean-Field"""
+    scorer_width: PositiveInt = 256
+    scorer_dropout: Dropout = 0.1
+
+
+class DiffusionConfig(_Section):
+    """Noise and what the denoiser is trained on."""
+
+    num_steps: Annotated[int, Field(ge=2)] = 1000
+    cosine_power: PositiveFloat = 1.0
+    cosine_offset: NonNegativeFloat = 0.008
+    clamp_share: Share = 0.0
+    """of the training sentences, those in which a random part of the labels is given, clean and flagged"""
+    own_trajectory_share: Share = 0.0
+    """of the training steps, those that continue the model's own beliefs instead of noisy gold labels"""
+    own_trajectory_calls: NonNegativeInt = 3
+    """at most so many calls lead to those beliefs"""
+
+
+class BitsConfig(_Section):
+    """DiffusionSL's own settings."""
+
+    scale: PositiveFloat = 0.1
+    noise: Literal["linear", "cosine"] = "linear"
+    num_calls: PositiveInt = 10
+    """of DDIM"""
+    eta: NonNegativeFloat = 0.0
+    self_conditioning: bool = False
+    num_samples: PositiveInt = 1
+    projection: Literal["native", "nearest"] = "native"
+    temperature: PositiveFloat = 0.05
+
+
+class ObjectiveConfig(_Section):
+    """Weights of the loss terms; None is the system's own (`systems.SYSTEMS`)."""
+
+    denoising: NonNegativeFloat | None = None
+    sequence: NonNegativeFloat | None = None
+    marginal: NonNegativeFloat | None = None
+    posterior: NonNegativeFloat | None = None
+    encoder_auxiliary: NonNegativeFloat = 0.0
+    """of a scorer on the encoder's states, in diffusion systems"""
+
+
+class TrainingConfig(_Section):
+    """Optimisation."""
+
+    epochs: PositiveInt = 50
+    budget: PositiveInt = 5000
+    """units of a batch, padding counted"""
+    max_sentences: PositiveInt | None = None
+    """of a batch, beside the budget"""
+    accumulation: PositiveInt = 1
+    optimizer: Literal["adam", "adamw"] = "adamw"
+    learning_rate: PositiveFloat = 5e-4
+    encoder_learning_rate: PositiveFloat | None = None
+    """None: the same"""
+    beta1: Dropout = 0.9
+    beta2: Dropout = 0.98
+    weight_decay: NonNegativeFloat = 0.01
+    warmup_steps: NonNegativeInt = 500
+    decay: Literal["none", "cosine", "linear"] = "cosine"
+    clip_norm: PositiveFloat = 1.0
+    ema_decay: Dropout = 0.999
+    """0: off"""
+    patience: NonNegativeInt = 0
+    """epochs without a better dev score before training stops; 0: never"""
+    evaluate_every: PositiveInt = 1
+    """epochs"""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    threads: PositiveInt | None = None
+    log_every: PositiveInt = 50
+    """steps"""
+
+
+class InferenceConfig(_Section):
+    """The reverse process and the decoder."""
+
+    base: Annotated[float, Field(gt=1)] = 2.0
+    num_calls: PositiveInt | None = None
+    """instead of a base"""
+    decoder: Literal["argmax", "mask-viterbi", "viterbi", "native"] | None = None
+    """None: the best on dev"""
+    budget: PositiveInt = 20000
+    """units of a batch, padding counted"""
+    exit_tolerance: PositiveFloat | None = None
+
+
+class Config(_Section):
+    """Everything about a run. ``size`` fills in what `presets` says of it, except for settings that are given."""
+
+    task: Annotated[Task, Field(strict=False)]
+    system: str
+    seed: NonNegativeInt = 1
+    size: Size | None = None
+    data: DataConfig = DataConfig()
+    encoder: EncoderConfig = EncoderConfig()
+    denoiser: DenoiserConfig = DenoiserConfig()
+    structure: StructureConfig = StructureConfig()
+    diffusion: DiffusionConfig = DiffusionConfig()
+    bits: BitsConfig = BitsConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    training: TrainingConfig = TrainingConfig()
+    inference: InferenceConfig = InferenceConfig()
+
+    @pydantic.field_validator("system")
+    @classmethod
+    def _system_exists(cls, name: str) -> str:
+        if name not in SYSTEMS:
+            raise ValueError(f"must be one of {', '.join(SYSTEMS)}")
+        return name
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _fill_in_size(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        system, size = values.get("system"), values.get("size")
+        if not isinstance(system, str) or system not in SYSTEMS or size not in SIZES:
+            return values  # the fields' own validation says what is wrong
+        filled = dict(values)
+        for section, settings in preset(size, is_diffusion=SYSTEMS[system].is_diffusion).items():
+            given = filled.get(section, {})
+            if isinstance(given, Mapping):
+                filled[section] = {**settings, **given}
+        return filled
+
+    @property
+    def system_entry(self) -> System:
+        """The system's row of the table."""
+        return SYSTEMS[self.system]
+
+    @property
+    def weights(self) -> ObjectiveWeights:
+        """The weights of the loss terms: those given, else the system's own."""
+        own, given = self.system_entry.weights, self.objective
+
+        def chosen(weight: float | None, default: float) -> float:
+            return default if weight is None else weight
+
+        return ObjectiveWeights(
+            denoising=chosen(given.denoising, own.denoising),
+            sequence=chosen(given.sequence, own.sequence),
+            marginal=chosen(given.marginal, own.marginal),
+            posterior=chosen(given.posterior, own.posterior),
+            bits=own.bits,
+            auxiliary=given.encoder_auxiliary,
+        )
+
+
+def load_config(path: StrPath, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration file; ``overrides`` such as ``training.epochs=3`` win over it.
+
+    Values are written as in TOML, but a string needs no quotes. A ``size`` among the overrides replaces what the file says of
+    the dimensions it sets. Everything wrong is an `InputError` that names file, line and key.
+    """
+    with open_input(path) as stream:
+        content = stream.read()
+    try:
+        text = content.decode("utf-8")
+        values = tomllib.loads(text)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"is not TOML ({error})", path=path, remedy="correct it") from None
+    given = [parse_override(override) for override in overrides]
+    for key, value in given:
+        if key == ("size",) and value in SIZES:
+            # Any system will do: both kinds of preset speak of sections that the other kind may set, too.
+            for is_diffusion in (False, True):
+                for section, settings in preset(value, is_diffusion=is_diffusion).items():
+                    for name in settings:
+                        _section(values, section).pop(name, None)
+    for key, value in given:
+        place = values
+        for name in key[:-1]:
+            place = _section(place, name)
+        place[key[-1]] = value
+    _expand_paths(values)
+    try:
+        return Config.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise explained(error, Config, path=path, text=text, overridden={key for key, _ in given}) from None
+
+
+def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
+    found = values.setdefault(name, {})
+    if not isinstance(found, dict):
+        found = values[name] = {}
+    return found
+
+
+def _expand_paths(values: dict[str, Any]) -> None:
+    data = values.get("data")
+    if isinstance(data, dict):
+        for split in ("train", "dev", "test"):
+            if isinstance(data.get(split), str):
+                # A variable that is not set stays visible in the message that there is no such file.
+                data[split] = os.path.expandvars(data[split])

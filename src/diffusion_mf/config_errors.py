@@ -1,0 +1,108 @@
+"""From a rejected configuration to one sentence: file, line, key, and the nearest name that exists."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import pydantic
+
+from diffusion_mf.errors import InputError
+from diffusion_mf.files import StrPath
+
+Key = tuple[str, ...]
+
+
+def parse_override(override: str) -> tuple[Key, Any]:
+    """The key and value of ``a.b=value``; the value is TOML's, or else the text itself.
+
+    >>> parse_override("training.epochs=3"), parse_override("system=lcrf")
+    ((('training', 'epochs'), 3), (('system',), 'lcrf'))
+    """
+    name, equals, text = override.partition("=")
+    key = tuple(part.strip() for part in name.split("."))
+    if not equals or not all(key):
+        raise InputError(f"{override!r} is no setting", remedy="write key=value, as in training.epochs=3")
+    try:
+        return key, tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, text.strip()
+
+
+def explained(
+    error: pydantic.ValidationError,
+    model: type[pydantic.BaseModel],
+    *,
+    path: StrPath | None = None,
+    text: str = "",
+    overridden: Collection[Key] = (),
+) -> InputError:
+    """The first thing ``error`` found wrong, as a sentence; ``overridden`` keys do not come from the file."""
+    first = error.errors(include_url=False)[0]
+    key: Key = tuple(str(part) for part in first["loc"])
+    name = ".".join(key)
+    if any(key[: len(given)] == given for given in overridden):
+        path = None
+    line = None if path is None else _line_of(key, text)
+    if first["type"] == "extra_forbidden":
+        nearest = _nearest(key, model)
+        remedy = (
+            f"the nearest name is {nearest}" if nearest else f"the names there are {', '.join(_siblings(key, model))}"
+        )
+        return InputError(f"unknown key {name}", path=path, line=line, remedy=remedy)
+    if first["type"] == "missing":
+        return InputError(f"the key {name} is missing", path=path, remedy="add it")
+    if first["type"] == "model_type":
+        return InputError(
+            f"{name} is a section, found {first['input']!r}", path=path, line=line, remedy=f"write [{name}]"
+        )
+    problem = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    found = first["input"]
+    shown = "" if isinstance(found, dict) else f", found {found!r}"
+    choices = re.findall(r"'([^']+)'", problem) or re.findall(r"[\w-]+", problem.partition("one of ")[2])
+    close = difflib.get_close_matches(str(found), choices, n=1) if isinstance(found, str) else []
+    remedy = f"the nearest is {close[0]}" if close else "correct it"
+    return InputError(f"{name} {problem}{shown}".strip(), path=path, line=line, remedy=remedy)
+
+
+def _fields(model: type[pydantic.BaseModel], prefix: Key = ()) -> Iterator[Key]:
+    """Every key of ``model``, sections included."""
+    for name, field in model.model_fields.items():
+        yield (*prefix, name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, pydantic.BaseModel):
+            yield from _fields(field.annotation, (*prefix, name))
+
+
+def _siblings(key: Key, model: type[pydantic.BaseModel]) -> list[str]:
+    return [".".join(known) for known in _fields(model) if known[:-1] == key[:-1]]
+
+
+def _nearest(key: Key, model: type[pydantic.BaseModel]) -> str | None:
+    """The most similar key, in the same section if one is near, else the same name elsewhere."""
+    known = list(_fields(model))
+    same = {field[-1]: field for field in known if field[:-1] == key[:-1]}
+    close = difflib.get_close_matches(key[-1], same, n=1)
+    if close:
+        return ".".join(same[close[0]])
+    elsewhere = {field[-1]: field for field in known}
+    close = difflib.get_close_matches(key[-1], elsewhere, n=1, cutoff=0.8)
+    return ".".join(elsewhere[close[0]]) if close else None
+
+
+def _line_of(key: Key, text: str) -> int | None:
+    """The line of TOML where ``key`` is set, or its section begins."""
+    section: Key = ()
+    section_line = None
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*\[\s*([\w.\-]+)\s*\]", line)
+        setting = re.match(r"\s*([\w.\-]+)\s*=", line)
+        if header:
+            section = tuple(header[1].split("."))
+            if section == key:
+                section_line = number
+        elif setting and (*section, *setting[1].split(".")) == key:
+            return number
+    return section_line

@@ -1,0 +1,1 @@
+"""Training: objective, optimisation, checkpoints, evaluation during training."""
