@@ -42,7 +42,7 @@ def commit(*, measured: Sequence[StrPath] = ()) -> str | None:
     """The sources' commit, with ``-dirty`` after changes to what was measured; None outside a checkout."""
 
     def git(*arguments: StrPath) -> str:
-        command = ["git", "-C", os.fspath(PACKAGE), *map(os.fspath, arguments)]
+        command = ["git", "-C", os.fspath(PACKAGE), *(os.fspath(argument) for argument in arguments)]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     try:

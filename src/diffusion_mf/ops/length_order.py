@@ -1,8 +1,8 @@
 """The layout of the CPU paths' loops: a step per position, sentences by falling length.
 
 Sentences that reach a position are then a slice, so that no step masks anything and none computes padding. The loops
-themselves run in NumPy, whose small operations cost a fraction of PyTorch's and start no threads; tensors on another
-device go through the same lines with PyTorch's functions, which carry the same names.
+themselves run in NumPy, whose small operations cost a fraction of PyTorch's and start no threads; large ones, and tensors on
+another device, go through the same lines with PyTorch's functions, which carry the same names.
 """
 
 from __future__ import annotations
@@ -48,10 +48,8 @@ def length_order(lengths: Tensor, num_units: int) -> LengthOrder:
     back = positions * batch + rank[:, None]
     last = (ends - 1) * batch + rank
     counts = batch - numpy.searchsorted(ends[order[::-1]], positions, side="right")
-    return LengthOrder(
-        *(torch.from_numpy(index).to(lengths.device) for index in (rows.ravel(), back.ravel(), last, order)),
-        counts.tolist(),
-    )
+    indices = [torch.from_numpy(index).to(lengths.device) for index in (rows.ravel(), back.ravel(), last, order)]
+    return LengthOrder(indices[0], indices[1], indices[2], indices[3], counts.tolist())
 
 
 def time_major(values: Tensor, layout: LengthOrder) -> Tensor:
@@ -77,15 +75,16 @@ class Operations(NamedTuple):
     add: Any
     multiply: Any
     matmul: Any
+    log: Any
     greatest: Any
 
 
-_NUMPY = Operations(numpy.add, numpy.multiply, numpy.matmul, numpy.maximum.reduce)
-_TORCH = Operations(torch.add, torch.multiply, torch.matmul, torch.amax)
+_NUMPY = Operations(numpy.add, numpy.multiply, numpy.matmul, numpy.log, numpy.maximum.reduce)
+_TORCH = Operations(torch.add, torch.multiply, torch.matmul, torch.log, torch.amax)
 
 
-def arrays(*tensors: Tensor) -> tuple[Any, ...]:
-    """The operations that are fastest on the tensors' device, and the tensors' memory as arrays for them."""
-    if tensors[0].device.type == "cpu":
+def arrays(*tensors: Tensor, use_numpy: bool = True) -> tuple[Any, ...]:
+    """Operations, and the tensors' memory as arrays for them: NumPy's on a CPU unless told not to, else PyTorch's."""
+    if use_numpy and tensors[0].device.type == "cpu":
         return _NUMPY, *(tensor.detach().numpy() for tensor in tensors)
     return _TORCH, *(tensor.detach() for tensor in tensors)

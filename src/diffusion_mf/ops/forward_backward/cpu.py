@@ -12,6 +12,7 @@ work in log space.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -22,8 +23,11 @@ from diffusion_mf.ops.length_order import LengthOrder, arrays, batch_major, by_l
 
 # Products of one message from each side must stay above the smallest float64, e^-708.
 _LOWEST_LOG = -300.0
+# Below these sizes of a matrix product, and of one with a vector, NumPy's BLAS starts no threads of its own, which would
+# cost more than the product and wait for each other on a busy machine.
+_SMALL_PRODUCT, _SMALL_VECTOR_PRODUCT = 1 << 18, 9216
 # How far states may drift, in nats, before they are scaled again.
-_DRIFT = 100.0
+_DRIFT = 150.0
 
 
 class _Scale(NamedTuple):
@@ -54,25 +58,21 @@ def _local_blanked(transition: Tensor, lengths: Tensor) -> Tensor:
     return transition.masked_fill(~unit_mask(lengths, transition.shape[1] + 1)[:, 1:, None, None], 0)
 
 
-def _product(values: Any, step: Any, run: Any, *, out: Any) -> None:
-    """``values`` (B, K) through (K, K), or through a matrix each, (B, K, K)."""
-    if step.ndim == 2:
-        run.matmul(values, step, out=out)
-    else:
-        run.matmul(values[:, None, :], step, out=out[:, None, :])
+def _is_small(values: Tensor, weights: Tensor) -> bool:
+    """Whether a product of ``values`` (M, K) with (K, K), or with a matrix for each row, is small enough for NumPy."""
+    size = weights.shape[-1] ** 2
+    return values.shape[0] * size <= _SMALL_PRODUCT if weights.dim() == 2 else size < _SMALL_VECTOR_PRODUCT
 
 
-def _steps(layout: LengthOrder, *, is_forward: bool) -> list[tuple[int, int, int, int]]:
-    """Each step's source, target and transition, and how many sentences take it."""
+def _steps(layout: LengthOrder, weights: Any, *, is_forward: bool) -> Iterator[tuple[int, int, int, Any]]:
+    """Each step's source and target, how many sentences take it, and its weights, from rows to columns."""
+    is_global = weights.ndim == 2
+    weights = weights if is_forward else weights.swapaxes(-1, -2)
     places = range(1, len(layout.counts))
-    if is_forward:
-        return [(place - 1, place, place - 1, layout.counts[place]) for place in places]
-    return [(place, place - 1, place - 1, layout.counts[place]) for place in reversed(places)]
-
-
-def _matrices(weights: Any, *, is_forward: bool) -> Any:
-    """Rows are what a step comes from, columns what it goes to."""
-    return weights if is_forward else weights.swapaxes(-1, -2)
+    for place in places if is_forward else reversed(places):
+        count = layout.counts[place]
+        source, target = (place - 1, place) if is_forward else (place, place - 1)
+        yield source, target, count, weights if is_global else weights[:count, place - 1]
 
 
 def _sweep(own: Tensor, weights: Tensor, layout: LengthOrder, *, interval: int, is_forward: bool) -> tuple:
@@ -81,21 +81,27 @@ def _sweep(own: Tensor, weights: Tensor, layout: LengthOrder, *, interval: int, 
     A message is 1 where the direction starts, and in the padding.
     """
     message, state = torch.ones_like(own), own.clone()
-    total = torch.zeros(own.shape[1], dtype=own.dtype, device=own.device)
-    run, own_, message_, state_, weights_ = arrays(own, message, state, weights)
-    matrices = _matrices(weights_, is_forward=is_forward)
+    log_scale = torch.zeros(own.shape[1], dtype=own.dtype, device=own.device)
+    run, own_, message_, state_, log_scale_, weights_ = arrays(
+        own, message, state, log_scale, weights, use_numpy=_is_small(own[0], weights)
+    )
     is_global = weights.dim() == 2
-    for number, (source, target, place, count) in enumerate(_steps(layout, is_forward=is_forward), 1):
+    until_scaling = interval
+    for source, target, count, step in _steps(layout, weights_, is_forward=is_forward):
         found, here = message_[target, :count], state_[target, :count]
-        step = matrices if is_global else matrices[:count, place]
-        _product(state_[source, :count], step, run, out=found)
+        if is_global:
+            run.matmul(state_[source, :count], step, out=found)
+        else:
+            run.matmul(state_[source, :count, None], step, out=found[:, None])
         run.multiply(found, own_[target, :count], out=here)
-        if number % interval == 0:
+        until_scaling -= 1
+        if until_scaling == 0:
+            until_scaling = interval
             top = run.greatest(here, axis=-1, keepdims=True)
             top += top == 0
             here /= top
-            total[:count] += torch.as_tensor(top[:, 0]).log()
-    return message, state, total
+            log_scale_[:count] += run.log(top[:, 0])
+    return message, state, log_scale
 
 
 def messages(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -161,30 +167,40 @@ class _Chain(NamedTuple):
     weights: Tensor
 
 
-def _matmul(left: Tensor, right: Tensor) -> Tensor:
-    run, left_, right_ = arrays(left, right)
-    return torch.as_tensor(run.matmul(left_, right_))
-
-
 def _through(values: Tensor, weights: Tensor) -> Tensor:
     """(B, M, K) through (K, K), or through a matrix each, (B, M, K, K)."""
-    if weights.dim() == 2:
-        return _matmul(values.flatten(0, 1), weights).view_as(values)
-    return _matmul(values[..., None, :], weights)[..., 0, :]
+    is_global = weights.dim() == 2
+    use_numpy = values.numel() > 0 and _is_small(values[0], weights)
+    run, values_, weights_ = arrays(values if is_global else values[..., None, :], weights, use_numpy=use_numpy)
+    return torch.as_tensor(run.matmul(values_, weights_)).view_as(values)
+
+
+def _summed_products(left: Tensor, right: Tensor) -> Tensor:
+    """Σ left(j) right(k) over sentences and positions, (K, K), from two (B, M, K); in one product per sentence."""
+    use_numpy = left.shape[1] * left.shape[2] ** 2 <= _SMALL_PRODUCT
+    run, left_, right_ = arrays(left.transpose(1, 2), right, use_numpy=use_numpy)
+    return torch.as_tensor(run.matmul(left_, right_).sum(0))
 
 
 def _chain(unary: Tensor, transition: Tensor, lengths: Tensor, forward: Tensor, backward: Tensor) -> _Chain:
-    is_unit = unit_mask(lengths, unary.shape[1])[..., None]
-    # Any finite number will do for padding, but it must not shift the scale.
-    unary_scores = torch.where(is_unit, unary, unary[:, :1]).double()
-    unary_scores -= _scale(unary_scores).top
-    transition_scores = _local_blanked(transition, lengths)
-    weights = _exp_below(transition_scores, _scale(transition_scores))
-    left, right = (forward + unary_scores).exp_(), (unary_scores + backward).exp_()
+    B, N, K = unary.shape
+    is_ragged = B > 0 and int(lengths.min()) < N
+    is_unit = unit_mask(lengths, N)[..., None]
+    if is_ragged:
+        # Any finite number will do for padding, but it must not shift the scale: a sentence's last unit stands in.
+        positions = torch.minimum(torch.arange(N, device=lengths.device), lengths[:, None] - 1)
+        rows = (positions + N * torch.arange(B, device=lengths.device)[:, None]).flatten()
+        unary = unary.reshape(B * N, K).index_select(0, rows).view(B, N, K)
+    scores = unary.to(torch.float64, copy=True).sub_(_scale(unary).top)
+    transition = _local_blanked(transition, lengths)
+    weights = _exp_below(transition, _scale(transition))
+    left, right = (forward + scores).exp_(), scores.add_(backward).exp_()
     onward = torch.ones_like(left)
-    onward[:, :-1] = _through(right[:, 1:], weights.transpose(-1, -2)).masked_fill_(~is_unit[:, 1:], 1)
-    share = torch.linalg.vecdot(left, onward)[..., None]
-    share = torch.where(is_unit & (share > 0), 1 / share, 0)
+    onward[:, :-1] = _through(right[:, 1:], weights.transpose(-1, -2))
+    if is_ragged:
+        onward.masked_fill_(~torch.nn.functional.pad(is_unit[:, 1:], (0, 0, 0, 1)), 1)
+    total = torch.linalg.vecdot(left, onward)[..., None]
+    share = torch.where(is_unit & (total > 0), 1 / total, 0)
     return _Chain(left, right, onward, share, weights)
 
 
@@ -200,15 +216,18 @@ def _tangents(
     result = time_major(moves, layout)
     weighted, flow = torch.empty_like(states[0]), torch.empty_like(states[0])
     run, states_, shares_, result_, weights_, weighted_, flow_ = arrays(
-        states, shares, result, by_length(weights, layout), weighted, flow
+        states, shares, result, by_length(weights, layout), weighted, flow, use_numpy=_is_small(flow, weights)
     )
-    matrices = _matrices(weights_, is_forward=is_forward)
-    for source, target, place, count in _steps(layout, is_forward=is_forward):
-        step = matrices if weights.dim() == 2 else matrices[:count, place]
-        run.multiply(states_[source, :count], result_[source, :count], out=weighted_[:count])
-        _product(weighted_[:count], step, run, out=flow_[:count])
-        run.multiply(flow_[:count], shares_[target, :count], out=flow_[:count])
-        result_[target, :count] += flow_[:count]
+    is_global = weights.dim() == 2
+    for source, target, count, step in _steps(layout, weights_, is_forward=is_forward):
+        moved, arrived = weighted_[:count], flow_[:count]
+        run.multiply(states_[source, :count], result_[source, :count], out=moved)
+        if is_global:
+            run.matmul(moved, step, out=arrived)
+        else:
+            run.matmul(moved[:, None], step, out=arrived[:, None])
+        run.multiply(arrived, shares_[target, :count], out=arrived)
+        result_[target, :count] += arrived
     return batch_major(result, layout)
 
 
@@ -293,8 +312,7 @@ def _transition_gradient(
 ) -> Tensor:
     """Σ of left(j) E(j, k) right(k) over ``factors``, and the pairs' own movement: (K, K) if summing is free, else local."""
     if weights.dim() == 2 and pair_factor is None:
-        lefts, rights = (torch.cat(sides, 1).flatten(0, 1) for sides in zip(*factors, strict=True))
-        return weights * _matmul(lefts.T, rights)
+        return weights * torch.stack([_summed_products(left, right) for left, right in factors]).sum(0)
     # Local scores, or a movement per pair.
     total = sum((left[..., :, None] * right[..., None, :] for left, right in factors), torch.zeros_like(weights))
     total = total * weights

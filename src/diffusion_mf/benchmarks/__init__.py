@@ -1,0 +1,1 @@
+"""Measurements behind the efficiency tables of ``dmf benchmark`` (`docs/benchmarks.md`)."""

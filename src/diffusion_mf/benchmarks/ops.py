@@ -1,0 +1,221 @@
+"""``dmf benchmark ops``: the chain's operations beside pytorch-crf and torch-struct, and Mean-Field beside a denoiser.
+
+A row is one operation of one library on one problem. ``mode`` is ``eager`` for what a user's call costs, or ``graph`` for the
+same call replayed as a CUDA graph, which leaves the device's own time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from diffusion_mf.benchmarks.denoiser import num_parameters, plain_denoiser
+from diffusion_mf.benchmarks.peers import PytorchCRF, TorchStruct, import_peers
+from diffusion_mf.benchmarks.problems import Problem, Shape, random_problem
+from diffusion_mf.benchmarks.timing import Run, as_graph, median_milliseconds, peak_memory_mb
+from diffusion_mf.ops.forward_backward import forward_backward, log_partition
+from diffusion_mf.ops.mean_field import mean_field
+from diffusion_mf.ops.viterbi import viterbi
+from diffusion_mf.structures import LinearChain
+
+OURS = "diffusion_mf"
+NUM_ITERATIONS = 15
+# Per-position tables of more labels than this no system of the paper has.
+MAX_LOCAL_MEAN_FIELD_LABELS = 32
+
+ROW_KEY = ("op", "shape", "transitions", "library", "direction", "mode", "threads", "hardware")
+
+Note = Callable[[str], None]
+
+
+class Contest(NamedTuple):
+    """One operation and direction, and how each library that has it runs it."""
+
+    op: str
+    direction: str
+    runs: dict[str, Run]
+
+
+def default_shapes(device: torch.device) -> list[Shape]:
+    """The labels of POS and NER (17) and of Chinese segmentation with XPOS (104)."""
+    return [Shape(256, 64, 17), Shape(128, 64, 104)] if device.type == "cuda" else [Shape(32, 32, 17)]
+
+
+def _forward(function: Callable[[], object]) -> Run:
+    """The operation alone, as at inference."""
+
+    def run() -> object:
+        with torch.no_grad():
+            return function()
+
+    return run
+
+
+def _both(function: Callable[[], Tensor], parameters: Sequence[Tensor]) -> Run:
+    """The operation and its gradients, as in training."""
+    return lambda: torch.autograd.grad(function().sum(), parameters)
+
+
+def contests(problem: Problem, peer_modules: dict[str, Any]) -> Iterator[Contest]:
+    """Everything that is measured on one problem."""
+    unary, transition, lengths, labels, _, weights = problem
+    is_local = transition.dim() == 4
+    crf = None if is_local else PytorchCRF(problem, peer_modules["pytorch-crf"])
+    struct = TorchStruct(problem, peer_modules["torch-struct"])
+    peers: list[PytorchCRF | TorchStruct] = [struct] if crf is None else [crf, struct]
+
+    def partition() -> Tensor:
+        return log_partition(unary, transition, lengths)
+
+    def through_marginals() -> Tensor:
+        found = forward_backward(unary, transition, lengths)
+        return found.log_partition.sum() + (found.marginals * weights).sum()
+
+    def negative_log_likelihood() -> Tensor:
+        return -LinearChain(unary, transition, lengths, check=False).log_prob(labels)
+
+    def beliefs() -> Tensor:
+        return mean_field(unary, transition, lengths, NUM_ITERATIONS)
+
+    yield Contest(
+        "log-partition",
+        "forward",
+        {OURS: _forward(partition), **{peer.library: _forward(peer.log_partition) for peer in peers}},
+    )
+    yield Contest(
+        "log-partition",
+        "both",
+        {
+            OURS: _both(partition, problem.scores),
+            **{peer.library: _both(peer.log_partition, peer.parameters) for peer in peers},
+        },
+    )
+    yield Contest("log-partition through marginals", "both", {OURS: _both(through_marginals, problem.scores)})
+    training = {OURS: _both(negative_log_likelihood, problem.scores)}
+    decoding = {OURS: _forward(lambda: viterbi(unary, transition, lengths).labels.cpu())}
+    if crf is not None:
+        training[crf.library] = _both(crf.negative_log_likelihood, crf.parameters)
+        decoding[crf.library] = _forward(crf.best_labels)
+    yield Contest("negative log-likelihood", "both", training)
+    yield Contest("viterbi", "forward", decoding)
+    if is_local == (unary.shape[-1] <= MAX_LOCAL_MEAN_FIELD_LABELS):
+        yield Contest("mean-field", "forward", {OURS: _forward(beliefs)})
+        yield Contest("mean-field", "both", {OURS: _both(lambda: beliefs() * weights, problem.scores)})
+
+
+def measure_ops(
+    shapes: Sequence[Shape],
+    *,
+    device: torch.device,
+    note: Note,
+    advance: Callable[[int], None] = lambda count: None,
+    blocks: int | None = None,
+) -> list[dict[str, Any]]:
+    """Rows for every operation, library and mode, on each shape with global and with local transitions."""
+    peer_modules = import_peers()
+    rows: list[dict[str, Any]] = []
+    for shape in shapes:
+        denoiser = measure_denoiser(shape, device=device, note=note) if device.type == "cuda" else None
+        if denoiser is not None:
+            rows.append(denoiser)
+            advance(1)
+        for is_local in (False, True):
+            problem = random_problem(shape, is_local=is_local, device=device)
+            for contest in contests(problem, peer_modules):
+                rows += _measure_contest(contest, problem, denoiser, note=note, blocks=blocks)
+                advance(1)
+    return rows
+
+
+def num_contests(shapes: Sequence[Shape], *, device: torch.device) -> int:
+    """How often `measure_ops` will advance."""
+    return len(shapes) * (2 * 5 + 2 + (device.type == "cuda"))
+
+
+def _measure_contest(
+    contest: Contest, problem: Problem, denoiser: dict[str, Any] | None, *, note: Note, blocks: int | None
+) -> list[dict[str, Any]]:
+    device = problem.device
+    runs = {(library, "eager"): run for library, run in contest.runs.items()}
+    if device.type == "cuda":
+        try:
+            runs[OURS, "graph"] = as_graph(contest.runs[OURS])
+        except RuntimeError as error:
+            note(f"{contest.op}, {contest.direction}: no CUDA graph ({error})")
+    memory = {}
+    for key, run in list(runs.items()):
+        try:
+            memory[key] = None if key[1] == "graph" else peak_memory_mb(run, device)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            note(f"{contest.op}, {contest.direction}: {key[0]} runs out of memory, and has no row")
+            del runs[key]
+    settings = {} if blocks is None else {"blocks": blocks}
+    times = median_milliseconds(runs, device, **settings)
+    peers = [milliseconds for (library, _), milliseconds in times.items() if library != OURS]
+    rows = []
+    for (library, mode), milliseconds in times.items():
+        is_ours = library == OURS
+        share = None
+        if contest.op == "mean-field" and denoiser is not None:
+            share = milliseconds / denoiser["milliseconds"]
+        row = {
+            "op": contest.op,
+            "shape": list(problem.unary.shape),
+            "transitions": "local" if problem.transition.dim() == 4 else "global",
+            "library": library,
+            "direction": contest.direction,
+            "mode": mode,
+            "milliseconds": milliseconds,
+            "peak_memory_mb": memory[library, mode],
+            "speedup_over_fastest_peer": min(peers) / milliseconds if is_ours and peers else None,
+            "share_of_denoiser": share,
+        }
+        rows.append(_finished(row, device))
+    return rows
+
+
+def measure_denoiser(shape: Shape, *, device: torch.device, note: Note) -> dict[str, Any]:
+    """The forward pass of a Transformer of some 80 million parameters on as many sentences and units, as a CUDA graph."""
+    model, states = plain_denoiser(shape.num_sentences, shape.num_units, device=device)
+    run = _forward(lambda: model(states))
+    memory = peak_memory_mb(run, device)
+    runs = {"eager": as_graph(run)}
+    try:
+        compiled = torch.compile(model)
+        runs["compiled"] = as_graph(_forward(lambda: compiled(states)))
+    except Exception as error:  # whatever stops the compiler: the model itself is measured all the same
+        note(f"the denoiser is measured without torch.compile ({type(error).__name__})")
+    times = median_milliseconds(runs, device)
+    fastest = min(times, key=times.__getitem__)
+    row = {
+        "op": "denoiser forward",
+        "shape": list(shape),
+        "transitions": None,
+        "library": "torch",
+        "direction": "forward",
+        "mode": "graph",
+        "milliseconds": times[fastest],
+        "peak_memory_mb": memory,
+        "speedup_over_fastest_peer": None,
+        "share_of_denoiser": None,
+        "parameters": num_parameters(model),
+        "is_compiled": fastest == "compiled",
+    }
+    return _finished(row, device)
+
+
+def _finished(row: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Figures to the digits they are worth, and the threads of a CPU."""
+    for name, digits in (
+        ("milliseconds", 4),
+        ("peak_memory_mb", 2),
+        ("speedup_over_fastest_peer", 2),
+        ("share_of_denoiser", 4),
+    ):
+        if row[name] is not None:
+            row[name] = round(row[name], digits)
+    return {**row, "device": device.type, "threads": torch.get_num_threads() if device.type == "cpu" else None}
