@@ -93,6 +93,15 @@ def contests(problem: Problem, peer_modules: dict[str, Any]) -> Iterator[Contest
             **{peer.library: _both(peer.log_partition, peer.parameters) for peer in peers},
         },
     )
+    # The values themselves, as a decoder or a diffusion step needs them: peers find marginals only by autograd.
+    yield Contest(
+        "log-partition and marginals",
+        "both",
+        {
+            OURS: _forward(lambda: forward_backward(unary, transition, lengths)),
+            **{peer.library: _both(peer.log_partition, peer.parameters) for peer in peers},
+        },
+    )
     yield Contest("log-partition through marginals", "both", {OURS: _both(through_marginals, problem.scores)})
     training = {OURS: _both(negative_log_likelihood, problem.scores)}
     decoding = {OURS: _forward(lambda: viterbi(unary, transition, lengths).labels.cpu())}
@@ -132,7 +141,7 @@ def measure_ops(
 
 def num_contests(shapes: Sequence[Shape], *, device: torch.device) -> int:
     """How often `measure_ops` will advance."""
-    return len(shapes) * (2 * 5 + 2 + (device.type == "cuda"))
+    return len(shapes) * (2 * 6 + 2 + (device.type == "cuda"))
 
 
 def _measure_contest(
