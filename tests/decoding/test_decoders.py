@@ -282,3 +282,16 @@ def test_what_stands_past_a_length_changes_no_label(name: str) -> None:
         found.append(DECODERS[name](evidence))
     assert all(torch.equal(labels, found[0]) for labels in found[1:])
     assert not found[0][is_padding].any()
+
+
+def test_what_a_probability_of_zero_costs_depends_on_its_own_sentence_only() -> None:
+    names = ["B-X", "E-X", "M-X", "S-X"]
+    legality = Legality.of_scheme(names, LabelScheme.BMES)
+    # B M E costs 1100 + 1000 for its B of probability zero; S B E, the next best, costs 2200.
+    sentence = torch.tensor([[-math.inf, 0, 0, -1100], [-1100, 0, 0, -1100], [0, 0, 0, -1100], [-1e30] * 4])
+    other = torch.full((4, 4), -5000.0)
+    for batch in ([sentence], [other, sentence]):
+        evidence = Evidence(
+            lengths=torch.tensor([4, 3][-len(batch) :]), unary_scores=torch.stack(batch), legality=legality
+        )
+        assert DECODERS["mask-viterbi"](evidence)[-1].tolist() == [0, 2, 1, 0]

@@ -209,3 +209,17 @@ def test_structures_are_built_from_the_table() -> None:
     assert torch.equal(field.marginals(), own.marginals())
     assert (field.num_iterations, field.backend) == (2, "reference")
     assert isinstance(field, Factorised)
+
+
+def test_unary_scores_decide_the_type_of_results() -> None:
+    problem = make_problem([3, 2], 3, seed=0, has_ends=True)
+    for structure in (LinearChain, MeanField):
+        distribution = structure(
+            problem.unary.float(),
+            problem.transition,
+            problem.lengths,
+            start_scores=problem.start,
+            end_scores=problem.end,
+        )
+        assert distribution.marginals().dtype == distribution.log_prob(problem.gold).dtype == torch.float32
+        assert distribution.entropy().dtype == torch.float32
