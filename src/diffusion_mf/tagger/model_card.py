@@ -1,0 +1,80 @@
+"""The README.md of a model folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from diffusion_mf import __version__
+
+if TYPE_CHECKING:
+    from diffusion_mf.config import Config
+
+
+def model_card(
+    config: Config,
+    *,
+    num_labels: int,
+    num_parameters: int,
+    decoder: str,
+    temperature: float,
+    metrics: Mapping[str, Any],
+) -> str:
+    """What the model is, how it was made, how good it was and how to use it."""
+    measured = [f"| {name} | {value:.2f} |" for name, value in _flat(metrics) if not isinstance(value, bool)]
+    table = ["| metric | value |", "|---|---|", *measured] if measured else ["Nothing was measured."]
+    data = config.data.train
+    lines = [
+        "---",
+        "library_name: diffusion-mf",
+        "pipeline_tag: token-classification",
+        "tags: [sequence-labelling, diffusion, structured-prediction]",
+        "---",
+        "",
+        f"# {config.system} for {config.task}",
+        "",
+        f"A sequence labeller made with diffusion-mf {__version__}.",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| system | {config.system} |",
+        f"| task | {config.task} |",
+        f"| labels | {num_labels} |",
+        f"| parameters | {num_parameters:,} |",
+        f"| trained on | {os.path.basename(data) if data else 'not recorded'} |",
+        f"| seed | {config.seed} |",
+        f"| decoder | {decoder} |",
+        f"| temperature of scores | {temperature:.4g} |",
+        "",
+        "## How good it is",
+        "",
+        *table,
+        "",
+        "Scores on text unlike its training data will be lower.",
+        "",
+        "## How to use it",
+        "",
+        "```python",
+        "from diffusion_mf import Tagger",
+        "",
+        'tagger = Tagger.load("this-folder")',
+        'result = tagger.tag([["units", "of", "a", "sentence"]])[0]',
+        "result.labels, result.scores, result.spans",
+        "```",
+        "",
+        "On the command line: `dmf tag this-folder FILE` or `dmf evaluate this-folder FILE`.",
+        "",
+        "The files are JSON and safetensors: loading them runs no code.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _flat(metrics: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    rows: list[tuple[str, float]] = []
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            rows.extend(_flat(value, f"{prefix}{name} "))
+        elif isinstance(value, int | float):
+            rows.append((f"{prefix}{name}", value))
+    return rows

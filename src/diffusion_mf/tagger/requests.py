@@ -1,0 +1,78 @@
+"""What a tagger is asked, checked sentence by sentence before anything is computed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from diffusion_mf.config import DataConfig
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.vocabulary import Vocabulary
+from diffusion_mf.decoding import Legality
+from diffusion_mf.errors import InputError
+from diffusion_mf.tagger.clamps import Clamp, allowed_labels
+
+Units = Sequence[str] | Sentence
+
+
+class Request(NamedTuple):
+    """A sentence as it was given, as the model is to see it, and the labels its units may have."""
+
+    units: tuple[str, ...]
+    prepared: Sentence
+    allowed: Tensor | None
+    """(N, K); None: all"""
+
+
+class RequestReader:
+    """Turns what users give into requests; `InputError` naming the sentence, counted from 1, and the unit, from 0."""
+
+    def __init__(self, task: Task, data: DataConfig, vocabulary: Vocabulary, legality: Legality | None) -> None:
+        self._task = task
+        self._prepare = data.prepare
+        self._vocabulary = vocabulary
+        self._legality = legality
+
+    def __call__(self, sentences: Iterable[Units], clamps: Iterable[Clamp | None] | None) -> Iterator[Request]:
+        """Requests one by one; nothing is read before it is needed."""
+        if isinstance(sentences, str):
+            raise InputError("sentences are given as a list", remedy="put the sentence into a list")
+        if isinstance(clamps, Mapping):
+            raise InputError("clamps are given per sentence", remedy="give a list of mappings, one for each sentence")
+        return self._read(sentences, clamps)
+
+    def _read(self, sentences: Iterable[Units], clamps: Iterable[Clamp | None] | None) -> Iterator[Request]:
+        known: Iterator[Clamp | None] = itertools.repeat(None) if clamps is None else iter(clamps)
+        number = 0
+        for number, sentence in enumerate(sentences, 1):
+            units = self._units(sentence, number)
+            try:
+                clamp = next(known)
+            except StopIteration:
+                raise InputError(
+                    f"there are fewer clamps than sentences, none for sentence {number}",
+                    remedy="give None where nothing is known",
+                ) from None
+            allowed = (
+                allowed_labels(clamp, len(units), self._vocabulary, self._legality, sentence=number) if clamp else None
+            )
+            yield Request(units, self._prepare(Sentence(units)), allowed)
+        if clamps is not None and next(known, self) is not self:
+            raise InputError(f"there are more clamps than the {number} sentence(s)", remedy="give one per sentence")
+
+    def _units(self, sentence: Units, number: int) -> tuple[str, ...]:
+        if isinstance(sentence, Sentence):
+            return sentence.units
+        if isinstance(sentence, str) and self._task is not Task.SEG_POS:
+            raise InputError(f"sentence {number} is a string", remedy='split it into words, such as ["a", "b"]')
+        units = tuple(sentence)
+        for position, unit in enumerate(units):
+            if not isinstance(unit, str) or not unit:
+                raise InputError(
+                    f"unit {position} of sentence {number} is {unit!r}", remedy="give strings that are not empty"
+                )
+        return units

@@ -1,0 +1,51 @@
+"""What a tagger says about a sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float32
+
+from diffusion_mf.data.label_schemes import LabelScheme, extract_spans
+
+
+class Span(NamedTuple):
+    """A labelled stretch of units; ``end`` is exclusive."""
+
+    start: int
+    end: int
+    label: str
+    confidence: float
+    """the least score of its units: a span is right only if all of them are, and within a span they mostly stand or fall
+    together, so that a product would be too modest"""
+
+
+class TrajectoryStep(NamedTuple):
+    """The state after one call of the denoiser."""
+
+    t: int
+    """the noise step reached, 0 at the end"""
+    beliefs: Float32[np.ndarray, "N K"]
+    """π_t: how probable each label is held to be; the columns are `Tagger.labels`"""
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggedSentence:
+    """Labels of a sentence with what speaks for them."""
+
+    units: tuple[str, ...]
+    labels: list[str]
+    scores: list[float]
+    """the calibrated marginal probability of each label; 1 where a clamp leaves no choice, 0 for a code without label"""
+    spans: list[Span]
+    """the complete spans, in order; none for labels without boundaries"""
+    trajectory: tuple[TrajectoryStep, ...] | None = None
+    """the beliefs after every call, if they were asked for"""
+
+
+def scored_spans(labels: Sequence[str], scores: Sequence[float], scheme: LabelScheme) -> list[Span]:
+    """The complete spans of a possibly malformed sequence, each as sure as its least sure unit."""
+    return [Span(start, end, label, min(scores[start:end])) for start, end, label in extract_spans(labels, scheme)]

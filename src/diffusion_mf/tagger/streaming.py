@@ -1,0 +1,43 @@
+"""Sentences in, results out, in the same order: batches of similar length are made inside a bounded window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from diffusion_mf.data.batching import evaluation_batches
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+WINDOW_BATCHES = 8
+"""how many batches' worth of units are looked ahead, so that sentences of similar length meet"""
+MAX_WINDOW_ITEMS = 4096
+"""and how many sentences at most, for memory must be bounded however short they are"""
+
+
+def windows(items: Iterable[Item], num_units: Callable[[Item], int], *, budget: int) -> Iterator[list[Item]]:
+    """Cut ``items`` into stretches of about `WINDOW_BATCHES` × ``budget`` units, reading no further than that."""
+    window: list[Item] = []
+    total = 0
+    for item in items:
+        window.append(item)
+        total += num_units(item)
+        if total >= WINDOW_BATCHES * budget or len(window) >= MAX_WINDOW_ITEMS:
+            yield window
+            window, total = [], 0
+    if window:
+        yield window
+
+
+def in_order(
+    window: Sequence[Item],
+    num_units: Callable[[Item], int],
+    process: Callable[[Sequence[Item]], Sequence[Answer]],
+    *,
+    budget: int,
+) -> list[Answer]:
+    """What ``process`` answers about the items of a window, batch by batch, in the order of the window."""
+    batches, positions = evaluation_batches([num_units(item) for item in window], budget=budget)
+    answers = [answer for batch in batches for answer in process([window[index] for index in batch])]
+    return [answers[position] for position in positions]

@@ -1,0 +1,250 @@
+"""`Tagger`: a trained model with its vocabulary and labels, for use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from diffusion_mf.data.batching import collate
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.decoding import DECODERS
+from diffusion_mf.diffusion import NO_LABEL as NO_LABEL_ID
+from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.calibration import calibrated
+from diffusion_mf.evaluation.reconstruction import NO_LABEL
+from diffusion_mf.files import StrPath
+from diffusion_mf.tagger.clamps import Clamp, stack_allowed
+from diffusion_mf.tagger.hub import download
+from diffusion_mf.tagger.requests import Request, RequestReader, Units
+from diffusion_mf.tagger.results import TaggedSentence, TrajectoryStep, scored_spans
+from diffusion_mf.tagger.storage import StoredModel, load_model, save_model
+from diffusion_mf.tagger.streaming import in_order, windows
+
+if TYPE_CHECKING:
+    from diffusion_mf.model import Prediction
+
+
+def _num_units(request: Request) -> int:
+    return len(request.units)
+
+
+class _Options(NamedTuple):
+    """How a call wants its sentences tagged."""
+
+    calls: int | None
+    decoder: str
+    trajectory: bool
+
+
+class Tagger:
+    """Labels sentences with a trained model.
+
+    Results do not depend on how sentences are batched or ordered, save for ties: padding carries no information.
+    """
+
+    def __init__(self, model: StoredModel, *, device: str | torch.device = "auto") -> None:
+        self._model = model
+        self.device = _device(device)
+        self._labeller = model.labeller.to(self.device).eval()
+        self._read_requests = RequestReader(
+            model.config.task, model.config.data, model.vocabulary, model.labeller.legality
+        )
+
+    @classmethod
+    def load(cls, folder: StrPath, *, device: str | torch.device = "auto") -> Tagger:
+        """Read a model folder that `save` or ``dmf train`` wrote; ``auto`` is a GPU where there is one."""
+        return cls(load_model(folder), device=device)
+
+    @classmethod
+    def from_pretrained(
+        cls, name: StrPath, *, revision: str | None = None, device: str | torch.device = "auto"
+    ) -> Tagger:
+        """The model of a folder, or of a repository on the Hugging Face hub where there is no such folder."""
+        if os.path.exists(name):
+            return cls.load(name, device=device)
+        return cls.load(download(os.fspath(name), revision=revision), device=device)
+
+    def save(self, folder: StrPath) -> None:
+        """Write a model folder that `load` reads."""
+        save_model(folder, *self._model)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels, in the order of a trajectory's columns."""
+        return self._model.vocabulary.labels
+
+    @property
+    def task(self) -> Task:
+        """What the labels are about."""
+        return self._model.config.task
+
+    @property
+    def scheme(self) -> LabelScheme:
+        """How the labels mark spans."""
+        return self._model.scheme
+
+    @property
+    def decoder(self) -> str:
+        """The decoder used unless another is asked for: the best on development data."""
+        return self._model.decoder
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """What was measured when the model was made."""
+        return self._model.metrics
+
+    @property
+    def model(self) -> StoredModel:
+        """Everything the model is made of."""
+        return self._model
+
+    def tag(
+        self,
+        sentences: Iterable[Units],
+        *,
+        batch_tokens: int | None = None,
+        calls: int | None = None,
+        decoder: str | None = None,
+        clamp: Iterable[Clamp | None] | None = None,
+        trajectory: bool = False,
+    ) -> list[TaggedSentence]:
+        """Label ``sentences``, each a sequence of units (of characters a string will do).
+
+        ``batch_tokens`` bounds the units computed at once, padding counted. ``calls`` is the number of denoising steps of a
+        diffusion system. ``clamp`` gives, for every sentence, None or the labels known beforehand (`clamps.Clamp`); they are
+        always honoured. ``trajectory`` keeps the beliefs after every call.
+        """
+        return list(
+            self.stream(
+                sentences,
+                batch_tokens=batch_tokens,
+                calls=calls,
+                decoder=decoder,
+                clamp=clamp,
+                trajectory=trajectory,
+            )
+        )
+
+    def stream(
+        self,
+        sentences: Iterable[Units],
+        *,
+        batch_tokens: int | None = None,
+        calls: int | None = None,
+        decoder: str | None = None,
+        clamp: Iterable[Clamp | None] | None = None,
+        trajectory: bool = False,
+    ) -> Iterator[TaggedSentence]:
+        """`tag`, one result after the other in the order given; looks ahead no further than a window of sentences."""
+        budget = self._model.config.inference.budget if batch_tokens is None else batch_tokens
+        if budget < 1:
+            raise InputError(f"a batch must hold a unit, found {budget}", remedy="give a positive number of tokens")
+        options = _Options(self._checked_calls(calls), self._checked_decoder(decoder), trajectory)
+        # The arguments are checked at once; the sentences only as they are read.
+        return self._stream(self._read_requests(sentences, clamp), options, budget)
+
+    def _stream(self, requests: Iterator[Request], options: _Options, budget: int) -> Iterator[TaggedSentence]:
+        for window in windows(requests, _num_units, budget=budget):
+            yield from in_order(window, _num_units, lambda batch: self._tag_batch(batch, options), budget=budget)
+
+    def _checked_calls(self, calls: int | None) -> int | None:
+        if calls is None:
+            return None
+        config = self._model.config
+        if not config.system_entry.is_diffusion:
+            if calls != 1:
+                raise InputError(
+                    f"the system {config.system} makes one call, not {calls}", remedy="leave out the number of calls"
+                )
+            return None
+        if not 1 <= calls <= config.diffusion.num_steps:
+            raise InputError(
+                f"{calls} calls are not possible", remedy=f"ask for 1 to {config.diffusion.num_steps} of them"
+            )
+        return calls
+
+    def _checked_decoder(self, name: str | None) -> str:
+        if name is not None and name not in DECODERS:
+            raise InputError(f"no decoder is called {name!r}", remedy=f"choose one of {', '.join(DECODERS)}")
+        return name or self._model.decoder
+
+    def _tag_batch(self, requests: Sequence[Request], options: _Options) -> list[TaggedSentence]:
+        if not requests[0].units:
+            # The longest sentence comes first, so all are empty.
+            return [TaggedSentence((), [], [], [], () if options.trajectory else None) for _ in requests]
+        # Empty sentences may share a batch with others, but not with the network.
+        full = [request for request in requests if request.units]
+        results = self._tag_within_memory(full, options)
+        return results + (self._tag_batch(requests[len(full) :], options) if len(full) < len(requests) else [])
+
+    def _tag_within_memory(self, requests: Sequence[Request], options: _Options) -> list[TaggedSentence]:
+        """Tag a batch, in halves if it does not fit in a GPU's memory."""
+        try:
+            return self._tag_full_batch(requests, options)
+        except torch.OutOfMemoryError:
+            if len(requests) == 1:
+                raise InputError(
+                    f"a sentence of {len(requests[0].units)} units does not fit in memory", remedy="split it"
+                ) from None
+        half = len(requests) // 2
+        return self._tag_within_memory(requests[:half], options) + self._tag_within_memory(requests[half:], options)
+
+    @torch.inference_mode()
+    def _tag_full_batch(self, requests: Sequence[Request], options: _Options) -> list[TaggedSentence]:
+        batch = collate([request.prepared for request in requests], self._model.vocabulary).to(self.device)
+        num_units = batch.form_ids.shape[1]
+        allowed = stack_allowed([request.allowed for request in requests], num_units, len(self.labels))
+        if allowed is not None:
+            allowed = allowed.to(self.device)
+        prediction = self._labeller.predict(
+            batch, num_calls=options.calls, allowed=allowed, keep_trajectory=options.trajectory
+        )
+        label_ids = DECODERS[options.decoder](prediction.evidence)
+        scores = self._scores(prediction.marginals, label_ids, allowed).tolist()
+        ids = label_ids.tolist()
+        steps = _steps(prediction) if options.trajectory else None
+        results = []
+        for index, request in enumerate(requests):
+            size = len(request.units)
+            labels = [NO_LABEL if label == NO_LABEL_ID else self.labels[label] for label in ids[index][:size]]
+            results.append(
+                TaggedSentence(
+                    request.units,
+                    labels,
+                    scores[index][:size],
+                    scored_spans(labels, scores[index], self.scheme),
+                    None if steps is None else tuple(TrajectoryStep(t, b[index, :size]) for t, b in steps),
+                )
+            )
+        return results
+
+    def _scores(self, marginals: Tensor, label_ids: Tensor, allowed: Tensor | None) -> Tensor:
+        """The calibrated marginal of each chosen label, among the labels that clamps allow."""
+        marginals = marginals.float().clamp(min=torch.finfo(torch.float32).tiny)
+        if allowed is not None:
+            marginals = torch.where(allowed, marginals, 0)
+        scores = calibrated(marginals, self._model.temperature)
+        chosen = scores.gather(-1, label_ids.clamp(min=0)[..., None])[..., 0]
+        return torch.where(label_ids == NO_LABEL_ID, 0, chosen)
+
+
+def _steps(prediction: Prediction) -> list[tuple[int, Any]]:
+    """The beliefs after every call as arrays; a direct system's only call ends with its marginals."""
+    steps = [(0, prediction.marginals)] if prediction.trajectory is None else prediction.trajectory
+    return [(t, beliefs.float().cpu().numpy()) for t, beliefs in steps]
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError):
+        raise InputError(f"there is no device {str(device)!r} here", remedy="use auto, cpu or cuda") from None
+    return found
