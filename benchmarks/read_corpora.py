@@ -9,11 +9,8 @@ can only slow a reader down. Prints a table and writes results/reading.json.
 from __future__ import annotations
 
 import argparse
-import datetime
-import importlib.metadata
 import json
 import os
-import platform
 import resource
 import shutil
 import subprocess
@@ -25,10 +22,19 @@ from pathlib import Path
 
 from diffusion_mf.cli.output import half_up, print_table
 from diffusion_mf.errors import InputError
+from diffusion_mf.results import provenance, write_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = "ud-2.15/UD_English-EWT/en_ewt-ud-train.conllu"
 TIMES_LONGER = 10
+MEASURED = [
+    Path(__file__).resolve(),
+    "data/conllu.py",
+    "data/text_lines.py",
+    "data/sentence.py",
+    "files.py",
+    "errors.py",
+]
 
 
 def with_diffusion_mf(path: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...] | None]]:
@@ -69,36 +75,6 @@ def measure(library: str, path: Path) -> dict[str, float]:
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def provenance() -> dict[str, object]:
-    """What every result row names: command, commit, hardware, versions, date."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
-
-    package = "src/diffusion_mf"
-    modules = ["data/conllu.py", "data/text_lines.py", "data/sentence.py", "files.py", "errors.py"]
-    measured = ["benchmarks/read_corpora.py", *(f"{package}/{module}" for module in modules)]
-    changed = git("status", "--porcelain", "--", *measured)
-    cpu = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.processor(),
-    )
-    return {
-        "command": "python benchmarks/read_corpora.py",
-        "commit": git("rev-parse", "HEAD") + (" with changes" if changed else ""),
-        "hardware": f"{cpu}, {os.cpu_count()} cores",
-        "versions": {
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in ("diffusion-mf", "conllu")},
-        },
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Reading speed and memory; writes results/reading.json.")
     parser.add_argument("--rounds", type=int, default=5)
@@ -122,9 +98,11 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for library in READERS:
                 runs[library].append(measure(library, path))
-        shared = provenance()
+        long_runs = [measure("diffusion_mf", long)]
+        # After all measurements: it imports PyTorch, and a child's peak memory begins with its parent's.
+        shared = provenance("python benchmarks/read_corpora.py", packages=["conllu"], measured=MEASURED)
         conllu_seconds = min(run["seconds"] for run in runs["conllu"])
-        for library, file_runs in (*runs.items(), ("diffusion_mf", [measure("diffusion_mf", long)])):
+        for library, file_runs in (*runs.items(), ("diffusion_mf", long_runs)):
             best = min(file_runs, key=lambda run: run["seconds"])
             factor = round(best["units"] / runs[library][0]["units"])
             rows.append(
@@ -158,8 +136,7 @@ def main() -> None:
         ],
         title="Reading CoNLL-U to labelled sentences, streaming",
     )
-    arguments.output.parent.mkdir(exist_ok=True)
-    arguments.output.write_text(json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_rows(arguments.output, rows, replace_by=["corpus", "library", "hardware"])
 
 
 if __name__ == "__main__":
