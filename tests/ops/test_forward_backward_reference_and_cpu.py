@@ -228,6 +228,20 @@ def test_messages_are_what_lies_on_either_side(problem, backend):
 
 
 @pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("shape", [(3, 30, 17), (32, 4, 17), (24, 4, 40), (16, 3, 70), (2, 3, 200)])
+def test_cpu_equals_reference_at_sizes_of_use(shape, is_local):
+    """Small and large products take different ways."""
+    problem = random_problem(6, *shape, is_local=is_local, scale=2, holes=0.05).with_gradients()
+    found, expected = (computed(problem, backend) for backend in ("cpu", "reference"))
+    assert_close(found, expected, tolerance=EXACT)
+    weights = random_weights(expected)
+    for names in (["log_partition"], ["marginals"], chain_problems.RESULTS):
+        found_gradients = gradients(found, names, problem, weights)
+        assert_padding_is_zero(problem, found_gradients)
+        assert_close(found_gradients, gradients(expected, names, problem, weights), tolerance=EXACT, scale=10)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
 def test_4096_units(is_local):
     """The CPU path against the reference, gradients through marginals too, with a ragged batch."""
     problem = random_problem(4, 2, 4096, 2, is_local=is_local, lengths=[4096, 3000], scale=2).with_gradients()

@@ -68,17 +68,20 @@ def check_viterbi(problem, device, dtype):
     assert torch.equal(found.scores, expected.scores)
 
 
-def opposed_ends(gap, num_units, *, is_local=False):
-    """Two labels that never change; what one end all but rules out, the other asks for: pairs far below either best."""
+def opposed_ends(gap, *, is_local=False):
+    """Two labels that never change; what the first unit all but rules out, a later one asks for.
+
+    The pairs between the two lie far below the best of either side; those after them do not.
+    """
     transition = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]])
     if is_local:
-        transition = transition.expand(2, num_units - 1, 2, 2).clone()
-    unary = torch.zeros(2, num_units, 2)
+        transition = transition.expand(2, 3, 2, 2).clone()
+    unary = torch.zeros(2, 4, 2)
     unary[:, 0, 1] = -gap
-    unary[0, -1, 0] = -gap
-    unary[1, -2, 0] = -gap - 1
-    lengths = torch.tensor([num_units, num_units - 1])
-    return chain_problems.poisoned(chain_problems.Problem(unary, transition, lengths), torch.nan)
+    unary[0, 1, 0] = -gap
+    unary[1, 2, 0] = -gap - 1
+    problem = chain_problems.Problem(unary, transition, torch.tensor([4, 3]))
+    return chain_problems.poisoned(problem, torch.nan)
 
 
 def extreme_problem(seed, num_labels, *, is_local):

@@ -25,8 +25,9 @@ def test_chain_equals_reference(device, num_labels, dtype, is_local):
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-def test_chain_with_33_labels(device, is_local):
-    check_chain(random_problem(1, 2, 4, 33, is_local=is_local, lengths=[4, 2]), device, torch.float32)
+@pytest.mark.parametrize("num_labels", [33, 70])
+def test_chain_with_many_labels(device, num_labels, is_local):
+    check_chain(random_problem(1, 2, 3, num_labels, is_local=is_local, lengths=[3, 2]), device, torch.float32)
 
 
 @pytest.mark.parametrize("is_local", [False, True])
@@ -72,18 +73,19 @@ def test_chain_with_extreme_scores(device, dtype, is_local):
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-@pytest.mark.parametrize("gap", [20.0, 80.0, 5000.0])
+@pytest.mark.parametrize("gap", [55.0, 80.0, 5000.0])
 def test_chain_with_opposed_ends(device, gap, is_local):
     # Float32 resolves 2⁻¹¹ at 5000.
     tolerance = max(1e-5, gap * 2**-22)
-    problem = opposed_ends(gap, 4, is_local=is_local)
+    problem = opposed_ends(gap, is_local=is_local)
     check_chain(problem, device, torch.float32, tolerance=tolerance, gradient_tolerance=10 * tolerance)
 
 
-@pytest.mark.parametrize("is_local", [False, True])
-def test_chain_with_more_positions_than_a_program_takes(device, is_local):
-    """18 units: a second, unfinished group of positions; one sentence ends where the first group does."""
-    problem = random_problem(3, 2, 18, 3, is_local=is_local, lengths=[18, 16])
+@pytest.mark.parametrize(("num_units", "num_labels", "is_local"), [(10, 2, True), (18, 130, False)])
+def test_chain_with_more_than_a_program_takes(device, num_units, num_labels, is_local):
+    """A second, unfinished group of positions, and for many labels a second and third group of labels."""
+    lengths = [num_units, 8] if is_local else [num_units]
+    problem = random_problem(3, len(lengths), num_units, num_labels, is_local=is_local, lengths=lengths)
     check_chain(problem, device, torch.float32)
 
 
