@@ -93,13 +93,14 @@ def contests(problem: Problem, peer_modules: dict[str, Any]) -> Iterator[Contest
             **{peer.library: _both(peer.log_partition, peer.parameters) for peer in peers},
         },
     )
-    # The values themselves, as a decoder or a diffusion step needs them: peers find marginals only by autograd.
+    # The values themselves, as a decoder or a diffusion step needs them. Peers find marginals only by autograd, as the
+    # gradient of the unary scores; no other gradient is asked of them.
     yield Contest(
         "log-partition and marginals",
         "both",
         {
             OURS: _forward(lambda: forward_backward(unary, transition, lengths)),
-            **{peer.library: _both(peer.log_partition, peer.parameters) for peer in peers},
+            **{peer.library: _both(peer.log_partition, [unary]) for peer in peers},
         },
     )
     yield Contest("log-partition through marginals", "both", {OURS: _both(through_marginals, problem.scores)})
