@@ -65,7 +65,8 @@ class DataConfig(_Section):
 class EncoderConfig(_Section):
     """Words, characters and a Transformer over them."""
 
-    kind: Literal["scratch"] = "scratch"
+    kind: str = "scratch"
+    """a key of `encoders.ENCODERS`"""
     word_width: PositiveInt = 256
     character_width: PositiveInt = 64
     character_hidden: PositiveInt = 128

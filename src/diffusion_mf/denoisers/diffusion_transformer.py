@@ -1,0 +1,113 @@
+"""Diffusion-Transformer blocks (Peebles & Xie, 2023), modulated at every position by [encoder state ; timestep]."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from diffusion_mf.config import DenoiserConfig
+from diffusion_mf.denoisers.time_embedding import TimeEmbedding
+from diffusion_mf.encoders.attention import FeedForward, Rotation, SelfAttention
+
+
+class Conditions(NamedTuple):
+    """What the encoder's states contribute to every modulation: made once per sentence, used by every call."""
+
+    blocks: tuple[Float[Tensor, "B N six_D"], ...]
+    final: Float[Tensor, "B N two_D"]
+
+
+class Modulation(nn.Module):
+    """Linear([silu(state) ; silu(time)]) as a sum of two parts, so that the part of the state is computed once.
+
+    ``is_zero`` starts it at zero (adaLN-zero): a fresh block passes its input through.
+    """
+
+    def __init__(self, state_width: int, time_width: int, width: int, *, is_zero: bool) -> None:
+        super().__init__()
+        self.of_state = nn.Sequential(nn.SiLU(), nn.Linear(state_width, width))
+        self.of_time = nn.Sequential(nn.SiLU(), nn.Linear(time_width, width, bias=False))
+        if is_zero:
+            for parameter in self.parameters():
+                nn.init.zeros_(parameter)
+
+
+class DiffusionBlock(nn.Module):
+    """x + g₁·attention(n(x)·(1 + a₁) + b₁), then x + g₂·feed-forward(n(x)·(1 + a₂) + b₂), all six from the modulation."""
+
+    def __init__(self, config: DenoiserConfig, state_width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.width, elementwise_affine=False)
+        self.attention = SelfAttention(config.width, config.heads)
+        self.feed_forward = FeedForward(config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        self.modulation = Modulation(state_width, config.time_width, 6 * config.width, is_zero=True)
+
+    def forward(
+        self,
+        values: Float[Tensor, "B N D"],
+        condition: Float[Tensor, "B N six_D"],
+        time: Float[Tensor, "b one time_D"],
+        is_unit: Bool[Tensor, "B N"],
+        rotation: Rotation,
+    ) -> Float[Tensor, "B N D"]:
+        """The next block's input."""
+        modulation = condition + self.modulation.of_time(time)
+        shift, scale, gate, second_shift, second_scale, second_gate = modulation.chunk(6, dim=-1)
+        attended = self.attention(self.norm(values) * (1 + scale) + shift, is_unit, rotation)
+        values = values + gate * self.dropout(attended)
+        passed = self.feed_forward(self.norm(values) * (1 + second_scale) + second_shift)
+        return values + second_gate * self.dropout(passed)
+
+
+class DiffusionTransformer(nn.Module):
+    """Position vectors z from embedded noisy labels, a timestep and encoder states (paper: “Neural Architecture”).
+
+    The modulation after the last block does not start at zero, a departure from adaLN-zero: through it the states reach the
+    scores, and the loss the encoder, from the first step on.
+    """
+
+    def __init__(self, config: DenoiserConfig, state_width: int) -> None:
+        super().__init__()
+        self.width = config.width
+        self.head_width = config.width // config.heads
+        self.time = TimeEmbedding(config.time_width)
+        self.blocks = nn.ModuleList(DiffusionBlock(config, state_width) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width, elementwise_affine=False)
+        self.modulation = Modulation(state_width, config.time_width, 2 * config.width, is_zero=False)
+
+    def prepare(self, states: Float[Tensor, "B N S"]) -> Conditions:
+        """The states' part of every modulation; it holds 6·D numbers per layer and unit."""
+        modulations = [block.get_submodule("modulation.of_state") for block in self.blocks]
+        return Conditions(tuple(modulation(states) for modulation in modulations), self.modulation.of_state(states))
+
+    def forward(
+        self,
+        inputs: Float[Tensor, "B N D"],
+        t: Int[Tensor, "b"],
+        conditions: Conditions,
+        is_unit: Bool[Tensor, "B N"],
+    ) -> Float[Tensor, "B N D"]:
+        """z; ``t`` is one step per sentence, or one for all, (1,)."""
+        time = self.time(t)[:, None]
+        rotation = Rotation.of_positions(inputs.shape[1], self.head_width, device=inputs.device)
+        values = inputs
+        for block, condition in zip(self.blocks, conditions.blocks, strict=True):
+            values = block(values, condition, time, is_unit, rotation)
+        shift, scale = (conditions.final + self.modulation.of_time(time)).chunk(2, dim=-1)
+        return self.norm(values) * (1 + scale) + shift
+
+
+class KnownFlag(nn.Module):
+    """Marks the positions whose label is given; a vector that starts at zero, so that without such training it is silent."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.zeros(width))
+
+    def forward(self, inputs: Float[Tensor, "B N D"], is_known: Bool[Tensor, "B N"] | None) -> Float[Tensor, "B N D"]:
+        """The inputs, marked."""
+        return inputs if is_known is None else inputs + is_known[..., None] * self.vector

@@ -1,0 +1,139 @@
+"""DiffusionSL: continuous diffusion over bit codes, written from the papers (`diffusion.bits`)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from diffusion_mf.config import Config
+from diffusion_mf.decoding import Evidence
+from diffusion_mf.denoisers import BitDenoiser, Conditions
+from diffusion_mf.diffusion import BitCodes, CategoricalDiffusion, GaussianDiffusion, ddim
+from diffusion_mf.model.core import Core
+from diffusion_mf.model.draws import StepDraws, Use
+from diffusion_mf.model.prediction import Prediction, Request
+from diffusion_mf.training.objective import bit_terms
+
+SELF_CONDITIONING_SHARE = 0.5
+"""of the training steps, those that see a first estimate (Chen et al., 2022)"""
+
+
+class BitsCore(Core):
+    """x₀ prediction with squared error; DDIM at inference."""
+
+    process: GaussianDiffusion
+    codes: BitCodes
+
+    def __init__(self, config: Config, *, num_labels: int, state_width: int) -> None:
+        super().__init__(config, num_labels=num_labels, state_width=state_width)
+        self.codes = BitCodes(num_labels, scale=config.bits.scale)
+        with torch.device("cpu"):  # the tables are numbers of the host, also where parameters are only counted
+            self.process = GaussianDiffusion(
+                config.diffusion.num_steps, noise=config.bits.noise, cosine_offset=config.diffusion.cosine_offset
+            )
+            # Its timesteps, t ~ U{1…T−1}, are the categorical systems'.
+            self._timesteps = CategoricalDiffusion(num_labels, config.diffusion.num_steps)
+        self.denoiser = BitDenoiser(
+            config.denoiser,
+            num_bits=self.codes.num_bits,
+            state_width=state_width,
+            use_self_conditioning=config.bits.self_conditioning,
+        )
+
+    def loss_terms(
+        self,
+        states: Float[Tensor, "B N D"],
+        labels: Int[Tensor, "B N"],
+        lengths: Int[Tensor, "B"],
+        is_unit: Bool[Tensor, "B N"],
+        draws: StepDraws,
+    ) -> dict[str, Tensor]:
+        """‖x̂₀ − x₀‖²/b at one t per sentence; labels given are clean, flagged and not counted."""
+        conditions = self.denoiser.prepare(states)
+        clean = self.codes.encode(labels)
+        t = self._timesteps.sample_timesteps(len(labels), uniforms=draws.uniforms(Use.TIMESTEP, ()))
+        noise = draws.normals(Use.BIT_NOISE, (labels.shape[1], self.codes.num_bits))
+        noisy = self.process.forward(clean, t, noise)
+        is_given = draws.clamps(self.config.diffusion.clamp_share, labels.shape[1])
+        if is_given is not None:
+            noisy = torch.where(is_given[..., None], clean, noisy)
+        previous = None
+        uses_estimate = draws.for_step(Use.SELF_CONDITIONING) < SELF_CONDITIONING_SHARE
+        if self.config.bits.self_conditioning and uses_estimate:
+            with torch.no_grad():
+                first = self._predicted(noisy, t, conditions, is_unit, None, is_given)
+            previous = first.clamp(-self.codes.scale, self.codes.scale)
+        predicted = self._predicted(noisy, t, conditions, is_unit, previous, is_given)
+        return bit_terms(predicted, clean, is_unit if is_given is None else is_unit & ~is_given)
+
+    def predict(self, request: Request) -> Prediction:
+        """z by DDIM with noise keyed by the sentence; ``base`` and early exit do not concern it."""
+        settings = self.config.bits
+        conditions = self.denoiser.prepare(request.states)
+        schedule = self.process.schedule(request.num_calls or settings.num_calls)
+        shape = (request.is_unit.shape[0], request.is_unit.shape[1])
+        is_known = request.is_known
+        given = None if request.allowed is None else self.codes.encode(request.allowed.long().argmax(-1))
+
+        def denoise(noisy: Tensor, t: int, previous: Tensor | None) -> Tensor:
+            if is_known is not None and given is not None:
+                noisy = torch.where(is_known[..., None], given, noisy)
+            step = torch.full((1,), t, device=noisy.device)
+            return self._predicted(noisy, step, conditions, request.is_unit, previous, is_known)
+
+        def draw_noise(sample: int, call: int) -> Tensor:
+            draws = StepDraws(self.config.seed, sample * (len(schedule) + 1) + call, request.content_keys)
+            return draws.normals(Use.DDIM, (shape[1], self.codes.num_bits))
+
+        result = ddim(
+            self.process,
+            self.codes,
+            denoise,
+            batch_shape=shape,
+            schedule=schedule,
+            device=request.states.device,
+            eta=settings.eta,
+            num_samples=settings.num_samples,
+            use_self_conditioning=settings.self_conditioning,
+            allowed=request.allowed,
+            draw_noise=draw_noise,
+            keep_trajectory=request.keep_trajectory,
+        )
+        evidence = Evidence.of_bits(
+            result.bits,
+            self.codes,
+            request.lengths,
+            temperature=settings.temperature,
+            legality=request.legality,
+            allowed=request.allowed,
+            check=request.allowed is not None,
+        )
+        steps = result.trajectory
+        return Prediction(
+            evidence=evidence,
+            marginals=self._probabilities(result.bits, request),
+            num_calls=result.num_calls,
+            trajectory=None
+            if steps is None
+            else [(t, self._probabilities(bits, request)) for t, bits in zip(schedule[1:], steps, strict=True)],
+        )
+
+    def _predicted(
+        self,
+        noisy: Tensor,
+        t: Tensor,
+        conditions: Conditions,
+        is_unit: Tensor,
+        previous: Tensor | None,
+        is_known: Tensor | None,
+    ) -> Tensor:
+        predicted = self.denoiser(noisy, t, conditions, is_unit, previous=previous, is_known=is_known)
+        return predicted * self.codes.scale
+
+    def _probabilities(self, bits: Tensor, request: Request) -> Tensor:
+        """softmax of −‖z − c‖²/τ among the allowed labels, 0 at padding."""
+        scores = self.codes.unary_scores(bits, temperature=self.config.bits.temperature)
+        if request.allowed is not None:
+            scores = scores.masked_fill(~request.allowed & request.is_unit[..., None], -torch.inf)
+        return torch.where(request.is_unit[..., None], scores.softmax(-1), 0)

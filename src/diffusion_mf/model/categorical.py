@@ -1,0 +1,169 @@
+"""The second column of the grid: discrete diffusion with a structure inside every denoising call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from diffusion_mf.config import Config
+from diffusion_mf.decoding import Evidence
+from diffusion_mf.denoisers import Conditions, LabelDenoiser
+from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, one_hot, reverse_diffusion
+from diffusion_mf.model.core import StructuredCore
+from diffusion_mf.model.draws import StepDraws, Use
+from diffusion_mf.model.prediction import Prediction, Request
+from diffusion_mf.scorers import Scorer
+from diffusion_mf.structures import Potentials
+from diffusion_mf.training.objective import NoisyLabels, structured_terms
+
+
+class CategoricalCore(StructuredCore):
+    """Diffusion-Uni, Diffusion-MF and Diffusion-LCRF (paper: “Discrete Diffusion Models for Labelling”)."""
+
+    process: CategoricalDiffusion
+
+    def __init__(self, config: Config, *, num_labels: int, state_width: int) -> None:
+        super().__init__(config, num_labels=num_labels, state_width=state_width)
+        diffusion = config.diffusion
+        with torch.device("cpu"):  # the tables are numbers of the host, also where parameters are only counted
+            self.process = CategoricalDiffusion(
+                num_labels,
+                diffusion.num_steps,
+                cosine_power=diffusion.cosine_power,
+                cosine_offset=diffusion.cosine_offset,
+            )
+        self.denoiser = LabelDenoiser(config.denoiser, num_labels=num_labels, state_width=state_width)
+        self.scorer = Scorer(
+            config.denoiser.width, num_labels, config.structure, uses_transitions=self.structure.uses_transitions
+        )
+
+    def potentials(
+        self,
+        beliefs: Float[Tensor, "B N K"],
+        t: Int[Tensor, "b"],
+        conditions: Conditions,
+        is_unit: Bool[Tensor, "B N"],
+        is_known: Bool[Tensor, "B N"] | None = None,
+    ) -> Potentials:
+        """One call of the network: scores given beliefs about y^t; the structure comes after it."""
+        return self.scorer(self.denoiser(beliefs, t, conditions, is_unit, is_known))
+
+    def loss_terms(
+        self,
+        states: Float[Tensor, "B N D"],
+        labels: Int[Tensor, "B N"],
+        lengths: Int[Tensor, "B"],
+        is_unit: Bool[Tensor, "B N"],
+        draws: StepDraws,
+    ) -> dict[str, Tensor]:
+        """L_den + λ·L_post, or L_seq + L_marg + λ·L_post, at one t per sentence.
+
+        Departures, off unless configured: labels given (`StepDraws.clamps`) are clean, flagged, and conditioned on, so that
+        they add nothing to the loss; a share of the steps continues the model's own beliefs, without L_post, which is about
+        samples of the forward process.
+        """
+        diffusion = self.config.diffusion
+        conditions = self.denoiser.prepare(states)
+        is_given = draws.clamps(diffusion.clamp_share, labels.shape[1])
+        allowed = None
+        if is_given is not None:
+            is_given = is_given & is_unit
+            allowed = ~is_given[..., None] | (one_hot(labels, self.num_labels) > 0)
+        noisy: NoisyLabels | None = None
+        if draws.for_step(Use.OWN_TRAJECTORY) < diffusion.own_trajectory_share:
+            num_calls = int(draws.for_step(Use.NUM_OWN_CALLS) * (diffusion.own_trajectory_calls + 1))
+            beliefs, t = self._own_beliefs(num_calls, conditions, lengths, is_unit, allowed, is_given)
+        else:
+            noisy = self._noisy_labels(labels, draws)
+            if is_given is not None:
+                noisy = noisy._replace(labels=torch.where(is_given, labels, noisy.labels))
+            beliefs, t = one_hot(noisy.labels, self.num_labels), noisy.t
+        potentials = self.potentials(beliefs, t, conditions, is_unit, is_given)
+        distribution = self.distribution(potentials, lengths, allowed)
+        return structured_terms(distribution, labels, is_unit, self.weights, noisy=noisy)
+
+    def predict(self, request: Request) -> Prediction:
+        """Algorithm 1; Mask-Viterbi and argmax get log π₀, Viterbi the last call's potentials."""
+        conditions = self.denoiser.prepare(request.states)
+        if request.num_calls is not None:
+            schedule = self.process.schedule(num_calls=request.num_calls)
+        else:
+            schedule = self.process.schedule(base=request.base)
+        result = reverse_diffusion(
+            self.process,
+            self._denoise(conditions, request.lengths, request.is_unit, request.allowed, request.is_known),
+            batch_shape=(request.is_unit.shape[0], request.is_unit.shape[1]),
+            schedule=schedule,
+            device=request.states.device,
+            allowed=request.allowed,
+            is_unit=request.is_unit,
+            exit_tolerance=request.exit_tolerance,
+            keep_trajectory=request.keep_trajectory,
+        )
+        assert isinstance(result.potentials, Potentials)
+        evidence = Evidence(
+            lengths=request.lengths,
+            unary_scores=result.log_beliefs(),
+            potentials=result.potentials,
+            legality=request.legality,
+            allowed=request.allowed,
+            check=request.allowed is not None,
+        )
+        steps = result.trajectory
+        return Prediction(
+            evidence=evidence,
+            marginals=torch.where(request.is_unit[..., None], result.marginals, 0),
+            num_calls=result.num_calls,
+            trajectory=None if steps is None else [(step.t, step.beliefs) for step in steps],
+        )
+
+    def _noisy_labels(self, labels: Tensor, draws: StepDraws) -> NoisyLabels:
+        t = self.process.sample_timesteps(len(labels), uniforms=draws.uniforms(Use.TIMESTEP, ()))
+        # Two numbers per unit, in this order, so that more padding changes none of them.
+        uniforms = draws.uniforms(Use.LABEL_NOISE, (labels.shape[1], 2)).movedim(-1, 0)
+        return NoisyLabels(self.process, self.process.sample(labels, t, uniforms=uniforms), t)
+
+    @torch.no_grad()
+    def _own_beliefs(
+        self,
+        num_calls: int,
+        conditions: Conditions,
+        lengths: Tensor,
+        is_unit: Tensor,
+        allowed: Tensor | None,
+        is_known: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Beliefs after some calls of the halving schedule, and the step reached; dropout acts here, too."""
+        schedule = self.process.schedule(base=2)
+        num_calls = min(num_calls, len(schedule) - 2)
+        t = torch.full((1,), schedule[num_calls], device=lengths.device)
+        shape = (is_unit.shape[0], is_unit.shape[1])
+        if num_calls == 0:
+            return self.process.uniform(shape, device=lengths.device), t
+        result = reverse_diffusion(
+            self.process,
+            self._denoise(conditions, lengths, is_unit, allowed, is_known),
+            batch_shape=shape,
+            schedule=schedule[: num_calls + 1],
+            device=lengths.device,
+            allowed=allowed,
+        )
+        return result.beliefs, t
+
+    def _denoise(
+        self,
+        conditions: Conditions,
+        lengths: Tensor,
+        is_unit: Tensor,
+        allowed: Tensor | None,
+        is_known: Tensor | None,
+    ) -> Callable[[Tensor, int], Denoised]:
+        def denoise(beliefs: Tensor, t: int) -> Denoised:
+            step = torch.full((1,), t, device=beliefs.device)
+            potentials = self.potentials(beliefs, step, conditions, is_unit, is_known)
+            return Denoised(self.distribution(potentials, lengths, allowed).marginals(), potentials)
+
+        return denoise

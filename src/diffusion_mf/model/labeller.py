@@ -1,0 +1,149 @@
+"""Encoder and core in one module: losses in training, predictions afterwards."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from diffusion_mf.config import Config
+from diffusion_mf.data.batching import Batch
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.vocabulary import Vocabulary
+from diffusion_mf.decoding import Legality
+from diffusion_mf.diffusion import (
+    BitCodes,
+    CategoricalDiffusion,
+    GaussianDiffusion,
+    sum_over_units,
+    token_cross_entropy,
+)
+from diffusion_mf.encoders import build_encoder
+from diffusion_mf.model.bits import BitsCore
+from diffusion_mf.model.categorical import CategoricalCore
+from diffusion_mf.model.core import Core
+from diffusion_mf.model.direct import DirectCore
+from diffusion_mf.model.draws import StepDraws, content_keys
+from diffusion_mf.model.prediction import Prediction, Request
+from diffusion_mf.ops.chain_scores import unit_mask
+from diffusion_mf.scorers import ScoringMLP
+from diffusion_mf.systems import Process
+from diffusion_mf.training.objective import with_total
+
+CORES: dict[Process, type[Core]] = {"direct": DirectCore, "categorical": CategoricalCore, "bits": BitsCore}
+
+
+class Labeller(nn.Module):
+    """A system of the table, ready to be trained or used.
+
+    ``encoder`` and ``core`` are its parts; the encoder runs once per sentence, whatever the number of denoiser calls. Scores
+    and all that follows are float32, also under autocast.
+    """
+
+    legal_transitions: Tensor
+    legal_starts: Tensor
+    legal_ends: Tensor
+
+    def __init__(self, config: Config, vocabulary: Vocabulary, scheme: LabelScheme) -> None:
+        super().__init__()
+        self.config = config
+        self.scheme = scheme
+        self.num_labels = len(vocabulary.labels)
+        self.encoder = build_encoder(config.encoder, vocabulary)
+        state_width = self.encoder.width
+        self.core = CORES[config.system_entry.process](config, num_labels=self.num_labels, state_width=state_width)
+        self.auxiliary: ScoringMLP | None = None
+        if config.weights.auxiliary and config.system_entry.is_diffusion:
+            self.auxiliary = ScoringMLP(state_width, self.num_labels, config.structure)
+        legality = Legality.of_scheme(vocabulary.labels, scheme)
+        # They follow the model to its device, and are known from the labels: no need to save them.
+        self.register_buffer("legal_transitions", legality.transitions, persistent=False)
+        self.register_buffer("legal_starts", legality.starts, persistent=False)
+        self.register_buffer("legal_ends", legality.ends, persistent=False)
+
+    @property
+    def legality(self) -> Legality | None:
+        """What the label scheme allows, on the model's device; None where it allows everything."""
+        if self.scheme is LabelScheme.PLAIN:
+            return None
+        return Legality(self.legal_transitions, self.legal_starts, self.legal_ends)
+
+    @property
+    def process(self) -> CategoricalDiffusion | GaussianDiffusion | None:
+        """The noise; None for direct systems."""
+        return self.core.process
+
+    @property
+    def codes(self) -> BitCodes | None:
+        """DiffusionSL's codes; None for the others."""
+        return self.core.codes
+
+    @property
+    def decoders(self) -> tuple[str, ...]:
+        """The decoders to choose from on dev."""
+        return self.config.system_entry.decoders(
+            is_constrained=self.scheme is not LabelScheme.PLAIN, projection=self.config.bits.projection
+        )
+
+    def num_parameters(self) -> int:
+        """How many numbers training adjusts."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def loss_sums(self, batch: Batch, *, seed: int, step: int, sentence_keys: Int[Tensor, "B"]) -> dict[str, Tensor]:
+        """Every term of the objective as a sum over units, and their weighted sum ``total``.
+
+        The caller divides by the units of the global batch. Timesteps, noise and clamps are keyed by (seed, step, sentence);
+        dropout takes torch's generator. Nothing here waits for the device.
+        """
+        if batch.label_ids is None:
+            raise ValueError("losses need labels")
+        is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
+        states = self.encoder(batch)
+        draws = StepDraws(seed, step, sentence_keys.to(batch.lengths.device, non_blocking=True))
+        terms = self.core.loss_terms(states, batch.label_ids, batch.lengths, is_unit, draws)
+        if self.auxiliary is not None:
+            log_probs = self.auxiliary(states).log_softmax(-1)
+            terms["auxiliary"] = sum_over_units(token_cross_entropy(log_probs, batch.label_ids), is_unit)
+        return with_total(terms, self.config.weights)
+
+    @torch.no_grad()
+    def predict(
+        self,
+        batch: Batch,
+        *,
+        num_calls: int | None = None,
+        base: float | None = None,
+        allowed: Bool[Tensor, "B N K"] | None = None,
+        keep_trajectory: bool = False,
+        exit_tolerance: float | None = None,
+    ) -> Prediction:
+        """What decoders decide from; `eval` must have been called.
+
+        ``num_calls`` or ``base`` chooses the schedule, else the configuration does. ``allowed`` clamps labels. The device is
+        waited for only by early exit (once per call); with clamps, decoders check for sentences without a legal sequence.
+        """
+        if self.training:
+            raise RuntimeError("predict would use dropout: call eval() first")
+        settings = self.config.inference
+        is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
+        if num_calls is None and base is None:
+            num_calls = settings.num_calls
+        request = Request(
+            states=self.encoder(batch),
+            lengths=batch.lengths,
+            is_unit=is_unit,
+            content_keys=content_keys(batch.form_ids, is_unit),
+            legality=self.legality,
+            allowed=allowed,
+            num_calls=num_calls,
+            base=settings.base if base is None else base,
+            exit_tolerance=settings.exit_tolerance if exit_tolerance is None else exit_tolerance,
+            keep_trajectory=keep_trajectory,
+        )
+        return self.core.predict(request)
+
+
+def count_parameters(config: Config, vocabulary: Vocabulary, scheme: LabelScheme) -> int:
+    """The number of parameters without making them: nothing is allocated or initialised."""
+    with torch.device("meta"):
+        return Labeller(config, vocabulary, scheme).num_parameters()

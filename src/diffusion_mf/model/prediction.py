@@ -1,0 +1,44 @@
+"""What a model says about a batch before a decoder decides."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from diffusion_mf.decoding import Evidence, Legality
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Prediction:
+    """Evidence for decoders, probabilities to report, and how they came about."""
+
+    evidence: Evidence
+    marginals: Float[Tensor, "B N K"]
+    """ρ₀ of the last call (direct systems: of the only one; bits: softmax of the distance-based scores); 0 at padding"""
+    num_calls: int
+    """of the denoiser; 0 for direct systems"""
+    trajectory: list[tuple[int, Float[Tensor, "B N K"]]] | None = None
+    """(t reached, beliefs there) after every call, if it was asked for; direct systems have none"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+    """What `Labeller.predict` was asked for, settled: nothing here is left to a default."""
+
+    states: Float[Tensor, "B N D"]
+    lengths: Int[Tensor, "B"]
+    is_unit: Bool[Tensor, "B N"]
+    content_keys: Int[Tensor, "B"]
+    legality: Legality | None
+    allowed: Bool[Tensor, "B N K"] | None
+    num_calls: int | None
+    base: float
+    exit_tolerance: float | None
+    keep_trajectory: bool
+
+    @property
+    def is_known(self) -> Bool[Tensor, "B N"] | None:
+        """Where clamps leave one label: the positions that the denoiser's flag marks."""
+        return None if self.allowed is None else (self.allowed.sum(-1) == 1) & self.is_unit

@@ -1,0 +1,61 @@
+"""From position vectors to the scores of a structure: the unary and pairwise MLPs of the paper's figure."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from diffusion_mf.config import StructureConfig
+from diffusion_mf.structures import Potentials
+
+
+class FullPrecisionLinear(nn.Linear):
+    """A linear layer in float32 (or float64) whatever surrounds it: bf16 would round scores to three digits."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """W·x + b."""
+        dtype = torch.promote_types(input.dtype, torch.float32)
+        with torch.autocast(input.device.type, enabled=False):
+            bias = None if self.bias is None else self.bias.to(dtype)
+            return F.linear(input.to(dtype), self.weight.to(dtype), bias)
+
+
+class ScoringMLP(nn.Sequential):
+    """Linear, GELU, dropout, linear; the last layer in full precision."""
+
+    def __init__(self, width: int, num_scores: int, config: StructureConfig) -> None:
+        super().__init__(
+            nn.Linear(width, config.scorer_width),
+            nn.GELU(approximate="tanh"),
+            nn.Dropout(config.scorer_dropout),
+            FullPrecisionLinear(config.scorer_width, num_scores),
+        )
+
+
+class Scorer(nn.Module):
+    """Unary scores lᵢ, and transition scores where the structure uses them (paper: figure 1).
+
+    Local transitions: B_i ∈ ℝ^{K×K} from zᵢ, for the step from i to i + 1. Global: one learned matrix, zero at the start.
+    """
+
+    def __init__(self, width: int, num_labels: int, config: StructureConfig, *, uses_transitions: bool) -> None:
+        super().__init__()
+        self.num_labels = num_labels
+        self.unary = ScoringMLP(width, num_labels, config)
+        self.local_transitions: ScoringMLP | None = None
+        self.global_transitions: nn.Parameter | None = None
+        if uses_transitions and config.transitions == "local":
+            self.local_transitions = ScoringMLP(width, num_labels**2, config)
+        elif uses_transitions:
+            self.global_transitions = nn.Parameter(torch.zeros(num_labels, num_labels))
+
+    def forward(self, vectors: Float[Tensor, "B N D"]) -> Potentials:
+        """The potentials; what stands at padding means nothing, and structures do not read it."""
+        transitions: Tensor | None = None
+        if self.local_transitions is not None:
+            transitions = self.local_transitions(vectors[:, :-1]).unflatten(-1, (self.num_labels, self.num_labels))
+        elif self.global_transitions is not None:
+            transitions = self.global_transitions
+        return Potentials(self.unary(vectors), transitions)
