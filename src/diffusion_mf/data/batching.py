@@ -33,15 +33,18 @@ class EvaluationBatches(NamedTuple):
     positions: list[int]
 
 
-def training_batches(lengths: Sequence[int], *, budget: int, seed: int, epoch: int) -> list[list[int]]:
+def training_batches(
+    lengths: Sequence[int], *, budget: int, seed: int, epoch: int, max_sentences: int | None = None
+) -> list[list[int]]:
     """Indices of sentences in batches of at most ``budget`` units, padding counted; a longer sentence stands alone.
 
-    Every sentence comes once an epoch, with others of about its length; the batches come in random order.
+    Every sentence comes once an epoch, with others of about its length; the batches come in random order. ``max_sentences``
+    limits the sentences of a batch, too.
     """
     # Only random() itself is promised to give the same numbers in every version of Python.
     generator = random.Random(f"batches {seed} {epoch}")
     blurred = [length * (1 + LENGTH_JITTER * (2 * generator.random() - 1)) for length in lengths]
-    batches = _fill(sorted(range(len(lengths)), key=blurred.__getitem__), lengths, budget)
+    batches = _fill(sorted(range(len(lengths)), key=blurred.__getitem__), lengths, budget, max_sentences=max_sentences)
     keys = [generator.random() for _ in batches]
     return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
 
@@ -55,15 +58,18 @@ def evaluation_batches(lengths: Sequence[int], *, budget: int) -> EvaluationBatc
     return EvaluationBatches(_fill(order, lengths, budget), positions)
 
 
-def _fill(order: Iterable[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut ``order`` into batches with size × longest ≤ ``budget``."""
+def _fill(
+    order: Iterable[int], lengths: Sequence[int], budget: int, *, max_sentences: int | None = None
+) -> list[list[int]]:
+    """Cut ``order`` into batches with size × longest ≤ ``budget`` and size ≤ ``max_sentences``."""
     if budget < 1:
         raise ValueError(f"the token budget must be positive, not {budget}")
     batches: list[list[int]] = []
     longest = 0
     for index in order:
         longest = max(longest, lengths[index])
-        if batches and (len(batches[-1]) + 1) * longest <= budget:
+        size = len(batches[-1]) + 1 if batches else 0
+        if batches and size * longest <= budget and (max_sentences is None or size <= max_sentences):
             batches[-1].append(index)
         else:
             batches.append([index])

@@ -1,0 +1,92 @@
+"""``dmf train``: one run, from a configuration file to a model folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from diffusion_mf.cli.output import half_up, note, print_json, print_table
+from diffusion_mf.errors import InputError
+
+if TYPE_CHECKING:
+    from diffusion_mf.config import Config
+
+
+def train(
+    config_path: Annotated[str, typer.Argument(metavar="CONFIG", help="Configuration file (TOML).")],
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the model, checkpoints and log of this run.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set something else than the file does; may be repeated."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run begun in the folder.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto is a GPU where there is one.")] = "auto",
+    checkpoint_every: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time between checkpoints.")] = 300,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write logs for TensorBoard into the folder.")
+    ] = False,
+    count: Annotated[
+        bool, typer.Option("--count", help="Print the number of parameters and stop; needs no folder.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
+) -> None:
+    """Train a system on a task and keep the model that is best on dev; under torchrun, with several processes."""
+    from diffusion_mf.config import load_config
+
+    config = load_config(config_path, overrides or ())
+    if count:
+        _print_count(config, as_json=as_json)
+        return
+    if output is None:
+        raise InputError("there is no folder to write the model to", remedy="name one with --output")
+    from diffusion_mf.training.loop import train as run
+    from diffusion_mf.training.progress import shown_progress
+
+    with shown_progress() as display:
+        folder = run(
+            config,
+            output=output,
+            resume=resume,
+            device=device,
+            checkpoint_every=checkpoint_every,
+            use_tensorboard=tensorboard,
+            display=display,
+        )
+    if is_first_process():
+        _print_results(config, folder, as_json=as_json)
+
+
+def is_first_process() -> bool:
+    """Whether this process is the one that speaks for all that torchrun started."""
+    import os
+
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _print_count(config: Config, *, as_json: bool) -> None:
+    from diffusion_mf.model import count_parameters
+    from diffusion_mf.training.corpora import read_training_data
+
+    data = read_training_data(config)
+    num_parameters = count_parameters(config, data.vocabulary, data.scheme)
+    if as_json:
+        print_json({"parameters": num_parameters})
+    else:
+        print(f"{num_parameters:,} parameters")
+
+
+def _print_results(config: Config, folder: Path, *, as_json: bool) -> None:
+    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    if as_json:
+        print_json({"model": str(folder), **metrics})
+        return
+    for split in ("dev", "test"):
+        if split in metrics:
+            rows = [(name, half_up(value, 2)) for name, value in metrics[split].items()]
+            print_table(["metric", "value"], rows, title=f"{config.system} on {split}")
+    note(f"the model is in {folder}")

@@ -1,0 +1,72 @@
+"""What PyTorch is told for the time of a run, and put back afterwards: threads, determinism, precision, signals."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+import torch.utils.deterministic
+
+
+@contextlib.contextmanager
+def reproducible(device: torch.device, *, threads: int | None) -> Iterator[None]:
+    """Use so many threads, and on the CPU only algorithms that give the same bits every time."""
+    previous_threads = torch.get_num_threads()
+    previous_mode = torch.get_deterministic_debug_mode()
+    previous_fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if device.type == "cpu":
+        torch.use_deterministic_algorithms(True)
+        # Filling is a help to find bugs, not needed for determinism, and costs time.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.set_num_threads(previous_threads)
+        torch.set_deterministic_debug_mode(previous_mode)
+        torch.utils.deterministic.fill_uninitialized_memory = previous_fill  # type: ignore[attr-defined]
+
+
+def autocast_for(
+    device: torch.device, precision: Literal["auto", "float32", "bfloat16"]
+) -> Callable[[], contextlib.AbstractContextManager[object]]:
+    """A maker of contexts for forward passes: bfloat16 where asked for, or where "auto" finds a GPU that has it."""
+    use_bfloat16 = precision == "bfloat16" or (
+        precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
+    )
+    if not use_bfloat16:
+        return contextlib.nullcontext
+    return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+class Interruption:
+    """Whether SIGINT or SIGTERM came: the run then ends at the next step, after a checkpoint. A second one ends it at once."""
+
+    def __init__(self) -> None:
+        self.is_requested = False
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch for the signals, where this thread may."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def request(number: int, frame: object) -> None:
+            self.is_requested = True
+            for each, handler in previous.items():
+                signal.signal(each, handler)
+
+        for number in previous:
+            signal.signal(number, request)
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)

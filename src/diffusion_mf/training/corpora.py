@@ -1,0 +1,72 @@
+"""The corpora of a run and what they fix: vocabulary, labels, and a fingerprint by which a resumed run knows them again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from diffusion_mf.config import Config
+from diffusion_mf.data.corpus import Corpus
+from diffusion_mf.data.formats import read_task
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.vocabulary import Vocabulary
+from diffusion_mf.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    """Sentences as the model is to see them; ``dev`` and ``test`` are None where the configuration names none."""
+
+    train: tuple[Sentence, ...]
+    dev: tuple[Sentence, ...] | None
+    test: tuple[Sentence, ...] | None
+    vocabulary: Vocabulary
+    scheme: LabelScheme
+    fingerprint: str
+    """of the sentences and labels that training and selection depend on"""
+
+
+def read_training_data(config: Config) -> TrainingData:
+    """Read what ``config.data`` names; a dev label that training never saw is an `InputError`, for none could learn it."""
+    settings = config.data
+    if settings.train is None:
+        raise InputError(
+            "the configuration names no training data", remedy="set data.train, as in --set data.train=FILE"
+        )
+    train = _read(settings.train, config)
+    # Test files are read first of all, too: hours later would be a bad moment to find them missing.
+    dev, test = (None if path is None else _read(path, config) for path in (settings.dev, settings.test))
+    prepared = _prepared(train, config)
+    vocabulary = Vocabulary.build(prepared, min_count=settings.min_count)
+    if dev is not None:
+        vocabulary.check_labels(dev, train_path=settings.train)
+    prepared_dev = None if dev is None else _prepared(dev, config)
+    return TrainingData(
+        train=prepared,
+        dev=prepared_dev,
+        test=None if test is None else _prepared(test, config),
+        vocabulary=vocabulary,
+        scheme=train.scheme,
+        fingerprint=_fingerprint(prepared, prepared_dev or ()),
+    )
+
+
+def _read(path: str, config: Config) -> Corpus:
+    settings = config.data
+    return read_task(path, config.task, column=settings.column, scheme=settings.scheme, file_format=settings.format)
+
+
+def _prepared(corpus: Corpus, config: Config) -> tuple[Sentence, ...]:
+    return tuple(config.data.prepare(sentence) for sentence in corpus)
+
+
+def _fingerprint(*corpora: Iterable[Sentence]) -> str:
+    digest = hashlib.sha256()
+    for sentences in corpora:
+        for sentence in sentences:
+            digest.update(json.dumps([sentence.units, sentence.labels]).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,135 @@
+"""Dev scores during training: one prediction, several decoders, the best of them recorded."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from diffusion_mf.config import Config
+from diffusion_mf.data.batching import collate, evaluation_batches
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.vocabulary import Vocabulary
+from diffusion_mf.decoding import DECODERS
+from diffusion_mf.errors import DiffusionMFError
+from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
+from diffusion_mf.evaluation.calibration import fit_temperature
+from diffusion_mf.ops.chain_scores import unit_mask
+from diffusion_mf.training.distributed import Processes
+from diffusion_mf.training.memory import is_out_of_memory, release_memory
+
+if TYPE_CHECKING:
+    from diffusion_mf.model import Labeller
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The metrics of every decoder, and of them the best by the task's primary metric (the first of equals)."""
+
+    scores: Mapping[str, Mapping[str, float]]
+    decoder: str
+    score: float
+    temperature: float
+    """fitted to the marginals; 1 where the gold labels are not all known"""
+
+
+def candidate_decoders(labeller: Labeller) -> tuple[str, ...]:
+    """The decoders to try: the one the configuration names, else those of the system."""
+    chosen = labeller.config.inference.decoder
+    return labeller.decoders if chosen is None else (chosen,)
+
+
+def evaluate(
+    labeller: Labeller,
+    sentences: Sequence[Sentence],
+    *,
+    config: Config,
+    vocabulary: Vocabulary,
+    scheme: LabelScheme,
+    decoders: Sequence[str],
+    processes: Processes,
+) -> Evaluation:
+    """Score ``labeller`` on labelled ``sentences``; the processes share the work and all know the result."""
+    was_training = labeller.training
+    labeller.eval()
+    try:
+        labels, marginals = _predict(labeller, sentences, config, vocabulary, decoders, processes)
+    finally:
+        labeller.train(was_training)
+    # `diffusion.NO_LABEL` is −1: the last of the names.
+    names = [*vocabulary.labels, NO_LABEL]
+    lengths = [len(sentence.units) for sentence in sentences]
+    gold = [sentence.labels or () for sentence in sentences]
+    scores = {}
+    for decoder, flat in zip(decoders, labels, strict=True):
+        predicted = [[names[index] for index in row.tolist()] for row in flat.split(lengths)]
+        scores[decoder] = score_sentences(config.task, scheme, gold, predicted)
+    metric = PRIMARY_METRICS[config.task]
+    best = max(decoders, key=lambda decoder: scores[decoder][metric])
+    known = [vocabulary.label_ids.get(label) for label in itertools.chain.from_iterable(gold)]
+    temperature = 1.0 if None in known else fit_temperature(marginals, torch.tensor(known))
+    return Evaluation(scores=scores, decoder=best, score=scores[best][metric], temperature=temperature)
+
+
+def _predict(
+    labeller: Labeller,
+    sentences: Sequence[Sentence],
+    config: Config,
+    vocabulary: Vocabulary,
+    decoders: Sequence[str],
+    processes: Processes,
+) -> tuple[Tensor, Tensor]:
+    """Label ids (decoders, units) and marginals (units, K) of all sentences, one after the other."""
+    budget = config.inference.budget
+    while True:
+        labels, marginals = None, None
+        try:
+            labels, marginals = _predict_share(labeller, sentences, vocabulary, decoders, processes, budget=budget)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        if labels is not None and marginals is not None:
+            break
+        release_memory(processes.device)
+        longest = max(len(sentence.units) for sentence in sentences)
+        if budget <= longest:
+            raise DiffusionMFError(
+                f"there is not enough memory to label a single sentence of {longest} units; choose a smaller size."
+            )
+        budget = max(longest, budget // 2)
+    # Every unit was labelled by one process, and is 0 in the others.
+    processes.sum(labels)
+    processes.sum(marginals)
+    return labels, marginals
+
+
+@torch.no_grad()
+def _predict_share(
+    labeller: Labeller,
+    sentences: Sequence[Sentence],
+    vocabulary: Vocabulary,
+    decoders: Sequence[str],
+    processes: Processes,
+    *,
+    budget: int,
+) -> tuple[Tensor, Tensor]:
+    lengths = [len(sentence.units) for sentence in sentences]
+    starts = [0, *itertools.accumulate(lengths)]
+    labels = torch.zeros(len(decoders), starts[-1], dtype=torch.int64)
+    marginals = torch.zeros(starts[-1], len(vocabulary.labels))
+    batches = evaluation_batches(lengths, budget=budget).batches
+    for members in batches[processes.rank :: processes.world_size]:
+        # Without labels: those of a test file need not be in the vocabulary.
+        batch = collate([Sentence(sentences[index].units) for index in members], vocabulary).to(processes.device)
+        prediction = labeller.predict(batch)
+        is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
+        places = torch.cat([torch.arange(starts[index], starts[index + 1]) for index in members])
+        marginals[places] = prediction.marginals[is_unit].float().cpu()
+        for row, decoder in enumerate(decoders):
+            labels[row, places] = DECODERS[decoder](prediction.evidence)[is_unit].cpu()
+    return labels, marginals

@@ -1,0 +1,328 @@
+"""One training run, from a configuration to a model folder.
+
+    output/checkpoint/   where the run stands, see `checkpoint`
+    output/model/        the best model so far, see `tagger.save_model`
+    output/log.jsonl     what happened
+
+A run that was killed continues with ``resume=True`` as if nothing had happened: on the CPU, with the same number of threads,
+its weights end up the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffusion_mf.config import Config
+from diffusion_mf.errors import DiffusionMFError
+from diffusion_mf.evaluation import PRIMARY_METRICS
+from diffusion_mf.files import StrPath
+from diffusion_mf.model import Labeller
+from diffusion_mf.training.best_model import BestModel
+from diffusion_mf.training.conditions import Interruption, autocast_for, reproducible
+from diffusion_mf.training.corpora import TrainingData, read_training_data
+from diffusion_mf.training.distributed import Processes, connected
+from diffusion_mf.training.evaluation import Evaluation, candidate_decoders, evaluate
+from diffusion_mf.training.gradients import TOTAL, StepGradients
+from diffusion_mf.training.learner import Learner
+from diffusion_mf.training.log import JsonLinesLog, Log, NoLog
+from diffusion_mf.training.loss_window import LossWindow
+from diffusion_mf.training.progress import Display, LogDisplay, NoDisplay, SpeedMeter, Standing
+from diffusion_mf.training.resumption import RunFolder, load_run, save_run
+from diffusion_mf.training.state import TrainingState
+from diffusion_mf.training.steps import PreparedStep, StepPreparer, plan_epoch
+
+SECONDS_BETWEEN_CHECKPOINTS = 300.0
+
+
+def train(
+    config: Config,
+    *,
+    output: StrPath,
+    resume: bool = False,
+    device: str = "auto",
+    checkpoint_every: float = SECONDS_BETWEEN_CHECKPOINTS,
+    use_tensorboard: bool = False,
+    display: Display | None = None,
+) -> Path:
+    """Train what ``config`` describes; returns the model's folder, for `Tagger.load`.
+
+    ``checkpoint_every`` is in seconds; there is a checkpoint at the beginning and at the end, too. ``display`` shows notes and
+    progress (default: notes go to Python's logging). Under torchrun every process calls this, and rank 0 writes.
+    """
+    interruption = Interruption()
+    with (
+        connected(device) as processes,
+        reproducible(processes.device, threads=config.training.threads),
+        interruption.watched(),
+    ):
+        run = _Run(
+            config,
+            read_training_data(config),
+            RunFolder(Path(output)),
+            processes,
+            display=(display or LogDisplay()) if processes.is_writer else NoDisplay(),
+            interruption=interruption,
+            checkpoint_every=checkpoint_every,
+        )
+        run.begin(resume=resume, use_tensorboard=use_tensorboard)
+        try:
+            run.run()
+        finally:
+            run.log.close()
+    return run.folder.model
+
+
+class _Run:
+    def __init__(
+        self,
+        config: Config,
+        data: TrainingData,
+        folder: RunFolder,
+        processes: Processes,
+        *,
+        display: Display,
+        interruption: Interruption,
+        checkpoint_every: float,
+    ) -> None:
+        self.config, self.data, self.folder, self.processes = config, data, folder, processes
+        self.display, self.interruption, self.checkpoint_every = display, interruption, checkpoint_every
+        self.settings = config.training
+        self.log: Log = NoLog()
+        self.state = TrainingState()
+        self.lengths = [len(sentence.units) for sentence in data.train]
+        self.num_steps = sum(
+            len(plan_epoch(self.lengths, self.settings, seed=config.seed, epoch=epoch))
+            for epoch in range(self.settings.epochs)
+        )
+        torch.manual_seed(config.seed)
+        self.labeller = Labeller(config, data.vocabulary, data.scheme).to(processes.device)
+        self.labeller.train()
+        self.decoders = candidate_decoders(self.labeller)
+        processes.spread(list(self.labeller.state_dict().values()))
+        self.learner = Learner(self.labeller, self.settings, total_steps=self.num_steps)
+        self.preparer = StepPreparer(data.train, data.vocabulary, processes)
+        self.gradients = StepGradients(
+            self.labeller,
+            self.learner.optimizer,
+            self.preparer,
+            processes,
+            seed=config.seed,
+            autocast=autocast_for(processes.device, self.settings.precision),
+        )
+        self.window = LossWindow(processes)
+        self.best = BestModel(folder, config, data)
+        self.meter = SpeedMeter()
+        self.last_loss: float | None = None
+        self.last_speed: float | None = None
+        self.dev_score: str | None = None
+        self.seconds_before = 0.0
+        self.last_checkpoint = time.monotonic()
+
+    def begin(self, *, resume: bool, use_tensorboard: bool) -> None:
+        """Make the folder ready and, if asked, take up the run that was begun there."""
+        resumed = None
+        if not resume:
+            self.folder.check_unused()
+        else:
+            resumed = load_run(
+                self.folder,
+                config=self.config,
+                data=self.data,
+                learner=self.learner,
+                processes=self.processes,
+                note=self.display.note,
+            )
+        if resumed is not None:
+            self.state = resumed.state
+            self.gradients.num_pieces = self.state.num_pieces
+            self.seconds_before = self.state.seconds
+            if self.state.best_score is not None:
+                self.dev_score = self._describe(self.state.best_score, str(self.state.best_decoder))
+        self._agree_on_position()
+        if self.processes.is_writer:
+            self.folder.make()
+            self.log = JsonLinesLog(
+                self.folder.log,
+                keep_bytes=0 if resumed is None else resumed.log_bytes,
+                tensorboard=self.folder.tensorboard if use_tensorboard else None,
+            )
+        if resumed is None:
+            if resume:
+                self.display.note(f"{self.folder.root} holds no checkpoint: the run begins at the beginning")
+            self._try_evaluation()
+            self._write_log("start", {"parameters": self.labeller.num_parameters()})
+            # Now, and not after hours, is the time to find out that nothing can be written.
+            self._checkpoint()
+
+    def _agree_on_position(self) -> None:
+        total = torch.tensor([float(self.state.step)], dtype=torch.float64)
+        self.processes.sum(total)
+        if float(total) != self.state.step * self.processes.world_size:
+            raise DiffusionMFError(
+                "the processes do not find the same checkpoint; the output folder must be one that all of them share."
+            )
+
+    def _try_evaluation(self) -> None:
+        """Label one sentence with every decoder: one that does not suit the system is refused before training."""
+        if self.data.dev:
+            self._evaluate(self.labeller, self.data.dev[:1], self.decoders)
+
+    def run(self) -> None:
+        """Train until the epochs are over or dev scores no longer rise."""
+        if self._is_over():
+            self.display.note("the run is complete: there is nothing left to train")
+        while not self._is_over():
+            self._epoch()
+            if self.state.epoch % self.settings.evaluate_every == 0 or self.state.epoch == self.settings.epochs:
+                self._select()
+            if self.checkpoint_every <= time.monotonic() - self.last_checkpoint:
+                self._checkpoint()
+        self._finish()
+
+    def _is_over(self) -> bool:
+        return self.state.is_stopped or self.state.epoch >= self.settings.epochs
+
+    def _epoch(self) -> None:
+        state = self.state
+        plans = plan_epoch(self.lengths, self.settings, seed=self.config.seed, epoch=state.epoch)
+        for prepared in self.preparer.stream(plans[state.position :], self.gradients.num_pieces):
+            self._step(prepared)
+            is_due = self.checkpoint_every <= time.monotonic() - self.last_checkpoint
+            if self.interruption.is_requested or (is_due and state.position < len(plans)):
+                self._checkpoint()
+            if self.interruption.is_requested:
+                raise KeyboardInterrupt
+        state.epoch += 1
+        state.position = 0
+
+    def _step(self, prepared: PreparedStep) -> None:
+        state = self.state
+        units = sum(self.lengths[index] for batch in prepared.plan for index in batch)
+        sums = self.gradients.compute(prepared, step=state.step, units=units)
+        norm = self.learner.update(state.step)
+        state.step += 1
+        state.position += 1
+        if state.num_pieces != self.gradients.num_pieces:
+            state.num_pieces = self.gradients.num_pieces
+            self.display.note(
+                f"memory ran out in step {state.step}: batches are computed in {state.num_pieces} pieces from now on"
+            )
+            self._write_log("memory", {"num_pieces": state.num_pieces})
+        self.window.add(sums, units=units, norm=norm)
+        self.meter.count(sum(map(len, prepared.plan)))
+        if state.step % self.settings.log_every == 0:
+            self._log_step()
+        self.display.update(
+            Standing(
+                epoch=state.epoch + 1,
+                num_epochs=self.settings.epochs,
+                step=state.step,
+                num_steps=self.num_steps,
+                loss=self.last_loss,
+                dev_score=self.dev_score,
+                sentences_per_second=self.last_speed,
+                seconds_left=self.meter.seconds_left(self.num_steps - state.step),
+            )
+        )
+
+    def _log_step(self) -> None:
+        self.window.check(self.state.step)
+        losses, norm = self.window.read()
+        self.last_loss, self.last_speed = losses.pop(TOTAL), self.meter.sentences_per_second()
+        self._write_log(
+            "step",
+            {
+                "loss": self.last_loss,
+                "losses": losses,
+                "learning_rate": self.settings.learning_rate * self.learner.learning_rate.factor(self.state.step - 1),
+                "gradient_norm": norm,
+                "sentences_per_second": self.last_speed,
+            },
+        )
+
+    def _write_log(self, event: str, values: Mapping[str, Any]) -> None:
+        state = self.state
+        state.seconds = self.seconds_before + self.meter.seconds
+        position = {"step": state.step, "epoch": state.epoch, "seconds": round(state.seconds, 3)}
+        self.log.write(event, {**position, **values})
+
+    def _evaluate(self, labeller: Labeller, sentences: Any, decoders: tuple[str, ...]) -> Evaluation:
+        return evaluate(
+            labeller,
+            sentences,
+            config=self.config,
+            vocabulary=self.data.vocabulary,
+            scheme=self.data.scheme,
+            decoders=decoders,
+            processes=self.processes,
+        )
+
+    def _select(self) -> None:
+        """Score the model on dev with every decoder; keep it if it is the best so far, stop if none was for long."""
+        state = self.state
+        self.window.check(state.step)
+        if not self.data.dev:
+            return
+        with self.learner.averaged():
+            found = self._evaluate(self.labeller, self.data.dev, self.decoders)
+            is_best = state.best_score is None or found.score > state.best_score
+            if is_best:
+                state.best_score, state.best_epoch, state.best_decoder = found.score, state.epoch, found.decoder
+                self.best.take(
+                    self.labeller,
+                    decoder=found.decoder,
+                    temperature=found.temperature,
+                    metrics={
+                        "dev": dict(found.scores[found.decoder]),
+                        "decoders": {name: dict(scores) for name, scores in found.scores.items()},
+                        **self._position(),
+                    },
+                )
+        state.is_stopped = bool(self.settings.patience) and state.epoch - state.best_epoch >= self.settings.patience
+        self.dev_score = self._describe(found.score, found.decoder)
+        self._write_log(
+            "evaluation",
+            {"decoder": found.decoder, "score": found.score, "is_best": is_best, "scores": found.scores},
+        )
+
+    def _position(self) -> dict[str, int]:
+        return {"epoch": self.state.epoch, "step": self.state.step}
+
+    def _describe(self, score: float, decoder: str) -> str:
+        return f"{PRIMARY_METRICS[self.config.task]} {score:.2f} ({decoder})"
+
+    def _checkpoint(self) -> None:
+        self.window.check(self.state.step)
+        self.state.seconds = self.seconds_before + self.meter.seconds
+        if self.processes.is_writer:
+            # The model first: a checkpoint must not speak of a best model that is not there.
+            self.best.save()
+            save_run(
+                self.folder,
+                config=self.config,
+                data=self.data,
+                state=self.state,
+                learner=self.learner,
+                processes=self.processes,
+                log_bytes=self.log.num_bytes,
+            )
+        self.last_checkpoint = time.monotonic()
+
+    def _finish(self) -> None:
+        """Score the test data once, with the decoder that dev chose, and leave everything on disk."""
+        if self.state.best_decoder is None:
+            # Nothing selects: the last weights are the model, and the most constrained decoder is the safest.
+            self.state.best_decoder = self.decoders[-1]
+            with self.learner.averaged():
+                self.best.take(self.labeller, decoder=self.decoders[-1], temperature=1.0, metrics=self._position())
+        labeller, decoder = self.best.labeller(self.processes.device)
+        if self.data.test and "test" not in self.best.metrics:
+            scores = self._evaluate(labeller, self.data.test, (decoder,)).scores[decoder]
+            self.best.add_metrics({"test": dict(scores)})
+            self._write_log("test", {"decoder": decoder, "scores": dict(scores)})
+        self._checkpoint()

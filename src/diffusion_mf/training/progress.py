@@ -1,0 +1,191 @@
+"""What a run shows while it goes on: loss, dev score, speed and time left, on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+SECONDS_BETWEEN_LINES = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where a run is; None is not known yet."""
+
+    epoch: int
+    """the present one, from 1"""
+    num_epochs: int
+    step: int
+    num_steps: int
+    loss: float | None = None
+    dev_score: str | None = None
+    """metric, value and decoder"""
+    sentences_per_second: float | None = None
+    seconds_left: float | None = None
+
+    def details(self) -> str:
+        """What is known beside the position, as a list in words.
+
+        >>> Standing(epoch=1, num_epochs=2, step=3, num_steps=8, loss=0.5, seconds_left=75).details()
+        'loss 0.5000, 1:15 left'
+        """
+        parts = [
+            None if self.loss is None else f"loss {self.loss:.4f}",
+            None if self.dev_score is None else f"dev {self.dev_score}",
+            None if self.sentences_per_second is None else f"{self.sentences_per_second:,.0f} sentences/s",
+            None if self.seconds_left is None else f"{clock(self.seconds_left)} left",
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> clock(75), clock(3 * 3600 + 61.7)
+    ('1:15', '3:01:01')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Display(Protocol):
+    """Where the standing and notes of a run go."""
+
+    def update(self, standing: Standing) -> None:
+        """Show the standing, now or later."""
+        ...
+
+    def note(self, message: str) -> None:
+        """Show a message at once."""
+        ...
+
+
+class LogDisplay:
+    """Notes as warnings of Python's logging, no progress: for runs inside other programs."""
+
+    def update(self, standing: Standing) -> None:
+        """Nothing."""
+
+    def note(self, message: str) -> None:
+        """A warning of the logger ``diffusion_mf``."""
+        logging.getLogger("diffusion_mf").warning(message)
+
+
+class NoDisplay:
+    """Nothing at all: for processes whose output would repeat that of rank 0."""
+
+    def update(self, standing: Standing) -> None:
+        """Nothing."""
+
+    def note(self, message: str) -> None:
+        """Nothing."""
+
+
+class LineDisplay:
+    """A line a minute, for output that is no terminal."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last = clock()
+
+    def update(self, standing: Standing) -> None:
+        """A line, if the last one is a minute old."""
+        now = self._clock()
+        if now - self._last < SECONDS_BETWEEN_LINES:
+            return
+        self._last = now
+        self.note(
+            f"epoch {standing.epoch} of {standing.num_epochs}, step {standing.step:,} of {standing.num_steps:,}: "
+            f"{standing.details()}"
+        )
+
+    def note(self, message: str) -> None:
+        """A line on stderr."""
+        print(f"dmf: {message}", file=sys.stderr, flush=True)
+
+
+class BarDisplay:
+    """A bar with the standing beside it, for terminals."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._bar = Progress(
+            TextColumn("epoch {task.fields[epoch]}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
+            TextColumn("{task.fields[details]}"),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task("", total=1, epoch="", details="", visible=False)
+
+    def update(self, standing: Standing) -> None:
+        """Move the bar."""
+        self._bar.start()
+        self._bar.update(
+            self._task,
+            total=standing.num_steps,
+            completed=standing.step,
+            epoch=f"{standing.epoch}/{standing.num_epochs}",
+            details=standing.details(),
+            visible=True,
+        )
+
+    def note(self, message: str) -> None:
+        """A line above the bar."""
+        self._bar.console.print(f"dmf: {message}", markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._bar.stop()
+
+
+@contextlib.contextmanager
+def shown_progress() -> Iterator[Display]:
+    """A bar where stderr is a terminal, a line a minute elsewhere."""
+    if not sys.stderr.isatty():
+        yield LineDisplay()
+        return
+    display = BarDisplay()
+    try:
+        yield display
+    finally:
+        display.close()
+
+
+class SpeedMeter:
+    """Sentences per second since the last reading, and the time left at the mean pace of this session."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start = self._last = clock()
+        self._sentences = self._steps = 0
+
+    def count(self, sentences: int) -> None:
+        """Take a step over so many sentences in."""
+        self._sentences += sentences
+        self._steps += 1
+
+    def sentences_per_second(self) -> float:
+        """Since the last call."""
+        now = self._clock()
+        speed = self._sentences / max(now - self._last, 1e-9)
+        self._last, self._sentences = now, 0
+        return speed
+
+    def seconds_left(self, steps: int) -> float | None:
+        """For so many steps, evaluations included; None before the first."""
+        return None if self._steps == 0 else steps * (self._clock() - self._start) / self._steps
+
+    @property
+    def seconds(self) -> float:
+        """Since the meter was made."""
+        return self._clock() - self._start

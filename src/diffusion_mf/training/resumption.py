@@ -1,0 +1,160 @@
+"""Beginning a run in a folder, and taking up one that was begun there before."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from diffusion_mf.config import Config
+from diffusion_mf.errors import InputError
+from diffusion_mf.training.checkpoint import STATE_FILE, damaged, has_checkpoint, read_checkpoint, write_checkpoint
+from diffusion_mf.training.corpora import TrainingData
+from diffusion_mf.training.distributed import Processes
+from diffusion_mf.training.learner import Learner
+from diffusion_mf.training.state import TrainingState
+
+# What may differ: files may have moved (their content is compared), and threads are warned about.
+_FREE_SETTINGS = {"data.train", "data.dev", "data.test", "training.threads"}
+
+
+class RunFolder(NamedTuple):
+    """The files of a run."""
+
+    root: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the run stands."""
+        return self.root / "checkpoint"
+
+    @property
+    def model(self) -> Path:
+        """The best model so far."""
+        return self.root / "model"
+
+    @property
+    def log(self) -> Path:
+        """What happened."""
+        return self.root / "log.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """What happened, as pictures."""
+        return self.root / "tensorboard"
+
+    def check_unused(self) -> None:
+        """`InputError` if another run was begun here."""
+        if has_checkpoint(self.checkpoint) or self.model.exists():
+            raise InputError(
+                "another run was begun in this folder",
+                path=self.root,
+                remedy="continue it with --resume, or name another folder",
+            )
+
+    def make(self) -> None:
+        """Make the folder, and clear away what a kill in the middle of saving a model may have left."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            for leftover in self.root.glob(f".{self.model.name}.*.tmp"):
+                if (leftover / "old").is_dir() and not self.model.exists():
+                    (leftover / "old").rename(self.model)
+                shutil.rmtree(leftover, ignore_errors=True)
+        except OSError as error:
+            raise InputError(
+                f"cannot be written ({error.strerror})", path=self.root, remedy="name another folder with --output"
+            ) from None
+
+
+class Resumed(NamedTuple):
+    """A run taken up again."""
+
+    state: TrainingState
+    log_bytes: int
+
+
+def save_run(
+    folder: RunFolder,
+    *,
+    config: Config,
+    data: TrainingData,
+    state: TrainingState,
+    learner: Learner,
+    processes: Processes,
+    log_bytes: int,
+) -> None:
+    """Write a checkpoint."""
+    values = {
+        "config": config.model_dump(mode="json"),
+        "data": data.fingerprint,
+        "conditions": _conditions(processes),
+        "log_bytes": log_bytes,
+        "training": state.to_dict(),
+    }
+    write_checkpoint(folder.checkpoint, values, learner.tensors())
+
+
+def load_run(
+    folder: RunFolder,
+    *,
+    config: Config,
+    data: TrainingData,
+    learner: Learner,
+    processes: Processes,
+    note: Callable[[str], None],
+) -> Resumed | None:
+    """Put ``learner`` where the checkpoint says; None if there is none, `InputError` if it does not fit this run."""
+    checkpoint = read_checkpoint(folder.checkpoint)
+    if checkpoint is None:
+        return None
+    path = folder.checkpoint / STATE_FILE
+    try:
+        saved = checkpoint.state
+        state = TrainingState.from_dict(saved["training"])
+        saved_config, conditions = _flat(saved["config"]), dict(saved["conditions"])
+        log_bytes, fingerprint = int(saved["log_bytes"]), saved["data"]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise damaged(path, f"{error} among its entries") from None
+    _compare_config(_flat(config.model_dump(mode="json")), saved_config, path)
+    if fingerprint != data.fingerprint:
+        raise InputError(
+            "the run was begun with other training or dev data", path=path, remedy="name the same files as before"
+        )
+    learner.load_tensors(checkpoint.tensors, path=folder.checkpoint)
+    for name, now in _conditions(processes).items():
+        if name in conditions and conditions[name] != now:
+            note(
+                f"the run was begun with {name} {conditions[name]} and goes on with {now}: "
+                "its weights will differ in their last bits"
+            )
+    return Resumed(state, log_bytes)
+
+
+def _conditions(processes: Processes) -> dict[str, Any]:
+    """What decides about the last bits of a result, beside configuration and data."""
+    return {
+        "threads": torch.get_num_threads(),
+        "processes": processes.world_size,
+        "device": processes.device.type,
+        "torch": torch.__version__,
+    }
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _compare_config(now: Mapping[str, Any], before: Mapping[str, Any], path: Path) -> None:
+    for name in [*now, *(name for name in before if name not in now)]:
+        if name not in _FREE_SETTINGS and now.get(name) != before.get(name):
+            raise InputError(
+                f"the run was begun with {name} = {before.get(name)}, not {now.get(name)}",
+                path=path,
+                remedy="resume with the same configuration, or train into another folder",
+            )
