@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from diffusion_mf.cli import benchmark, data, score
+from diffusion_mf.cli import benchmark, data, demo, evaluate, score, tag, train
 from diffusion_mf.errors import DiffusionMFError
 
 app = typer.Typer(
@@ -22,9 +22,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(name="demo")(demo.demo)
 app.add_typer(data.app, name="data")
 app.add_typer(benchmark.app, name="benchmark")
 app.command(name="score")(score.score)
+app.command(name="train")(train.train)
+app.command(name="evaluate")(evaluate.evaluate)
+app.command(name="tag")(tag.tag)
 
 
 def _print_version(value: bool) -> None:

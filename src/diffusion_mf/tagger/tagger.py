@@ -24,6 +24,7 @@ from diffusion_mf.tagger.requests import Request, RequestReader, Units
 from diffusion_mf.tagger.results import TaggedSentence, TrajectoryStep, scored_spans
 from diffusion_mf.tagger.storage import StoredModel, load_model, save_model
 from diffusion_mf.tagger.streaming import in_order, windows
+from diffusion_mf.training.memory import is_out_of_memory, release_memory
 
 if TYPE_CHECKING:
     from diffusion_mf.model import Prediction
@@ -183,14 +184,18 @@ class Tagger:
         return results + (self._tag_batch(requests[len(full) :], options) if len(full) < len(requests) else [])
 
     def _tag_within_memory(self, requests: Sequence[Request], options: _Options) -> list[TaggedSentence]:
-        """Tag a batch, in halves if it does not fit in a GPU's memory."""
+        """Tag a batch, in halves if it does not fit in memory."""
         try:
             return self._tag_full_batch(requests, options)
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             if len(requests) == 1:
                 raise InputError(
                     f"a sentence of {len(requests[0].units)} units does not fit in memory", remedy="split it"
                 ) from None
+        # Only here, where nothing refers to its tensors any more.
+        release_memory(self.device)
         half = len(requests) // 2
         return self._tag_within_memory(requests[:half], options) + self._tag_within_memory(requests[half:], options)
 

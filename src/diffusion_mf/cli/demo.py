@@ -1,0 +1,22 @@
+"""``dmf demo``: what the package is for, on a corpus of invented language, in a few minutes."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    output: Annotated[
+        pathlib.Path,
+        typer.Option(metavar="DIR", help="Folder for corpus, models and picture; made if it is not there."),
+    ] = pathlib.Path("demo"),
+    seed: Annotated[int, typer.Option(help="Another seed, another corpus and other models.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON, and nothing else.")] = False,
+) -> None:
+    """Train Unigram, LCRF and Diffusion-MF, compare them, and watch a sentence's labels emerge from noise."""
+    from diffusion_mf.demo import run_demo
+
+    run_demo(output, seed=seed, as_json=as_json)

@@ -1,0 +1,68 @@
+"""``dmf evaluate``: the metrics of a model on a labelled file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from diffusion_mf.cli.output import half_up, print_json, print_table, progress
+from diffusion_mf.cli.score import print_report
+from diffusion_mf.cli.tag import BatchTokens, Calls, DecoderName, Device, Model
+from diffusion_mf.data.conllu import ConlluColumn
+from diffusion_mf.data.formats import FileFormat
+from diffusion_mf.data.label_schemes import LabelScheme
+
+
+def evaluate(
+    model: Model,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File with the right labels; - is standard input.")],
+    decoder: DecoderName = None,
+    calls: Calls = None,
+    column: Annotated[
+        ConlluColumn | None, typer.Option(help="Column of CoNLL-U: upos or xpos.", show_default="the model's")
+    ] = None,
+    scheme: Annotated[
+        LabelScheme | None, typer.Option(help="Scheme of FILE, for ner.", show_default="detected")
+    ] = None,
+    file_format: Annotated[
+        FileFormat | None, typer.Option("--format", help="Format of FILE.", show_default="told by its name")
+    ] = None,
+    batch_tokens: BatchTokens = None,
+    device: Device = "auto",
+    details: Annotated[
+        bool, typer.Option("--details", help="Also by label, type and sentence length, and the confusions.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
+) -> None:
+    """Tag a labelled file and score the labels, as ``dmf tag`` and ``dmf score`` would, and the scores beside them."""
+    from diffusion_mf.data.formats import read_task
+    from diffusion_mf.evaluation.presentation import detail_values, summary_values
+    from diffusion_mf.tagger import Tagger
+    from diffusion_mf.tagger.files import TaggingOptions, evaluate_corpus
+
+    tagger = Tagger.from_pretrained(model, device=device)
+    column = column or tagger.model.config.data.column
+    corpus = read_task(file, tagger.task, column=column, scheme=scheme, file_format=file_format)
+    with progress("evaluating", total=len(corpus)) as advance:
+        found = evaluate_corpus(
+            tagger,
+            corpus,
+            options=TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder),
+            advance=advance,
+        )
+    used = {"system": tagger.model.config.system, "decoder": decoder or tagger.decoder, "calls": calls}
+    if as_json:
+        values = summary_values(found.report) | used
+        values |= {"mean_score": 100 * found.mean_score, "calibration_error": 100 * found.calibration_error}
+        print_json(values | (detail_values(found.report) if details else {}))
+        return
+    print_report(found.report, details=details)
+    print_table(
+        ["scores", "value"],
+        [
+            ("mean score of the labels given", half_up(100 * found.mean_score, 2)),
+            ("calibration error", half_up(100 * found.calibration_error, 2)),
+        ],
+        title=f"{used['system']}, {used['decoder']}",
+    )

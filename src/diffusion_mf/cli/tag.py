@@ -1,0 +1,79 @@
+"""``dmf tag``: labels for a file or for standard input, streaming."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+
+import typer
+
+from diffusion_mf.cli.output import progress
+from diffusion_mf.data.conllu import ConlluColumn
+from diffusion_mf.data.formats import FileFormat
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.errors import InputError
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a trained model, or its name on the hub.")]
+Calls = Annotated[int | None, typer.Option(help="Denoising steps of a diffusion system.", show_default="as configured")]
+DecoderName = Annotated[
+    str | None,
+    typer.Option("--decoder", help="argmax, mask-viterbi, viterbi or native.", show_default="the best on dev"),
+]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(help="Units computed at once; 1 answers sentence by sentence.", show_default="as configured"),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+
+
+def tag(
+    model: Model,
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="What to label; - is standard input.")] = "-",
+    file_format: Annotated[
+        FileFormat | None,
+        typer.Option("--format", help="Format of FILE.", show_default="told by its name; text for standard input"),
+    ] = None,
+    output: Annotated[str, typer.Option(metavar="FILE", help="Where to write; - is standard output.")] = "-",
+    output_format: Annotated[
+        FileFormat | None,
+        typer.Option("--to", help="Format to write.", show_default="told by --output; else as FILE; columns for text"),
+    ] = None,
+    column: Annotated[
+        ConlluColumn | None,
+        typer.Option(help="Column of CoNLL-U to write to.", show_default="the model's; misc for entities"),
+    ] = None,
+    scheme: Annotated[
+        LabelScheme | None, typer.Option(help="Scheme to write entities in.", show_default="the model's: bmes")
+    ] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Write the probability of every label, too.")] = False,
+    calls: Calls = None,
+    decoder: DecoderName = None,
+    batch_tokens: BatchTokens = None,
+    device: Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --to jsonl.")] = False,
+) -> None:
+    """Label sentences; CoNLL-U keeps every other byte."""
+    if as_json:
+        if output_format not in (None, FileFormat.JSONL):
+            raise InputError(f"--json contradicts --to {output_format}", remedy="leave one of them out")
+        output_format = FileFormat.JSONL
+
+    from diffusion_mf.tagger import Tagger
+    from diffusion_mf.tagger.files import TaggingOptions, tag_file
+
+    tagger = Tagger.from_pretrained(model, device=device)
+    # A bar would stand among the results.
+    bar = contextlib.nullcontext(lambda count: None) if output == "-" else progress("tagging")
+    with bar as advance:
+        tag_file(
+            tagger,
+            file,
+            output,
+            options=TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder),
+            file_format=file_format,
+            output_format=output_format,
+            column=column,
+            scheme=scheme,
+            use_scores=scores,
+            advance=advance,
+        )
