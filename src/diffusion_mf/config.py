@@ -67,7 +67,7 @@ class EncoderConfig(_Section):
 
     kind: str = "scratch"
     """a key of `encoders.ENCODERS`"""
-    word_width: PositiveInt = 256
+    word_width: PositiveInt = 304
     character_width: PositiveInt = 64
     character_hidden: PositiveInt = 128
     """of the character LSTM, in each direction"""
