@@ -1,0 +1,72 @@
+"""Real labellers of every system, small and with random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffusion_mf.config import Config
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.vocabulary import Vocabulary
+from diffusion_mf.model import Labeller
+from diffusion_mf.tagger import StoredModel, Tagger, save_model
+
+WORDS = {
+    Task.POS: "mira/NOUN sel/VERB da/DET toro/NOUN vi/ADP Lanu/PROPN ./PUNCT",
+    Task.NER: "Ada/B-PER Byron/E-PER sings/O in/O Oslo/S-LOC for/O the/B-ORG royal/M-ORG choir/E-ORG Eve/S-PER",
+    Task.SEG_POS: "a/B-NN b/E-NN c/S-VV d/B-VV e/M-VV f/E-VV g/S-PU",
+}
+
+
+def vocabulary_of(task: Task) -> Vocabulary:
+    pairs = [word.rsplit("/", 1) for word in WORDS[task].split()]
+    return Vocabulary.build([Sentence(tuple(form for form, _ in pairs), tuple(label for _, label in pairs))])
+
+
+def small_model(
+    system: str = "diffusion-mf",
+    task: Task = Task.NER,
+    *,
+    seed: int = 0,
+    decoder: str | None = None,
+    temperature: float = 1.5,
+    settings: dict[str, Any] | None = None,
+) -> StoredModel:
+    """A model that knows nothing, but has opinions: its last weights are drawn wider than for training."""
+    values = {
+        "task": str(task),
+        "system": system,
+        "encoder": {
+            "width": 16, "heads": 2, "layers": 1, "word_width": 8, "character_width": 4, "character_hidden": 4,
+        },
+        "denoiser": {"width": 16, "heads": 2, "layers": 1, "time_width": 8},
+        "structure": {"scorer_width": 16},
+    }  # fmt: skip
+    config = Config.model_validate(values | (settings or {}))
+    vocabulary = vocabulary_of(task)
+    generator = torch.Generator().manual_seed(seed)
+    labeller = Labeller(config, vocabulary, task.scheme).eval()
+    with torch.no_grad():
+        for parameter in labeller.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
+    return StoredModel(
+        labeller=labeller,
+        config=config,
+        vocabulary=vocabulary,
+        scheme=task.scheme,
+        decoder=decoder or labeller.decoders[-1],
+        temperature=temperature,
+        metrics={"dev": {"f1": 12.5}},
+    )
+
+
+def small_tagger(system: str = "diffusion-mf", task: Task = Task.NER, **options: Any) -> Tagger:
+    return Tagger(small_model(system, task, **options), device="cpu")
+
+
+def write_model(folder: Path, system: str = "diffusion-mf", task: Task = Task.NER, **options: Any) -> Path:
+    save_model(folder, *small_model(system, task, **options))
+    return folder

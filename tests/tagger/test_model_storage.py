@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from small_models import small_model, small_tagger, write_model
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.errors import InputError
+from diffusion_mf.systems import SYSTEMS
+from diffusion_mf.tagger import Tagger, load_model, save_model
+from diffusion_mf.tagger import storage as storage_module
+
+SENTENCES = [["Ada", "Byron", "sings"], ["Oslo"], ["unseen", "Ada", "in", "Oslo", "☃"], []]
+
+FRESH_PROCESS = """
+import json, sys
+from diffusion_mf import load
+results = load(sys.argv[1], device="cpu").tag(json.loads(sys.argv[2]), trajectory=True)
+print(json.dumps([[r.labels, r.scores, [[s.t, s.beliefs.tolist()] for s in r.trajectory]] for r in results]))
+"""
+
+
+def rows(tagger: Tagger) -> list[Any]:
+    results = tagger.tag(SENTENCES, trajectory=True)
+    return [[r.labels, r.scores, [[s.t, s.beliefs.tolist()] for s in r.trajectory]] for r in results]
+
+
+def change(folder: Path, **values: object) -> None:
+    """Rewrite entries of config.json."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        load_model(folder)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_folder_holds_what_it_should_and_nothing_that_runs(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "deep" / "model")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md", "config.json", "metrics.json", "model.safetensors", "vocabulary.json",
+    ]  # fmt: skip
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+    assert json.loads((folder / "metrics.json").read_text()) == {"dev": {"f1": 12.5}}
+    card = (folder / "README.md").read_text()
+    assert "# diffusion-mf for ner" in card
+    assert "| dev f1 | 12.50 |" in card
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_loaded_model_is_the_saved_one(tmp_path: Path, system: str) -> None:
+    model = small_model(system)
+    save_model(tmp_path / "model", *model)
+    loaded = load_model(tmp_path / "model")
+    assert loaded[1:] == model[1:]
+    state, expected = loaded.labeller.state_dict(), model.labeller.state_dict()
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+    assert not loaded.labeller.training
+    assert rows(Tagger(loaded, device="cpu")) == rows(Tagger(model, device="cpu"))
+
+
+@pytest.mark.parametrize("system", ["diffusion-mf", "diffusionsl"])
+def test_a_fresh_process_tags_identically(tmp_path: Path, system: str) -> None:
+    folder = write_model(tmp_path / "model", system)
+    here = rows(Tagger.load(folder, device="cpu"))
+    command = [sys.executable, "-c", FRESH_PROCESS, str(folder), json.dumps(SENTENCES)]
+    there = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(there.stdout) == here
+
+
+def test_saving_what_was_loaded_changes_nothing(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "one")
+    Tagger.load(folder, device="cpu").save(tmp_path / "two")
+    for path in folder.iterdir():
+        assert (tmp_path / "two" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_loading_leaves_the_random_state_alone(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    before = torch.random.get_rng_state()
+    load_model(folder)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_newer_model_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+    write_model(tmp_path / "model", seed=1)
+    write_model(tmp_path / "model", seed=2)
+    assert rows(Tagger.load(tmp_path / "model", device="cpu")) == rows(small_tagger(seed=2))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_other_files_are_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="this folder holds other files; name a new folder"):
+        write_model(tmp_path)
+    with pytest.raises(InputError, match="this is a file"):
+        write_model(tmp_path / "notes.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_full_disk_leaves_the_older_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_model(tmp_path / "model", seed=1)
+
+    def fail(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(storage_module, "_write_json", fail)
+    with pytest.raises(InputError, match=r"the model cannot be written \(No space left on device\); check the free"):
+        write_model(folder, seed=2)
+    assert rows(Tagger.load(folder, device="cpu")) == rows(small_tagger(seed=1))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_failure_at_the_last_moment_brings_the_older_model_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_model(tmp_path / "model", seed=1)
+    rename = Path.rename
+
+    def fail_for_new(self: Path, target: Path) -> Path:
+        if self.name == "new":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_for_new)
+    with pytest.raises(InputError, match="Input/output error"):
+        write_model(folder, seed=2)
+    assert rows(Tagger.load(folder, device="cpu")) == rows(small_tagger(seed=1))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+class TestRefused:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        return write_model(tmp_path / "model")
+
+    def test_nothing_there(self, tmp_path: Path) -> None:
+        assert refused(tmp_path / "none") == f"{tmp_path / 'none'}: no such model folder; check the path."
+        (tmp_path / "file").touch()
+        assert "this is a file, not a model folder" in refused(tmp_path / "file")
+        assert "it lacks config.json, vocabulary.json, model.safetensors, metrics.json" in refused(tmp_path)
+
+    def test_the_folder_of_a_run(self, folder: Path) -> None:
+        assert refused(folder.parent).endswith(f"; name {folder}.")
+
+    @pytest.mark.parametrize("name", ["config.json", "vocabulary.json", "model.safetensors", "metrics.json"])
+    def test_a_missing_file(self, folder: Path, name: str) -> None:
+        (folder / name).unlink()
+        assert f"no model folder: it lacks {name}; name a folder that dmf train wrote." in refused(folder)
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00", '{"a": ' * 100_000])
+    @pytest.mark.parametrize("name", ["config.json", "metrics.json"])
+    def test_what_is_no_json(self, folder: Path, name: str, text: str) -> None:
+        (folder / name).write_text(text)
+        assert f"{name}: damaged: no JSON object; copy the model again." in refused(folder)
+
+    def test_a_model_of_another_program(self, folder: Path) -> None:
+        (folder / "config.json").write_text('{"architectures": ["BertForTokenClassification"]}')
+        assert "not a model of this program; name a folder that dmf train wrote." in refused(folder)
+
+    def test_a_newer_format(self, folder: Path) -> None:
+        change(folder, format_version=2, written_by="9.1")
+        message = refused(folder)
+        assert "the model has format version 2 (written by diffusion-mf 9.1)" in message
+        assert "reads versions up to 1; upgrade diffusion-mf." in message
+
+    @pytest.mark.parametrize("entry", [
+        {"format_version": "1"}, {"format_version": True}, {"format_version": 0}, {"checksums": None}, {"config": []},
+        {"scheme": "bmeso"}, {"decoder": "beam"}, {"temperature": 0}, {"temperature": "warm"}, {"decoder": None},
+    ])  # fmt: skip
+    def test_impossible_entries(self, folder: Path, entry: dict[str, Any]) -> None:
+        change(folder, **entry)
+        assert "config.json" in refused(folder)
+
+    def test_a_setting_that_does_not_exist(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())["config"]
+        config["encoder"]["widht"] = 3
+        change(folder, config=config)
+        assert "unknown key encoder.widht; the nearest name is encoder.width" in refused(folder)
+
+    @pytest.mark.parametrize("name", ["model.safetensors", "vocabulary.json"])
+    def test_a_changed_byte(self, folder: Path, name: str) -> None:
+        content = bytearray((folder / name).read_bytes())
+        content[len(content) // 2] ^= 1
+        (folder / name).write_bytes(content)
+        assert f"{name}: damaged or changed since it was saved; copy the model again." in refused(folder)
+
+    def test_half_a_file(self, folder: Path) -> None:
+        content = (folder / "model.safetensors").read_bytes()
+        (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+        assert "damaged or changed" in refused(folder)
+
+    def test_weights_that_do_not_fit_although_their_checksum_does(self, folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        name = next(iter(weights))
+        for tampered in ({**weights, name: weights[name][:1].clone()}, {"other": weights[name]}):
+            save_file(tampered, folder / "model.safetensors")
+            self._sign(folder, "model.safetensors")
+            assert "model.safetensors: the weights do not fit the model (" in refused(folder)
+        (folder / "model.safetensors").write_bytes(b"\xff" * 100)
+        self._sign(folder, "model.safetensors")
+        assert "the weights do not fit the model (" in refused(folder)
+
+    def test_a_vocabulary_that_is_none_although_its_checksum_fits(self, folder: Path) -> None:
+        for text in ('{"forms": []}', '{"forms": 3, "characters": [], "labels": []}'):
+            (folder / "vocabulary.json").write_text(text)
+            self._sign(folder, "vocabulary.json")
+            assert "no vocabulary" in refused(folder)
+
+    @staticmethod
+    def _sign(folder: Path, name: str) -> None:
+        checksums = json.loads((folder / "config.json").read_text())["checksums"]
+        digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        change(folder, checksums=checksums | {name: digest})
+
+
+def test_pickles_are_not_even_opened(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": torch.ones(1)}, folder / "pytorch_model.bin")
+    assert "it lacks model.safetensors" in refused(folder)
+
+
+def test_impossible_settings_are_not_saved(tmp_path: Path) -> None:
+    model = small_model()
+    for changed in (model._replace(decoder="beam"), model._replace(temperature=float("nan"))):
+        with pytest.raises(ValueError, match=r"no decoder|positive number"):
+            save_model(tmp_path / "model", *changed)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_from_pretrained_takes_folders_and_asks_the_hub_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_model(tmp_path / "model", task=Task.POS)
+    assert Tagger.from_pretrained(folder, device="cpu").task is Task.POS
+    import huggingface_hub
+
+    asked: list[tuple[str, str | None]] = []
+
+    def snapshot_download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((name, revision))
+        assert "model.safetensors" in allow_patterns
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    assert Tagger.from_pretrained("someone/some-model", revision="v1", device="cpu").labels
+    assert asked == [("someone/some-model", "v1")]
+
+
+def test_a_name_that_is_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="no/such/model/anywhere: neither a model folder nor to be had from the hub"):
+        Tagger.from_pretrained("no/such/model/anywhere")
