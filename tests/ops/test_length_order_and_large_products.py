@@ -62,7 +62,8 @@ def test_torch_operations_give_the_same(lengths: list[int], is_local: bool) -> N
     problem = random_problem(
         3, len(lengths), max(lengths), 3, is_local=is_local, lengths=lengths, scale=12, holes=0.1
     ).with_gradients()
-    assert cpu.messages(*problem.folded) is not None  # else the reference would stand in
+    with torch.no_grad():
+        assert cpu.messages(*problem.folded) is not None  # else the reference would stand in
     found, expected = computed(problem, "cpu"), computed(problem, "reference")
     assert_close(found, expected, tolerance=1e-9)
     weights = random_weights(expected)
@@ -74,6 +75,19 @@ def test_torch_operations_give_the_same(lengths: list[int], is_local: bool) -> N
     is_legal = reference.scores > -torch.inf
     assert torch.equal(best.scores, reference.scores)
     assert torch.equal(best.labels[is_legal], reference.labels[is_legal])
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_no_sentences(is_local: bool) -> None:
+    unary = torch.zeros(0, 4, 3, requires_grad=True)
+    transition = torch.zeros((0, 3, 3, 3) if is_local else (3, 3), requires_grad=True)
+    lengths = torch.zeros(0, dtype=torch.long)
+    found = forward_backward(unary, transition, lengths, backend="cpu")
+    (found.log_partition.sum() + found.marginals.sum()).backward()
+    assert found.log_partition.shape == (0,)
+    assert transition.grad is not None
+    assert not transition.grad.any()
+    assert viterbi(unary, transition, lengths, backend="cpu").labels.shape == (0, 4)
 
 
 @pytest.mark.parametrize("is_local", [False, True])

@@ -53,7 +53,7 @@ def _exp_below(scores: Tensor, scale: _Scale) -> Tensor:
 
 def _local_blanked(transition: Tensor, lengths: Tensor) -> Tensor:
     """Transitions with zeros past each length: they are never used, but must be finite numbers."""
-    if transition.dim() == 2 or transition.shape[1] == 0 or int(lengths.min()) > transition.shape[1]:
+    if transition.dim() == 2 or transition.numel() == 0 or int(lengths.min()) > transition.shape[1]:
         return transition
     return transition.masked_fill(~unit_mask(lengths, transition.shape[1] + 1)[:, 1:, None, None], 0)
 

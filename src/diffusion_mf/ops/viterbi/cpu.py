@@ -23,15 +23,14 @@ def viterbi(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor,
     N, B, K = best.shape
     sums = torch.empty((K, B, K), dtype=dtype, device=unary.device)  # from × sentence × to
     is_global = moves.dim() == 2
-    if is_global:
-        # Spread over the sentences once, so that each step adds long runs of numbers.
-        moves = moves[:, None].expand(K, B, K).contiguous()
+    # Global ones are spread over the sentences once, so that each step adds long runs of numbers.
+    spread = moves[:, None].expand(K, B, K).contiguous() if is_global else moves
     labels = torch.zeros((N, B), dtype=torch.long, device=unary.device)
-    run, best_, moves_, sums_, labels_ = arrays(best, moves, sums, labels)
+    run, best_, spread_, into_, sums_, labels_ = arrays(best, spread, moves, sums, labels)
 
     for position in range(1, N):
         count = layout.counts[position]
-        step = moves_[:, :count] if is_global else moves_[:count, position - 1].swapaxes(0, 1)
+        step = spread_[:, :count] if is_global else spread_[:count, position - 1].swapaxes(0, 1)
         total = sums_[:, :count]
         run.add(best_[position - 1, :count].T[:, :, None], step, out=total)
         best_[position, :count] += run.greatest(total, 0)
@@ -39,7 +38,7 @@ def viterbi(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor,
     final = best.view(N * B, K).index_select(0, layout.last)
     scores, last_labels = final.max(-1)
     labels.view(-1)[layout.last] = last_labels
-    into = moves_[:, 0].T if is_global else moves_.swapaxes(-1, -2)  # to × from
+    into = into_.swapaxes(-1, -2)  # to × from
     sentences = range(B)
     for position in range(N - 2, -1, -1):
         count = layout.counts[position + 1]
