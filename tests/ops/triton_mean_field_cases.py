@@ -63,10 +63,10 @@ def test_mean_field_with_extreme_scores(device, dtype, is_local):
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-@pytest.mark.parametrize("lengths", [[18, 16], [34, 17]])
+@pytest.mark.parametrize("lengths", [[66, 64], [130, 65]])
 def test_mean_field_with_more_positions_than_a_tile(device, is_local, lengths):
     """Neighbours stand in another tile; sentences end at its border and just past it."""
-    problem = random_problem(3, 2, lengths[0], 3, is_local=is_local, lengths=lengths)
+    problem = random_problem(3, 2, lengths[0], 2, is_local=is_local, lengths=lengths)
     check_mean_field(problem, device, torch.float32)
 
 
