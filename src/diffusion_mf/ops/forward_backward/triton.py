@@ -17,10 +17,12 @@ from diffusion_mf.ops.forward_backward.triton_messages import marginals_kernel, 
 from diffusion_mf.ops.forward_backward.triton_tangents import tangents_kernel
 from diffusion_mf.ops.triton_launch import padded_labels, triton_type
 
-# By padded number of labels: warps per program of the recursions, and of the gradient kernel with its positions per
-# program (for local transitions, which it takes one by one, and for global ones).
-_MESSAGE_WARPS = {16: 1, 32: 1, 64: 4, 128: 8, 256: 16}
-_MESSAGE_REGISTERS = {16: None, 32: None, 64: None, 128: 128, 256: None}  # 128: both directions share a multiprocessor
+# By padded number of labels: warps per program of the recursions (for global and for local transitions), and of the
+# gradient kernel with its positions per program (for local transitions, which it takes one by one, and for global ones).
+_GLOBAL_MESSAGE_WARPS = {16: 1, 32: 1, 64: 4, 128: 8, 256: 16}
+_LOCAL_MESSAGE_WARPS = {16: 1, 32: 4, 64: 4, 128: 8, 256: 16}
+# So few registers that the programs of both directions share a multiprocessor; None is the compiler's choice.
+_GLOBAL_MESSAGE_REGISTERS = {16: None, 32: None, 64: None, 128: 128, 256: None}
 _GRADIENT_WARPS = {16: 4, 32: 4, 64: 8, 128: 8, 256: 16}
 _LOCAL_ROWS = {16: 8, 32: 8, 64: 8, 128: 8, 256: 8}
 _GLOBAL_ROWS = {16: 64, 32: 64, 64: 64, 128: 64, 256: 16}
@@ -30,6 +32,10 @@ def _both_ways(transition: Tensor) -> tuple[Tensor, Tensor]:
     """Contiguous transitions, and global ones transposed for the backward direction."""
     transition = transition.contiguous()
     return transition, transition.T.contiguous() if transition.dim() == 2 else transition
+
+
+def _message_warps(transition: Tensor, block: int) -> int:
+    return (_GLOBAL_MESSAGE_WARPS if transition.dim() == 2 else _LOCAL_MESSAGE_WARPS)[block]
 
 
 def messages(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -42,7 +48,8 @@ def messages(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor
     messages_kernel[(B, 2)](
         unary.contiguous(), *_both_ways(transition), lengths, forward, backward, log_partition, N, K,
         IS_LOCAL=transition.dim() == 4, BLOCK=block, DTYPE=triton_type(dtype),
-        num_warps=_MESSAGE_WARPS[block], maxnreg=_MESSAGE_REGISTERS[block],
+        num_warps=_message_warps(transition, block),
+        maxnreg=_GLOBAL_MESSAGE_REGISTERS[block] if transition.dim() == 2 else None,
     )  # fmt: skip
     return log_partition, forward, backward
 
@@ -94,7 +101,7 @@ def gradient(
         left_moves, right_moves = torch.empty((2, B, N, K), dtype=dtype, device=unary.device).unbind(0)
         tangents_kernel[(B, 2)](
             unary, *_both_ways(transition), lengths, forward, backward, direction, pair_direction,
-            left_moves, right_moves, N, K, num_warps=_MESSAGE_WARPS[block], **settings,
+            left_moves, right_moves, N, K, num_warps=_message_warps(transition, block), **settings,
         )  # fmt: skip
     rows = _LOCAL_ROWS[block] if is_local else max(16, min(_GLOBAL_ROWS[block], triton.next_power_of_2(N)))
     num_chunks = triton.cdiv(N, rows)

@@ -175,7 +175,7 @@ def gradient_kernel(
         square = labels[:, None] * num_labels + columns[None, :]
         is_pair = (labels < num_labels)[:, None] & (columns < num_labels)[None, :]
         if not HAS_PAIR_DIRECTION:
-            tile_top = tl.max(tl.max(load_row(transition_pointer + square, is_pair, DTYPE), 1), 0)
+            tile_top = tl.max(tl.max(load_row(transition_pointer + square, is_pair, DTYPE), 0), 0)
             tile_top = finite_or_zero(tile_top)
             shift = top + tl.log(sums) - tile_top
             has_right = positions + 1 < length

@@ -37,6 +37,28 @@ def _log_message(state, tile, AXIS: tl.constexpr):
 
 
 @triton.jit
+def _finish(
+    output_pointer,
+    log_partition_pointer,
+    unary,
+    message,
+    total,
+    length,
+    num_labels,
+    is_label,
+    IS_BACKWARD: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """Store the last message and, going forward, log Z."""
+    last = 0 if IS_BACKWARD else length - 1
+    tl.store(output_pointer + last * num_labels, message, mask=is_label)
+    if not IS_BACKWARD:
+        state, top = normalised(unary + message)
+        log_sum = tl.log(tl.sum(tl.exp(state), 0))
+        tl.store(log_partition_pointer, (total + top.to(tl.float64) + log_sum.to(tl.float64)).to(DTYPE))
+
+
+@triton.jit
 def _messages_one_way(
     unary_pointer,
     tile_pointer,
@@ -62,46 +84,57 @@ def _messages_one_way(
     output_pointer += sentence * num_units * num_labels + labels
     unary_pointer += sentence * num_units * num_labels + labels
     tile_pointer += labels[:, None] * num_labels + labels[None, :]
-    # A larger tile does not fit the registers: it is read again at every step.
-    IS_KEPT: tl.constexpr = not IS_LOCAL and BLOCK <= 128
-    if IS_KEPT:
+    # Small global tiles stay on chip as probabilities, and a step multiplies: an exponential per label instead of per pair.
+    # That is exact as long as no product of a state and a transition underflows; the lowest met tell whether it did.
+    is_exact = 0
+    if not IS_LOCAL and BLOCK <= 128:
         tile = load_row(tile_pointer, is_pair, DTYPE)
         column_tops = finite_or_zero(tl.max(tile, 0))
         tile -= column_tops[None, :]
-        tile_floor = tl.min(tl.min(tl.where(tile == NEGATIVE_INFINITY, 0.0, tile), 1), 0)
+        tile_floor = tl.min(tl.min(tl.where(tile == NEGATIVE_INFINITY, 0.0, tile), 0), 0)
         tile = tl.exp(tile)
+        here = length - 1 if IS_BACKWARD else 0
+        unary = load_row(unary_pointer + here * num_labels, is_label, DTYPE)
+        message = tl.zeros([BLOCK], DTYPE)
+        lowest = tl.zeros([BLOCK], DTYPE)
+        total = tl.zeros([], tl.float64)
+        for done in range(1, length):
+            here = length - done if IS_BACKWARD else done - 1
+            tl.store(output_pointer + here * num_labels, message, mask=is_label)
+            state, top = normalised(unary + message)
+            total += top.to(tl.float64)
+            lowest = tl.minimum(lowest, tl.where(state == NEGATIVE_INFINITY, 0.0, state))
+            # Asked for now, needed at the end of this step: the load hides behind the arithmetic.
+            following = here - 1 if IS_BACKWARD else here + 1
+            unary = load_row(unary_pointer + following * num_labels, is_label, DTYPE)
+            message = tl.log(tl.sum(tl.exp(state)[:, None] * tile, 0)) + column_tops
+        _finish(
+            output_pointer, log_partition_pointer + sentence, unary, message, total, length, num_labels, is_label,
+            IS_BACKWARD, DTYPE,
+        )  # fmt: skip
+        is_exact = (tl.min(lowest, 0) + tile_floor > LOWEST_PRODUCT).to(tl.int32)
 
-    here = length - 1 if IS_BACKWARD else 0
-    unary = load_row(unary_pointer + here * num_labels, is_label, DTYPE)
-    message = tl.zeros([BLOCK], DTYPE)
-    total = tl.zeros([], tl.float64)
-    for done in range(1, length):
-        here = length - done if IS_BACKWARD else done - 1
-        tl.store(output_pointer + here * num_labels, message, mask=is_label)
-        state, top = normalised(unary + message)
-        total += top.to(tl.float64)
-        # Asked for now, needed at the end of this step: the load hides behind the arithmetic.
-        following = here - 1 if IS_BACKWARD else here + 1
-        unary = load_row(unary_pointer + following * num_labels, is_label, DTYPE)
-        if not IS_KEPT:
+    if is_exact == 0:
+        here = length - 1 if IS_BACKWARD else 0
+        unary = load_row(unary_pointer + here * num_labels, is_label, DTYPE)
+        message = tl.zeros([BLOCK], DTYPE)
+        total = tl.zeros([], tl.float64)
+        for done in range(1, length):
+            here = length - done if IS_BACKWARD else done - 1
+            tl.store(output_pointer + here * num_labels, message, mask=is_label)
+            state, top = normalised(unary + message)
+            total += top.to(tl.float64)
+            following = here - 1 if IS_BACKWARD else here + 1
+            unary = load_row(unary_pointer + following * num_labels, is_label, DTYPE)
             place = 0
             if IS_LOCAL:
                 place = following if IS_BACKWARD else here
             tile = load_row(tile_pointer + place * num_labels * num_labels, is_pair, DTYPE)
             message = _log_message(state, tile, AXIS)
-        else:
-            floor = tl.min(tl.where(state == NEGATIVE_INFINITY, 0.0, state), 0)
-            if floor + tile_floor > LOWEST_PRODUCT:
-                # No product of two probabilities underflows: multiply them, an exponential per label instead of per pair.
-                message = tl.log(tl.sum(tl.exp(state)[:, None] * tile, 0)) + column_tops
-            else:
-                message = _log_message(state, load_row(tile_pointer, is_pair, DTYPE), 0)
-    last = 0 if IS_BACKWARD else length - 1
-    tl.store(output_pointer + last * num_labels, message, mask=is_label)
-    if not IS_BACKWARD:
-        state, top = normalised(unary + message)
-        log_sum = tl.log(tl.sum(tl.exp(state), 0))
-        tl.store(log_partition_pointer + sentence, (total + top.to(tl.float64) + log_sum.to(tl.float64)).to(DTYPE))
+        _finish(
+            output_pointer, log_partition_pointer + sentence, unary, message, total, length, num_labels, is_label,
+            IS_BACKWARD, DTYPE,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -122,7 +155,7 @@ def messages_kernel(
     """Programs (sentence, 0) run forward and programs (sentence, 1) backward.
 
     A tile lies in registers as it lies in memory, each thread with a column; so a sum over the first label stays within
-    threads. Backward, global transitions come transposed for that; local ones are summed across threads instead.
+    threads. Backward, global transitions come transposed for that; local and large ones are summed across threads instead.
     """
     sentence = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths_pointer + sentence).to(tl.int32)
@@ -133,10 +166,10 @@ def messages_kernel(
             unary_pointer, transition_pointer, forward_pointer, log_partition_pointer, sentence, length,
             num_units, num_labels, 0, False, IS_LOCAL, BLOCK, DTYPE,
         )  # fmt: skip
-    elif IS_LOCAL:
+    elif IS_LOCAL or BLOCK > 128:
         _messages_one_way(
             unary_pointer, transition_pointer, backward_pointer, log_partition_pointer, sentence, length,
-            num_units, num_labels, 1, True, True, BLOCK, DTYPE,
+            num_units, num_labels, 1, True, IS_LOCAL, BLOCK, DTYPE,
         )  # fmt: skip
     else:
         _messages_one_way(

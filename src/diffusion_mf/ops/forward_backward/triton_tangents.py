@@ -123,11 +123,11 @@ def tangents_kernel(
             pair_direction_pointer, left_moves_pointer, sentence, length, num_units, num_labels,
             0, False, IS_LOCAL, HAS_DIRECTION, HAS_PAIR_DIRECTION, BLOCK, DTYPE,
         )  # fmt: skip
-    elif IS_LOCAL:
+    elif IS_LOCAL or BLOCK > 128:
         _tangents_one_way(
             unary_pointer, transition_pointer, backward_pointer, forward_pointer, direction_pointer,
             pair_direction_pointer, right_moves_pointer, sentence, length, num_units, num_labels,
-            1, True, True, HAS_DIRECTION, HAS_PAIR_DIRECTION, BLOCK, DTYPE,
+            1, True, IS_LOCAL, HAS_DIRECTION, HAS_PAIR_DIRECTION, BLOCK, DTYPE,
         )  # fmt: skip
     else:
         _tangents_one_way(

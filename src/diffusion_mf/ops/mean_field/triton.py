@@ -34,7 +34,11 @@ def _settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float,
 
 def _global_settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float) -> dict[str, Any]:
     settings = _settings(num_labels, num_units, dtype, floor, 8192)
-    return settings | {"USE_HALVES": dtype == torch.float32, "num_warps": 8 if settings["BLOCK"] > 64 else 4}
+    return settings | {
+        "IS_ONE_TILE": num_units <= settings["ROWS"],
+        "USE_HALVES": dtype == torch.float32,
+        "num_warps": 8 if settings["BLOCK"] > 64 else 4,
+    }
 
 
 def _local_settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def _load_tile(
     )
     scale = tl.full([], 1.0, DTYPE)
     if USE_HALVES:
-        scale = tl.maximum(tl.max(tl.max(tl.abs(scores), 1), 0) / 32768.0, 1.0)
+        scale = tl.maximum(tl.max(tl.max(tl.abs(scores), 0), 0) / 32768.0, 1.0)
     high, low = split(scores / scale, USE_HALVES)
     return high, low, scale
 
@@ -78,6 +78,7 @@ def _run_iterations(
     beliefs_stride,
     row_stride,
     KEEP_ALL: tl.constexpr,
+    IS_ONE_TILE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -86,6 +87,11 @@ def _run_iterations(
     """All updates of one sentence; beliefs of the last, or with KEEP_ALL of every iteration, are stored."""
     labels = tl.arange(0, BLOCK)
     is_label = (labels < num_labels)[None, :]
+    if IS_ONE_TILE:
+        positions = tl.arange(0, ROWS)
+        is_score = (positions < length)[:, None] & is_label
+        places = positions[:, None] * num_labels + labels[None, :]
+        unary = tl.load(unary_pointer + places, mask=is_score, other=NEGATIVE_INFINITY).to(DTYPE)
     for iteration in range(0, num_iterations + 1):
         # Every thread's beliefs of the iteration before must be there before a neighbour reads them.
         tl.debug_barrier()
@@ -106,16 +112,16 @@ def _run_iterations(
             )
             scores = product(left_high, left_low, high, low, scale, USE_HALVES, DTYPE)
             scores += product(right_high, right_low, tl.trans(high), tl.trans(low), scale, USE_HALVES, DTYPE)
-            places = positions[:, None] * num_labels + labels[None, :]
-            unary = tl.load(unary_pointer + places, mask=is_unit & is_label, other=NEGATIVE_INFINITY).to(DTYPE)
+            if not IS_ONE_TILE:
+                places = positions[:, None] * num_labels + labels[None, :]
+                unary = tl.load(unary_pointer + places, mask=is_unit & is_label, other=NEGATIVE_INFINITY).to(DTYPE)
             beliefs = softmax_rows(unary + scores)
             _publish(high_pointer + new, low_pointer + new, beliefs, cells, is_unit, USE_HALVES)
             rows = positions[:, None] * row_stride + labels[None, :]
             if KEEP_ALL:
                 tl.store(beliefs_pointer + iteration * beliefs_stride + rows, beliefs, mask=is_unit)
-            else:
-                is_result = is_unit & is_label & (iteration == num_iterations)
-                tl.store(beliefs_pointer + rows, beliefs, mask=is_result)
+            elif iteration == num_iterations:
+                tl.store(beliefs_pointer + rows, beliefs, mask=is_unit & is_label)
 
 
 @triton.jit
@@ -131,6 +137,7 @@ def iterate_kernel(
     num_iterations,
     exchange_stride,
     FLOOR: tl.constexpr,
+    IS_ONE_TILE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -146,7 +153,7 @@ def iterate_kernel(
         unary_pointer + offset, high, low, scale, beliefs_pointer + offset,
         high_pointer + exchange, low_pointer + exchange,
         length, num_units, num_labels, num_iterations, exchange_stride, 0, num_labels,
-        False, ROWS, BLOCK, DTYPE, USE_HALVES,
+        False, IS_ONE_TILE, ROWS, BLOCK, DTYPE, USE_HALVES,
     )  # fmt: skip
     labels = tl.arange(0, BLOCK)
     for start in range(length, num_units, ROWS):
@@ -173,6 +180,7 @@ def gradient_kernel(
     num_iterations,
     exchange_stride,
     FLOOR: tl.constexpr,
+    IS_ONE_TILE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -200,7 +208,7 @@ def gradient_kernel(
     _run_iterations(
         unary_pointer + offset, high, low, scale, trajectory_pointer, high_pointer, low_pointer,
         length, num_units, num_labels, num_iterations, exchange_stride, exchange_stride, BLOCK,
-        True, ROWS, BLOCK, DTYPE, USE_HALVES,
+        True, IS_ONE_TILE, ROWS, BLOCK, DTYPE, USE_HALVES,
     )  # fmt: skip
     sums = tl.zeros([BLOCK, BLOCK], DTYPE)
     for done in range(0, num_iterations + 1):
