@@ -10,7 +10,6 @@ import triton.language as tl
 
 from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY, finite_or_zero
 
-
 # The smallest product of probabilities that is safely above the smallest float32, e^-87.
 LOWEST_PRODUCT = tl.constexpr(-80.0)
 
