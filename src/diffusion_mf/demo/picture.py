@@ -1,0 +1,212 @@
+"""The picture of a trajectory: each unit is a stream of beliefs, from noise at the top to its label at the bottom.
+
+The width of a colour is the belief in a label. All streams begin with every label equally wide; a ring marks the call from
+which the final label holds more than half of the belief for good. Calls after which nothing moves any more take little room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from diffusion_mf.data.synthetic import DependentGroup
+from diffusion_mf.demo.decisions import decisions
+from diffusion_mf.demo.palette import label_colours
+from diffusion_mf.files import StrPath, open_output
+from diffusion_mf.tagger import TaggedSentence
+
+_INK = "#22252B"
+_FAINT = "#8A8F98"
+_PAPER = "#FCFBF8"
+_STREAM_WIDTH = 0.86
+_POINTS_PER_CALL = 12
+_QUIET_HEIGHT = 0.09
+"""of a call that moves no belief by more than `_QUIET_CHANGE`, beside 1 for others"""
+_QUIET_CHANGE = 0.02
+_RIVAL_BELIEF = 0.25
+"""rivals that were believed that much are named"""
+_GROUP_COLOURS = {"adjacent": "#8A8F98", "distant": "#C2410C"}
+
+
+def draw_trajectory(
+    path: StrPath,
+    result: TaggedSentence,
+    labels: Sequence[str],
+    *,
+    groups: Sequence[DependentGroup] = (),
+    first_step: int = 1000,
+    title: str = "",
+) -> None:
+    """Write a PNG of ``result.trajectory``; ``groups`` are bound together above the sentence."""
+    if not result.trajectory:
+        raise ValueError("a picture needs a sentence with units and its trajectory")
+    num_units = len(result.units)
+    uniform = np.full((1, num_units, len(labels)), 1 / len(labels))
+    beliefs = np.concatenate([uniform, np.stack([step.beliefs for step in result.trajectory])])
+    heights = _heights(beliefs)
+    figure = Figure(figsize=(max(7.0, 1.6 + 0.82 * num_units), 3.0 + 0.62 * heights[-1]), dpi=160, facecolor=_PAPER)
+    FigureCanvasAgg(figure)
+    axes = _axes(figure)
+    colours = label_colours(labels)
+    for position in range(num_units):
+        _draw_stream(axes, position, beliefs[:, position], heights, labels, colours)
+    _draw_calls(axes, [first_step, *(step.t for step in result.trajectory)], heights)
+    for position, decision in enumerate(decisions(result, labels)):
+        _draw_decision(axes, position, heights[decision.call], colours[decision.label])
+        _draw_ends(axes, position, heights[-1], result, colours[decision.label])
+    axes.set_xlim(-0.6, num_units - 0.4)
+    axes.set_ylim(heights[-1], 0)
+    for index, group in enumerate(sorted(groups, key=lambda group: group.positions[-1] - group.positions[0])):
+        _draw_group(axes, group, index)
+    left = axes.get_position().x0
+    inch = 1 / figure.get_figheight()
+    legend = "The width of a colour is the belief in a label. A ring marks the call that settles a word."
+    figure.text(left, 1 - 0.32 * inch, title, fontsize=15, fontweight="bold", color=_INK, va="center")
+    figure.text(left, 1 - 0.62 * inch, legend, fontsize=10, color=_FAINT, va="center")
+    with open_output(path) as stream:
+        # No software or date in the file: the same trajectory gives the same bytes.
+        figure.savefig(stream, format="png", metadata={"Software": None})
+
+
+def _axes(figure: Figure) -> Axes:
+    """Axes with room for the title and groups above, for labels below and for steps on the left, in inches."""
+    width, height = figure.get_size_inches()
+    left, right, below, above = 1.05, 0.2, 0.75, 1.75
+    return figure.add_axes(
+        (left / width, below / height, (width - left - right) / width, (height - below - above) / height)
+    )
+
+
+def _heights(beliefs: np.ndarray) -> np.ndarray:
+    """How far down every call stands, the start at 0."""
+    changes = np.abs(np.diff(beliefs, axis=0)).max(axis=(1, 2))
+    return np.concatenate([[0.0], np.cumsum(np.where(changes > _QUIET_CHANGE, 1.0, _QUIET_HEIGHT))])
+
+
+def _smooth(values: np.ndarray) -> np.ndarray:
+    """(calls + 1, K) beliefs with points in between, eased so that streams bend without corners."""
+    steps = np.linspace(0, 1, _POINTS_PER_CALL, endpoint=False)
+    eased = (1 - np.cos(np.pi * steps)) / 2
+    between = values[:-1, None] + eased[None, :, None] * np.diff(values, axis=0)[:, None]
+    return np.concatenate([between.reshape(-1, values.shape[1]), values[-1:]])
+
+
+def _draw_stream(
+    axes: Axes,
+    position: int,
+    beliefs: np.ndarray,
+    heights: np.ndarray,
+    labels: Sequence[str],
+    colours: dict[str, str],
+) -> None:
+    # The final label flows in the middle, and the nearer to it the stronger a rival once was.
+    order: list[int] = []
+    for rank, column in enumerate(np.lexsort((-beliefs.max(0), -beliefs[-1]))):
+        order.insert(0 if rank % 2 else len(order), int(column))
+    shares = _smooth(beliefs)[:, order]
+    places = np.interp(np.linspace(0, len(heights) - 1, len(shares)), np.arange(len(heights)), heights)
+    edges = np.cumsum(np.concatenate([np.zeros((len(shares), 1)), shares], axis=1), axis=1)
+    edges = position + _STREAM_WIDTH * (edges / edges[:, -1:] - 0.5)
+    for index, column in enumerate(order):
+        colour = colours[labels[column]]
+        left, right = edges[:, index], edges[:, index + 1]
+        axes.fill_betweenx(places, left, right, facecolor=colour, linewidth=0.25, edgecolor=_PAPER)
+        widest = int(shares[:, index].argmax())
+        if beliefs[-1, column] < 0.5 and shares[widest, index] > _RIVAL_BELIEF:
+            axes.text(
+                (left[widest] + right[widest]) / 2, places[widest], labels[column], rotation=90, fontsize=6.5,
+                fontweight="bold", ha="center", va="center", color=_readable(colour), zorder=4,
+            )  # fmt: skip
+
+
+def _draw_calls(axes: Axes, steps: Sequence[int], heights: np.ndarray) -> None:
+    axes.set_facecolor(_PAPER)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    for height in heights[1:-1]:
+        axes.axhline(height, color=_PAPER, linewidth=0.8, alpha=0.5, zorder=3)
+    is_quiet = np.diff(heights) < 1
+    # Quiet calls stand too close together for names; the last one is named in any case.
+    named = [call for call in range(len(steps)) if call == 0 or call == len(steps) - 1 or not is_quiet[call - 1]]
+    axes.set_yticks(heights[named])
+    axes.set_yticklabels([f"t = {steps[call]}" for call in named], fontsize=9, color=_FAINT)
+    axes.set_xticks([])
+    axes.tick_params(length=0, pad=4)
+    for height, words in ((heights[0], "noise"), (heights[-1], "labels")):
+        axes.annotate(
+            words, (0, height), xytext=(-50, 0), textcoords="offset points", xycoords=("axes fraction", "data"),
+            ha="right", va="center", rotation=90, fontsize=10, fontweight="bold", color=_INK, annotation_clip=False,
+        )  # fmt: skip
+
+
+def _draw_decision(axes: Axes, position: int, height: float, colour: str) -> None:
+    axes.plot(
+        position, height, "o", markersize=9, markerfacecolor=colour, markeredgecolor="white", markeredgewidth=1.6,
+        zorder=5, clip_on=False,
+    )  # fmt: skip
+
+
+def _draw_ends(axes: Axes, position: int, height: float, result: TaggedSentence, colour: str) -> None:
+    """The unit above its stream, label and score below."""
+    pill = {"boxstyle": "round,pad=0.32", "fc": colour, "ec": "none"}
+    score = f"{100 * result.scores[position]:.0f} %"
+    _write(axes, result.units[position], (position, 0), above=13, size=10.5, color=_INK)
+    _write(axes, result.labels[position], (position, height), above=-15, color=_readable(colour), bold=True, box=pill)
+    _write(axes, score, (position, height), above=-34, color=_FAINT)
+
+
+def _write(
+    axes: Axes,
+    text: str,
+    place: tuple[float, float],
+    *,
+    above: float,
+    color: str,
+    size: float = 8.5,
+    bold: bool = False,
+    box: dict[str, Any] | None = None,
+    align: str = "center",
+) -> None:
+    """Text so many points above a place, outside of the axes if need be."""
+    axes.annotate(
+        text, place, xytext=(0, above), textcoords="offset points", ha=align, va="center", fontsize=size,
+        fontweight="bold" if bold else "normal", color=color, bbox=box, annotation_clip=False,
+    )  # fmt: skip
+
+
+def _draw_group(axes: Axes, group: DependentGroup, index: int) -> None:
+    """A bracket over the units of a group; lengths are in points above the streams."""
+    colour = _GROUP_COLOURS.get(group.kind, _FAINT)
+    low, high = 24, 33 + 20 * index
+    arrow = {"arrowstyle": "-", "color": colour, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
+
+    def line(start: tuple[float, float], end: tuple[float, float]) -> None:
+        (x0, y0), (x1, y1) = (_in_points(axes, *point) for point in (start, end))
+        axes.annotate(
+            "", xy=(x0, y0), xytext=(x1, y1), xycoords="figure points", textcoords="figure points",
+            arrowprops=arrow, annotation_clip=False,
+        )  # fmt: skip
+
+    for position in group.positions:
+        line((position, low), (position, high))
+    line((group.positions[0], high), (group.positions[-1], high))
+    words = f"{group.kind} group: what one is, the others must fit"
+    _write(axes, words, (group.positions[0], 0), above=high + 8, color=colour, align="left")
+
+
+def _in_points(axes: Axes, position: float, above: float) -> tuple[float, float]:
+    """The place so many points above a stream, in points of the figure."""
+    x, y = axes.transData.transform((position, 0)) * 72 / axes.figure.dpi
+    return float(x), float(y) + above
+
+
+def _readable(colour: str) -> str:
+    """The colour of text on ``colour``."""
+    red, green, blue = to_rgb(colour)
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.62 else _INK
