@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +37,8 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
 ) -> None:
     """Train a system on a task and keep the model that is best on dev; under torchrun, with several processes."""
+    # Before PyTorch is imported: threads that spin while they wait starve each other on busy cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from diffusion_mf.config import load_config
 
     config = load_config(config_path, overrides or ())
@@ -57,15 +60,9 @@ def train(
             use_tensorboard=tensorboard,
             display=display,
         )
-    if is_first_process():
+    # Of the processes that torchrun starts, one speaks for all.
+    if os.environ.get("RANK", "0") == "0":
         _print_results(config, folder, as_json=as_json)
-
-
-def is_first_process() -> bool:
-    """Whether this process is the one that speaks for all that torchrun started."""
-    import os
-
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _print_count(config: Config, *, as_json: bool) -> None:
@@ -85,8 +82,8 @@ def _print_results(config: Config, folder: Path, *, as_json: bool) -> None:
     if as_json:
         print_json({"model": str(folder), **metrics})
         return
-    for split in ("dev", "test"):
-        if split in metrics:
-            rows = [(name, half_up(value, 2)) for name, value in metrics[split].items()]
-            print_table(["metric", "value"], rows, title=f"{config.system} on {split}")
+    splits = [split for split in ("dev", "test") if split in metrics]
+    if splits:
+        rows = [(name, *(half_up(metrics[split][name], 2) for split in splits)) for name in metrics[splits[0]]]
+        print_table([config.system, *splits], rows)
     note(f"the model is in {folder}")

@@ -14,7 +14,7 @@ import torch.utils.deterministic
 
 @contextlib.contextmanager
 def reproducible(device: torch.device, *, threads: int | None) -> Iterator[None]:
-    """Use so many threads, and on the CPU only algorithms that give the same bits every time."""
+    """Use so many threads, and on the CPU only algorithms that give the same bits every time; random state is put back."""
     previous_threads = torch.get_num_threads()
     previous_mode = torch.get_deterministic_debug_mode()
     previous_fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
@@ -25,7 +25,8 @@ def reproducible(device: torch.device, *, threads: int | None) -> Iterator[None]
         # Filling is a help to find bugs, not needed for determinism, and costs time.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
-        yield
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
     finally:
         torch.set_num_threads(previous_threads)
         torch.set_deterministic_debug_mode(previous_mode)

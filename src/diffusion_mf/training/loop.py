@@ -196,6 +196,7 @@ class _Run:
             if self.interruption.is_requested or (is_due and state.position < len(plans)):
                 self._checkpoint()
             if self.interruption.is_requested:
+                self.display.note(f"stopped by a signal after step {state.step:,}; --resume continues from there")
                 raise KeyboardInterrupt
         state.epoch += 1
         state.position = 0

@@ -1,0 +1,187 @@
+"""``dmf train`` from the outside: results, refusals in one sentence, exit statuses."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "training"))
+
+import small_runs
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_runs.write_small_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def config(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    values = small_runs.settings(corpus, {"training": {"epochs": 1, "budget": 2000}})
+    return small_runs.write_config(tmp_path_factory.mktemp("config") / "small.toml", values)
+
+
+@pytest.fixture(scope="module")
+def trained(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from diffusion_mf.config import load_config
+    from diffusion_mf.training.loop import train
+
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train(load_config(config), output=folder, device="cpu")
+    return folder
+
+
+@pytest.fixture
+def copy(trained: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def _assert_refused(outcome, *fragments: str) -> None:  # type: ignore[no-untyped-def]
+    """Exit 2 and one sentence, without a traceback."""
+    assert outcome.status == 2, outcome.stderr
+    lines = outcome.stderr.strip().splitlines()
+    assert len(lines) == 1, outcome.stderr
+    assert lines[0].startswith("dmf: ")
+    assert lines[0].endswith(".")
+    for fragment in fragments:
+        assert fragment in lines[0]
+
+
+def test_a_run_prints_its_scores(dmf, config: Path, corpus: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    arguments = ("train", config, "--output", tmp_path / "run", "--device", "cpu")
+    outcome = dmf(*arguments, "--set", f"data.test={corpus / 'test.txt'}", "--set", "system=unigram")
+    assert outcome.status == 0, outcome.stderr
+    lines = [line.split() for line in outcome.stdout.decode().splitlines()]
+    metrics = json.loads((tmp_path / "run/model/metrics.json").read_text())
+    assert ["unigram", "dev", "test"] in lines
+    assert ["f1", *(f"{metrics[split]['f1']:.2f}" for split in ("dev", "test"))] in lines
+    assert f"the model is in {tmp_path / 'run' / 'model'}" in outcome.stderr
+    stored = json.loads((tmp_path / "run/model/config.json").read_text())
+    assert stored["config"]["system"] == "unigram"
+    assert all(json.loads(line)["event"] for line in (tmp_path / "run/log.jsonl").read_text().splitlines())
+
+
+def test_resuming_a_finished_run_prints_json(dmf, config: Path, copy: Path) -> None:  # type: ignore[no-untyped-def]
+    outcome = dmf("train", config, "--output", copy, "--device", "cpu", "--resume", "--json")
+    assert outcome.status == 0, outcome.stderr
+    values = json.loads(outcome.stdout)
+    assert values["model"] == str(copy / "model")
+    assert set(values["dev"]) == {"accuracy", "precision", "recall", "f1"}
+    assert "the run is complete" in outcome.stderr
+
+
+def test_count(dmf, config: Path, trained: Path) -> None:  # type: ignore[no-untyped-def]
+    from safetensors.torch import load_file
+
+    expected = sum(tensor.numel() for tensor in load_file(trained / "model/model.safetensors").values())
+    assert dmf("train", config, "--count").stdout.decode() == f"{expected:,} parameters\n"
+    assert json.loads(dmf("train", config, "--count", "--json").stdout) == {"parameters": expected}
+    larger = dmf("train", config, "--count", "--json", "--set", "size=XS")
+    assert json.loads(larger.stdout)["parameters"] > 100 * expected
+
+
+def test_an_output_is_needed(dmf, config: Path) -> None:  # type: ignore[no-untyped-def]
+    _assert_refused(dmf("train", config), "--output")
+
+
+def test_a_misspelt_setting(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    outcome = dmf("train", config, "--output", tmp_path / "run", "--set", "training.epoch=3")
+    _assert_refused(outcome, "training.epoch", "epochs")
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_configuration(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    _assert_refused(dmf("train", tmp_path / "none.toml", "--output", tmp_path / "run"), "none.toml", "no such file")
+
+
+def test_no_training_data(dmf, corpus: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    values = small_runs.settings(corpus)
+    del values["data"]["train"]
+    config = small_runs.write_config(tmp_path / "config.toml", values)
+    _assert_refused(dmf("train", config, "--output", tmp_path / "run"), "names no training data", "data.train")
+
+
+def test_empty_training_data(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "empty.txt").write_text("\n\n")
+    outcome = dmf("train", config, "--output", tmp_path / "run", "--set", f"data.train={tmp_path / 'empty.txt'}")
+    _assert_refused(outcome, "empty.txt")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dev_label_that_training_never_saw(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "dev.txt").write_text("ba O\nbu S-NEVER\n\n")
+    outcome = dmf("train", config, "--output", tmp_path / "run", "--set", f"data.dev={tmp_path / 'dev.txt'}")
+    _assert_refused(outcome, "dev.txt, line 2", "'S-NEVER'", "never occurs in")
+
+
+def test_a_folder_in_use(dmf, config: Path, copy: Path) -> None:  # type: ignore[no-untyped-def]
+    _assert_refused(dmf("train", config, "--output", copy, "--device", "cpu"), "another run was begun", "--resume")
+
+
+def test_an_output_that_cannot_be_written(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "file").write_text("")
+    outcome = dmf("train", config, "--output", tmp_path / "file" / "run", "--device", "cpu")
+    _assert_refused(outcome, "cannot be written", "--output")
+
+
+def _truncate(folder: Path) -> None:
+    path = next((folder / "checkpoint").glob("*.safetensors"))
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def _replace(folder: Path) -> None:
+    (folder / "checkpoint/state.json").write_text('{"epoch": 7, "optimizer": "sgd"}')
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"), [(_truncate, "the checkpoint is damaged"), (_replace, "no checkpoint of diffusion-mf")]
+)
+def test_a_bad_checkpoint(dmf, config: Path, copy: Path, damage, message: str) -> None:  # type: ignore[no-untyped-def]
+    damage(copy)
+    _assert_refused(dmf("train", config, "--output", copy, "--device", "cpu", "--resume"), message)
+
+
+def test_another_configuration(dmf, config: Path, copy: Path) -> None:  # type: ignore[no-untyped-def]
+    outcome = dmf("train", config, "--output", copy, "--device", "cpu", "--resume", "--set", "training.epochs=2")
+    _assert_refused(outcome, "training.epochs = 1, not 2")
+
+
+def test_a_full_disk(dmf, config: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    from diffusion_mf.training import checkpoint
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = checkpoint.read_checkpoint(copy / "checkpoint")
+    monkeypatch.setattr(checkpoint, "_write_tensors", full)
+    outcome = dmf("train", config, "--output", copy, "--device", "cpu", "--resume")
+    assert outcome.status == 2
+    assert "No space left on device" in outcome.stderr.splitlines()[-1]
+    after = checkpoint.read_checkpoint(copy / "checkpoint")
+    assert before is not None
+    assert after is not None
+    assert before.state == after.state
+
+
+def test_a_device_that_is_not_there(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    _assert_refused(dmf("train", config, "--output", tmp_path / "run", "--device", "cuda:99"), "GPU")
+
+
+def test_nothing_here_is_pickled() -> None:
+    """Checkpoints and models are data: no code of training loads or saves objects that could run code."""
+    import diffusion_mf
+
+    package = Path(diffusion_mf.__file__).parent
+    sources = [*(package / "training").glob("*.py"), package / "cli" / "train.py"]
+    assert len(sources) > 10
+    for path in sources:
+        text = path.read_text(encoding="utf-8")
+        found = re.search(r"pickle|(?<!safetensors\.)torch\.(save|load)\b|_object\(|_object_list\(", text)
+        assert found is None, f"{path.name}: {found}"

@@ -1,0 +1,117 @@
+"""Small corpora and configurations for tests of training: invented sentences, a real model with everything switched on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from diffusion_mf.config import Config
+from diffusion_mf.data.synthetic import write_corpus
+
+SMALL_MODEL: dict[str, dict[str, Any]] = {
+    "encoder": {
+        "word_width": 8,
+        "character_width": 4,
+        "character_hidden": 4,
+        "width": 16,
+        "layers": 1,
+        "heads": 2,
+        "word_dropout": 0.2,
+        "embedding_dropout": 0.2,
+        "dropout": 0.2,
+    },
+    "denoiser": {"layers": 1, "heads": 2, "width": 16, "dropout": 0.2, "time_width": 8},
+    "structure": {"scorer_width": 8, "scorer_dropout": 0.2},
+    "training": {
+        "epochs": 2,
+        "budget": 60,
+        "accumulation": 2,
+        "learning_rate": 3e-3,
+        "warmup_steps": 4,
+        "ema_decay": 0.9,
+        "log_every": 1,
+    },
+    "inference": {"num_calls": 2},
+}
+
+NO_DROPOUT = {
+    "encoder": {"word_dropout": 0.0, "embedding_dropout": 0.0, "dropout": 0.0},
+    "denoiser": {"dropout": 0.0},
+    "structure": {"scorer_dropout": 0.0},
+}
+
+
+def write_small_corpus(folder: Path) -> Path:
+    """Entities over invented words: 48 training, 16 dev and 8 test sentences."""
+    write_corpus(folder, flavours=["ner"], sizes={"train": 48, "dev": 16, "test": 8}, seed=3)
+    return folder / "ner"
+
+
+def settings(corpus: Path, *changes: dict[str, Any]) -> dict[str, Any]:
+    """A configuration as nested tables, with ``changes`` to the small model's."""
+    values: dict[str, Any] = {
+        "task": "ner",
+        "system": "diffusion-mf",
+        "data": {"train": str(corpus / "train.txt"), "dev": str(corpus / "dev.txt")},
+    }
+    for change in (SMALL_MODEL, *changes):
+        for name, value in change.items():
+            values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
+    return values
+
+
+def small_config(corpus: Path, *changes: dict[str, Any]) -> Config:
+    return Config.model_validate(settings(corpus, *changes))
+
+
+def write_config(path: Path, values: dict[str, Any]) -> Path:
+    """TOML of ``settings``: plain values, then sections."""
+    lines = [f"{name} = {json.dumps(value)}" for name, value in values.items() if not isinstance(value, dict)]
+    for name, section in values.items():
+        if isinstance(section, dict):
+            lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def read_log(folder: Path, event: str | None = None) -> list[dict[str, Any]]:
+    lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
+    entries = [json.loads(line) for line in lines]
+    return [entry for entry in entries if event is None or entry["event"] == event]
+
+
+def final_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Weights, averages and optimizer state of the last checkpoint, and the weights of the model folder."""
+    state = json.loads((folder / "checkpoint" / "state.json").read_text(encoding="utf-8"))
+    tensors = load_file(folder / "checkpoint" / state["tensors"])
+    return tensors | {f"model/{name}": tensor for name, tensor in load_file(folder / "model/model.safetensors").items()}
+
+
+def assert_same_outcome(first: Path, second: Path) -> None:
+    """The same weights, averages, optimizer state and best model to the last bit, and the same history."""
+    expected, actual = final_tensors(first), final_tensors(second)
+    assert set(expected) == set(actual)
+    differing = [name for name in expected if not torch.equal(expected[name], actual[name])]
+    assert not differing
+    for event, value in (("step", "loss"), ("evaluation", "scores"), ("test", "scores")):
+        assert [entry[value] for entry in read_log(first, event)] == [entry[value] for entry in read_log(second, event)]
+
+
+def start_training(
+    config: Path, output: Path, *arguments: str, environment: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """``dmf train`` in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "diffusion_mf.cli", "train", str(config), "--output", str(output), *arguments],
+        env={**os.environ, "OMP_WAIT_POLICY": "passive", **(environment or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

@@ -1,0 +1,195 @@
+"""The gradient of a step does not depend on how its work is cut up, and memory that runs out changes nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import small_runs
+import torch
+from torch import Tensor, nn
+
+from diffusion_mf.config import TrainingConfig
+from diffusion_mf.data.batching import Batch
+from diffusion_mf.errors import DiffusionMFError
+from diffusion_mf.model import Labeller
+from diffusion_mf.training.corpora import TrainingData, read_training_data
+from diffusion_mf.training.distributed import Processes
+from diffusion_mf.training.gradients import StepGradients, dropout_seed
+from diffusion_mf.training.learner import Learner
+from diffusion_mf.training.steps import StepPreparer, plan_epoch
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def data(corpus: Path) -> TrainingData:
+    return read_training_data(small_runs.small_config(corpus))
+
+
+@pytest.fixture
+def labeller(corpus: Path, data: TrainingData) -> Labeller:
+    torch.manual_seed(5)
+    return Labeller(small_runs.small_config(corpus, small_runs.NO_DROPOUT), data.vocabulary, data.scheme)
+
+
+def _step_gradients(model: nn.Module, data: TrainingData, *, seed: int = 1) -> StepGradients:
+    learner = Learner(model, TrainingConfig(), total_steps=10)
+    preparer = StepPreparer(data.train, data.vocabulary, ALONE)
+    return StepGradients(
+        model,  # type: ignore[arg-type]
+        learner.optimizer,
+        preparer,
+        ALONE,
+        seed=seed,
+        autocast=contextlib.nullcontext,
+    )
+
+
+def _gradient(model: nn.Module, data: TrainingData, plan: list[list[int]], *, step: int = 4) -> dict[str, Tensor]:
+    gradients = _step_gradients(model, data)
+    prepared = StepPreparer(data.train, data.vocabulary, ALONE).prepare(plan, 1)
+    gradients.compute(prepared, step=step, units=_units(data, plan))
+    return _taken(model)
+
+
+def _taken(model: nn.Module) -> dict[str, Tensor]:
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def _units(data: TrainingData, plan: Sequence[Sequence[int]]) -> int:
+    return sum(len(data.train[index].units) for batch in plan for index in batch)
+
+
+def _assert_close(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    assert set(first) == set(second)
+    assert any(value.abs().max() > 1e-3 for value in first.values()), "a gradient of nothing proves nothing"
+    for name, value in first.items():
+        torch.testing.assert_close(value, second[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_accumulation_equals_one_large_batch(labeller: Labeller, data: TrainingData) -> None:
+    whole = _gradient(labeller, data, [[0, 1, 2, 3, 4, 5]])
+    _assert_close(whole, _gradient(labeller, data, [[0, 1, 2], [3], [4, 5]]))
+
+
+def test_the_gradient_is_that_of_the_total_over_all_units(labeller: Labeller, data: TrainingData) -> None:
+    """Batches of unequal size: the mean of their means would weigh units unequally."""
+    plan = [[0], [1, 2, 3, 4]]
+    preparer = StepPreparer(data.train, data.vocabulary, ALONE)
+    totals = [
+        labeller.loss_sums(piece.batch, seed=1, step=4, sentence_keys=piece.keys)["total"]
+        for piece in preparer.prepare(plan, 1).pieces
+    ]
+    (sum(totals) / _units(data, plan)).backward()  # type: ignore[union-attr]
+    by_hand = _taken(labeller)
+    _assert_close(by_hand, _gradient(labeller, data, plan))
+
+
+def test_dropout_is_the_same_whenever_a_step_is_computed(corpus: Path, data: TrainingData) -> None:
+    torch.manual_seed(5)
+    labeller = Labeller(small_runs.small_config(corpus), data.vocabulary, data.scheme).train()
+    first = _gradient(labeller, data, [[0, 1, 2]])
+    torch.rand(17)
+    again = _gradient(labeller, data, [[0, 1, 2]])
+    other = _gradient(labeller, data, [[0, 1, 2]], step=5)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_dropout_seeds_differ() -> None:
+    seeds = {dropout_seed(seed, step, rank) for seed in range(5) for step in range(50) for rank in range(4)}
+    assert len(seeds) == 5 * 50 * 4
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+class _Forgetful(nn.Module):
+    """A stand-in whose memory holds so many sentences; with ``in_backward`` it runs out half-way through backward."""
+
+    def __init__(self, limit: int, *, error: Exception, in_backward: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Parameter(torch.tensor([0.5])), nn.Parameter(torch.tensor([2.0]))
+        self.limit, self.error, self.in_backward = limit, error, in_backward
+        self.sizes: list[int] = []
+
+    def loss_sums(self, batch: Batch, *, seed: int, step: int, sentence_keys: Tensor) -> dict[str, Tensor]:
+        self.sizes.append(len(batch.lengths))
+        is_too_large = len(batch.lengths) > self.limit
+        if is_too_large and not self.in_backward:
+            raise self.error
+        hidden = self.first * batch.lengths.float() * (1 + sentence_keys)
+        if is_too_large:
+            hidden.register_hook(self._fail)
+        return {"total": (hidden * self.second).sum()}
+
+    def _fail(self, gradient: Tensor) -> None:
+        raise self.error
+
+
+_GPU_ERROR = torch.cuda.OutOfMemoryError("CUDA out of memory.")
+_CPU_ERROR = RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: 4096 bytes")
+
+
+@pytest.mark.parametrize("in_backward", [False, True])
+@pytest.mark.parametrize("error", [_GPU_ERROR, _CPU_ERROR, MemoryError()])
+def test_less_memory_gives_the_same_gradient(data: TrainingData, error: Exception, in_backward: bool) -> None:
+    plan = [[0, 1, 2, 3, 4, 5, 6], [7, 8, 9]]
+    expected = _gradient(_Forgetful(100, error=error), data, plan)
+    model = _Forgetful(2, error=error, in_backward=in_backward)
+    gradients = _step_gradients(model, data)
+    preparer = StepPreparer(data.train, data.vocabulary, ALONE)
+    sums = gradients.compute(preparer.prepare(plan, 1), step=0, units=_units(data, plan))
+    assert gradients.num_pieces == 4
+    assert model.sizes == [7, 4, 2, 2, 2, 1, 1, 1, 1], "two failures, then all in pieces"
+    # Nothing of the failed attempts is left, neither in the gradient nor in the losses.
+    _assert_close(_taken(model), expected)
+    weights = [len(data.train[index].units) * (1 + index) for batch in plan for index in batch]
+    assert sums["total"].item() == pytest.approx(sum(weights))
+    # The next step, prepared before memory ran out, is cut up again and not tried in vain.
+    model.sizes.clear()
+    gradients.compute(preparer.prepare(plan, 1), step=1, units=_units(data, plan))
+    assert max(model.sizes) == 2
+
+
+def test_a_sentence_that_does_not_fit_is_told(data: TrainingData) -> None:
+    gradients = _step_gradients(_Forgetful(0, error=_GPU_ERROR), data)
+    prepared = StepPreparer(data.train, data.vocabulary, ALONE).prepare([[0, 1, 2]], 1)
+    with pytest.raises(DiffusionMFError, match=r"not enough memory to train on a single sentence of \d+ units"):
+        gradients.compute(prepared, step=0, units=10)
+
+
+def test_other_errors_are_not_taken_for_memory(data: TrainingData) -> None:
+    gradients = _step_gradients(_Forgetful(0, error=RuntimeError("shapes do not match")), data)
+    prepared = StepPreparer(data.train, data.vocabulary, ALONE).prepare([[0, 1, 2]], 1)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        gradients.compute(prepared, step=0, units=10)
+    assert gradients.num_pieces == 1
+
+
+def test_processes_share_every_batch() -> None:
+    batch = [5, 3, 8, 1, 9]
+    shares = [Processes(rank, 3, torch.device("cpu")).share(batch) for rank in range(3)]
+    assert shares == [[5, 1], [3, 9], [8]]
+    assert Processes(2, 3, torch.device("cpu")).share([4]) == []
+
+
+def test_a_process_without_sentences_prepares_nothing(data: TrainingData) -> None:
+    preparer = StepPreparer(data.train, data.vocabulary, Processes(1, 2, torch.device("cpu")))
+    assert preparer.prepare([[4]], 2).pieces == []
+
+
+def test_steps_are_prepared_in_order_with_all_their_sentences(data: TrainingData) -> None:
+    settings = TrainingConfig(budget=80, accumulation=3, max_sentences=4)
+    lengths = [len(sentence.units) for sentence in data.train]
+    plans = plan_epoch(lengths, settings, seed=1, epoch=0)
+    assert sorted(index for plan in plans for batch in plan for index in batch) == list(range(len(lengths)))
+    assert {len(plan) for plan in plans[:-1]} == {3}
+    assert all(len(batch) <= 4 for plan in plans for batch in plan)
+    preparer = StepPreparer(data.train, data.vocabulary, ALONE)
+    prepared = list(preparer.stream(plans, 1))
+    assert [step.plan for step in prepared] == plans
+    assert [[piece.keys.tolist() for piece in step.pieces] for step in prepared] == plans

@@ -1,0 +1,368 @@
+"""Whole runs: what they write, select, refuse and take up again."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_runs
+import torch
+
+from diffusion_mf.data.formats import read_task
+from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.evaluation import score_sentences
+from diffusion_mf.model import Labeller
+from diffusion_mf.tagger import Tagger, load_model
+from diffusion_mf.training import checkpoint, loop
+from diffusion_mf.training.loop import train
+from diffusion_mf.training.progress import Standing
+
+
+class _Memory:
+    """A display that remembers."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.standings: list[Standing] = []
+
+    def update(self, standing: Standing) -> None:
+        self.standings.append(standing)
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+def test_the_log_tells_what_happened(finished_run: Path) -> None:
+    steps = small_runs.read_log(finished_run, "step")
+    assert [entry["step"] for entry in steps] == list(range(1, len(steps) + 1))
+    assert all(entry["loss"] > 0 and entry["gradient_norm"] > 0 for entry in steps)
+    # Both terms of the system's objective, each with weight 1.
+    for entry in steps:
+        assert set(entry["losses"]) == {"denoising", "posterior"}
+        assert entry["loss"] == pytest.approx(sum(entry["losses"].values()))
+    assert steps[0]["learning_rate"] == pytest.approx(3e-3 / 4)
+    assert [entry["epoch"] for entry in small_runs.read_log(finished_run, "evaluation")] == [1, 2]
+    assert len(small_runs.read_log(finished_run, "test")) == 1
+
+
+def test_all_decoders_are_tried_and_the_best_is_recorded(finished_run: Path) -> None:
+    evaluations = small_runs.read_log(finished_run, "evaluation")
+    for entry in evaluations:
+        assert set(entry["scores"]) == {"argmax", "mask-viterbi"}
+        assert entry["score"] == max(scores["f1"] for scores in entry["scores"].values())
+        assert entry["score"] == entry["scores"][entry["decoder"]]["f1"]
+    best = max(evaluations, key=lambda entry: entry["score"])
+    assert best["is_best"]
+    model = load_model(finished_run / "model")
+    assert model.decoder == best["decoder"]
+    assert model.metrics["dev"] == best["scores"][best["decoder"]]
+    assert set(model.metrics["decoders"]) == {"argmax", "mask-viterbi"}
+
+
+def test_the_saved_model_has_the_recorded_scores(finished_run: Path, corpus: Path) -> None:
+    """Averaged weights, vocabulary and decoder reach the folder: tagging from it gives the score that was logged."""
+    tagger = Tagger.load(finished_run / "model", device="cpu")
+    for split in ("dev", "test"):
+        gold = read_task(corpus / f"{split}.txt", tagger.task)
+        results = tagger.tag([sentence.units for sentence in gold])
+        scores = score_sentences(
+            tagger.task, tagger.scheme, [s.labels or () for s in gold], [result.labels for result in results]
+        )
+        assert scores == pytest.approx(tagger.metrics[split])
+    assert load_model(finished_run / "model").temperature != 1.0
+
+
+def test_training_helps(corpus: Path, tmp_path: Path) -> None:
+    optimisation = {"epochs": 6, "budget": 100, "accumulation": 1, "learning_rate": 1e-2, "warmup_steps": 0}
+    changes = {"system": "unigram", "training": optimisation}
+    train(small_runs.small_config(corpus, small_runs.NO_DROPOUT, changes), output=tmp_path, device="cpu")
+    steps = small_runs.read_log(tmp_path, "step")
+    assert steps[-1]["loss"] < 0.5 * steps[0]["loss"]
+    evaluations = small_runs.read_log(tmp_path, "evaluation")
+    accuracies = [entry["scores"]["argmax"]["accuracy"] for entry in evaluations]
+    assert accuracies[-1] > accuracies[0] + 10
+
+
+def _scripted(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
+    """Dev scores by a script instead of a model."""
+    real, remaining = loop.evaluate, list(scores)
+
+    def evaluate(labeller: Labeller, sentences: Any, **options: Any) -> Any:
+        found = real(labeller, sentences, **options)
+        if len(sentences) == 1:
+            return found  # the trial before training
+        return type(found)(
+            scores=found.scores, decoder=found.decoder, score=remaining.pop(0), temperature=found.temperature
+        )
+
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+
+
+def test_early_stopping(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _scripted(monkeypatch, [1.0, 3.0, 2.0, 3.0, 9.0])
+    config = small_runs.small_config(corpus, {"training": {"epochs": 9, "patience": 2, "budget": 2000}})
+    train(config, output=tmp_path, device="cpu")
+    evaluations = small_runs.read_log(tmp_path, "evaluation")
+    # The second epoch was the best (an equal score is no better one), two epochs without a gain end the run.
+    assert [entry["is_best"] for entry in evaluations] == [True, True, False, False]
+    assert load_model(tmp_path / "model").metrics["epoch"] == 2
+    state = json.loads((tmp_path / "checkpoint/state.json").read_text())["state"]["training"]
+    assert state["is_stopped"]
+    assert (state["epoch"], state["best_epoch"], state["best_score"]) == (4, 2, 3.0)
+    # A run that has stopped stays so.
+    display = _Memory()
+    train(config, output=tmp_path, device="cpu", resume=True, display=display)
+    assert display.notes == ["the run is complete: there is nothing left to train"]
+
+
+def test_evaluations_can_be_rarer_than_epochs(corpus: Path, tmp_path: Path) -> None:
+    changes = {"training": {"epochs": 3, "evaluate_every": 2, "budget": 2000}}
+    train(small_runs.small_config(corpus, changes), output=tmp_path, device="cpu")
+    assert [entry["epoch"] for entry in small_runs.read_log(tmp_path, "evaluation")] == [2, 3]
+
+
+def test_without_dev_the_last_weights_are_the_model(corpus: Path, tmp_path: Path) -> None:
+    changes = {"data": {"dev": None}, "training": {"ema_decay": 0.0, "budget": 2000}}
+    config = small_runs.small_config(corpus, changes)
+    folder = train(config, output=tmp_path, device="cpu")
+    assert load_model(folder).decoder == "mask-viterbi"
+    tensors = small_runs.final_tensors(tmp_path)
+    names = [name.removeprefix("model/") for name in tensors if name.startswith("model/")]
+    assert names
+    assert all(torch.equal(tensors[f"model/{name}"], tensors[f"weights/{name}"]) for name in names)
+
+
+def test_a_decoder_that_does_not_suit_is_refused_before_training(corpus: Path, tmp_path: Path) -> None:
+    config = small_runs.small_config(corpus, {"inference": {"decoder": "native"}})
+    with pytest.raises(InputError, match="the decoder native needs bits"):
+        train(config, output=tmp_path, device="cpu")
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_memory_that_runs_out_is_noted_and_remembered(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Labeller.loss_sums
+
+    def loss_sums(self: Labeller, batch: Any, **options: Any) -> Any:
+        if len(batch.lengths) > 5:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return original(self, batch, **options)
+
+    monkeypatch.setattr(Labeller, "loss_sums", loss_sums)
+    display = _Memory()
+    config = small_runs.small_config(corpus, small_runs.NO_DROPOUT, {"training": {"epochs": 1, "budget": 150}})
+    train(config, output=tmp_path / "little", device="cpu", display=display)
+    monkeypatch.undo()
+    train(config, output=tmp_path / "enough", device="cpu")
+    assert any("memory ran out in step" in message for message in display.notes)
+    state = json.loads((tmp_path / "little/checkpoint/state.json").read_text())["state"]["training"]
+    assert state["num_pieces"] > 1
+    losses = [
+        [entry["loss"] for entry in small_runs.read_log(tmp_path / name, "step")] for name in ("little", "enough")
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_prediction_gets_smaller_batches_when_memory_runs_out(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Labeller.predict
+    sizes = []
+
+    def predict(self: Labeller, batch: Any, **options: Any) -> Any:
+        sizes.append(batch.form_ids.numel())
+        if batch.form_ids.numel() > 100:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return original(self, batch, **options)
+
+    monkeypatch.setattr(Labeller, "predict", predict)
+    train(small_runs.small_config(corpus, {"training": {"epochs": 1, "budget": 2000}}), output=tmp_path, device="cpu")
+    assert max(sizes) > 100
+    assert len(small_runs.read_log(tmp_path, "evaluation")) == 1
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_a_sentence(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Labeller.loss_sums
+
+    def loss_sums(self: Labeller, batch: Any, *, step: int, **options: Any) -> Any:
+        terms = original(self, batch, step=step, **options)
+        return {name: value * (float("nan") if step == 2 else 1.0) for name, value in terms.items()}
+
+    monkeypatch.setattr(Labeller, "loss_sums", loss_sums)
+    config = small_runs.small_config(corpus, {"training": {"log_every": 1000}})
+    with pytest.raises(DiffusionMFError, match="no longer finite by step"):
+        train(config, output=tmp_path, device="cpu", checkpoint_every=0)
+    # No checkpoint of broken weights: the last one stands before the step that broke them.
+    tensors = checkpoint.read_checkpoint(tmp_path / "checkpoint")
+    assert tensors is not None
+    assert tensors.state["training"]["step"] == 2
+    assert all(bool(tensor.isfinite().all()) for tensor in tensors.tensors.values())
+
+
+def test_progress_is_shown(corpus: Path, tmp_path: Path) -> None:
+    display = _Memory()
+    config = small_runs.small_config(corpus, {"training": {"budget": 300}})
+    train(config, output=tmp_path, device="cpu", display=display)
+    last = display.standings[-1]
+    assert (last.epoch, last.num_epochs) == (2, 2)
+    assert last.step == last.num_steps == len(display.standings)
+    assert last.loss is not None
+    assert last.dev_score is not None
+    assert last.dev_score.startswith("f1 ")
+    assert last.sentences_per_second is not None
+    assert last.sentences_per_second > 0
+    assert last.seconds_left == 0
+
+
+def test_the_conditions_of_the_caller_are_restored(finished_run: Path, corpus: Path, tmp_path: Path) -> None:
+    state = torch.get_rng_state()
+    threads = torch.get_num_threads()
+    changes = {"training": {"threads": 3 - min(threads, 2), "epochs": 1, "budget": 2000}}
+    train(small_runs.small_config(corpus, changes), output=tmp_path, device="cpu")
+    assert torch.get_num_threads() == threads
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# Taking up a run.
+
+
+@pytest.fixture
+def begun(finished_run: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run, to be tampered with."""
+    shutil.copytree(finished_run, tmp_path / "begun")
+    return tmp_path / "begun"
+
+
+def _config(corpus: Path, *changes: dict[str, Any]) -> Any:
+    own = {"training": {"threads": 2}, "data": {"test": str(corpus / "test.txt")}}
+    return small_runs.small_config(corpus, own, *changes)
+
+
+def test_another_run_is_not_overwritten(begun: Path, corpus: Path) -> None:
+    before = small_runs.final_tensors(begun)
+    with pytest.raises(InputError, match="another run was begun in this folder; continue it with --resume"):
+        train(_config(corpus), output=begun, device="cpu")
+    after = small_runs.final_tensors(begun)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"training": {"learning_rate": 0.5}}, r"begun with training\.learning_rate = 0\.003, not 0\.5"),
+        ({"system": "unigram"}, r"begun with system = diffusion-mf, not unigram"),
+        ({"encoder": {"width": 32}}, r"begun with encoder\.width = 16, not 32"),
+        ({"seed": 2}, r"begun with seed = 1, not 2"),
+    ],
+)
+def test_another_configuration_is_refused(begun: Path, corpus: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        train(_config(corpus, change), output=begun, device="cpu", resume=True)
+
+
+def test_moved_data_are_the_same_and_changed_data_are_not(begun: Path, corpus: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(corpus, moved)
+    config = _config(moved)
+    train(config, output=begun, device="cpu", resume=True)
+    lines = (moved / "train.txt").read_text().splitlines(keepends=True)
+    (moved / "train.txt").write_text("".join(["changed" + lines[0], *lines[1:]]))
+    with pytest.raises(InputError, match="begun with other training or dev data"):
+        train(config, output=begun, device="cpu", resume=True)
+
+
+def test_another_number_of_threads_is_warned_about(begun: Path, corpus: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "diffusion_mf"):
+        train(_config(corpus), output=begun, device="cpu", resume=True)
+        assert not any("threads" in message for message in caplog.messages)
+        train(_config(corpus, {"training": {"threads": 1}}), output=begun, device="cpu", resume=True)
+    assert any("begun with threads 2 and goes on with 1" in message for message in caplog.messages)
+
+
+def test_resuming_nothing_begins_at_the_beginning(corpus: Path, tmp_path: Path) -> None:
+    display = _Memory()
+    config = small_runs.small_config(corpus, {"training": {"epochs": 1, "budget": 2000}})
+    train(config, output=tmp_path / "new", device="cpu", resume=True, display=display)
+    assert any("holds no checkpoint" in message for message in display.notes)
+    assert (tmp_path / "new/model/config.json").is_file()
+
+
+@pytest.mark.parametrize("entry", ["training", "config", "conditions", "log_bytes", "data"])
+def test_a_checkpoint_with_missing_entries_is_told(begun: Path, corpus: Path, entry: str) -> None:
+    path = begun / "checkpoint/state.json"
+    manifest = json.loads(path.read_text())
+    del manifest["state"][entry]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="the checkpoint is damaged"):
+        train(_config(corpus), output=begun, device="cpu", resume=True)
+
+
+def test_weights_of_another_model_are_told(begun: Path, corpus: Path) -> None:
+    found = checkpoint.read_checkpoint(begun / "checkpoint")
+    assert found is not None
+    missing = {name: tensor for name, tensor in found.tensors.items() if name != next(iter(found.tensors))}
+    checkpoint.write_checkpoint(begun / "checkpoint", found.state, missing)
+    with pytest.raises(InputError, match="the checkpoint is damaged"):
+        train(_config(corpus), output=begun, device="cpu", resume=True)
+
+
+def test_a_disk_that_fills_up_leaves_what_was_there(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Path
+) -> None:
+    original, calls = checkpoint._write_tensors, 0
+
+    def write(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(path, tensors)
+
+    monkeypatch.setattr(checkpoint, "_write_tensors", write)
+    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
+        train(_config(corpus), output=tmp_path / "run", device="cpu", checkpoint_every=0)
+    monkeypatch.undo()
+    found = checkpoint.read_checkpoint(tmp_path / "run/checkpoint")
+    assert found is not None
+    assert found.state["training"]["step"] == found.state["training"]["position"] == 3, "in the middle of an epoch"
+    # With space again, the run ends as if nothing had happened.
+    train(_config(corpus), output=tmp_path / "run", device="cpu", resume=True)
+    small_runs.assert_same_outcome(finished_run, tmp_path / "run")
+
+
+def test_a_signal_ends_the_run_after_a_checkpoint(corpus: Path, tmp_path: Path, finished_run: Path) -> None:
+    class Signalling(_Memory):
+        def update(self, standing: Standing) -> None:
+            if standing.step == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        train(_config(corpus), output=tmp_path, device="cpu", display=Signalling())
+    assert signal.getsignal(signal.SIGTERM) is handler
+    found = checkpoint.read_checkpoint(tmp_path / "checkpoint")
+    assert found is not None
+    assert found.state["training"]["step"] == 4
+    train(_config(corpus), output=tmp_path, device="cpu", resume=True)
+    small_runs.assert_same_outcome(finished_run, tmp_path)
+
+
+def test_what_a_kill_left_of_a_model_is_put_right(begun: Path, corpus: Path) -> None:
+    """A kill between the two renames of saving: the older model lies in the temporary folder."""
+    leftover = begun / ".model.abc.tmp"
+    leftover.mkdir()
+    (begun / "model").rename(leftover / "old")
+    train(_config(corpus), output=begun, device="cpu", resume=True)
+    assert load_model(begun / "model").decoder
+    assert not leftover.exists()
