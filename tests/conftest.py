@@ -12,7 +12,16 @@ from jaxtyping import install_import_hook
 # Every public tensor function is checked against its annotation. Modules of Triton kernels are left alone: a kernel
 # must reach the compiler as it was written.
 install_import_hook(
-    ["diffusion_mf.structures", "diffusion_mf.decoding", "diffusion_mf.diffusion"],
+    [
+        "diffusion_mf.structures",
+        "diffusion_mf.decoding",
+        "diffusion_mf.diffusion",
+        "diffusion_mf.encoders",
+        "diffusion_mf.denoisers",
+        "diffusion_mf.scorers",
+        "diffusion_mf.model",
+        "diffusion_mf.training.objective",
+    ],
     "beartype.beartype",
 )
 

@@ -22,17 +22,17 @@ Process = Literal["direct", "categorical", "bits"]
 class ObjectiveWeights:
     """The weight of every term of the training objective (paper: table “Training objectives”); 0 is absent."""
 
-    denoising: float = 0.0
+    denoising: int | float = 0.0
     """L_den: token cross-entropy of the marginals"""
-    sequence: float = 0.0
+    sequence: int | float = 0.0
     """L_seq: negative log-likelihood of the label sequence"""
-    marginal: float = 0.0
+    marginal: int | float = 0.0
     """L_marg: token cross-entropy under the exact marginals of a linear chain"""
-    posterior: float = 0.0
+    posterior: int | float = 0.0
     """L_post: the sampled term of the variational bound"""
-    bits: float = 0.0
+    bits: int | float = 0.0
     """squared error of DiffusionSL's predicted bits"""
-    auxiliary: float = 0.0
+    auxiliary: int | float = 0.0
     """token cross-entropy of a scorer on the encoder's states, beside the denoiser (ours)"""
 
 

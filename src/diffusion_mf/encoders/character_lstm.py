@@ -50,8 +50,18 @@ def shorten(
 
 
 def _last_state(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
-    if inputs.device.type == "cpu":
-        packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
-        return lstm(packed)[1][0][0]
+    return (packed_last_state if inputs.device.type == "cpu" else gathered_last_state)(lstm, inputs, lengths)
+
+
+def packed_last_state(lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, "W"]) -> Float[Tensor, "W H"]:
+    """The state at each word's last character, without work for padding; lengths are read by the host."""
+    packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+    return lstm(packed)[1][0][0]
+
+
+def gathered_last_state(
+    lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, "W"]
+) -> Float[Tensor, "W H"]:
+    """The same, running over padding too, without waiting for the device."""
     states = lstm(inputs)[0]
     return states.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, states.shape[-1]))[:, 0]

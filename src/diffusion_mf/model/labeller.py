@@ -112,10 +112,10 @@ class Labeller(nn.Module):
         batch: Batch,
         *,
         num_calls: int | None = None,
-        base: float | None = None,
+        base: int | float | None = None,
         allowed: Bool[Tensor, "B N K"] | None = None,
         keep_trajectory: bool = False,
-        exit_tolerance: float | None = None,
+        exit_tolerance: int | float | None = None,
     ) -> Prediction:
         """What decoders decide from; `eval` must have been called.
 

@@ -34,8 +34,8 @@ class Request:
     legality: Legality | None
     allowed: Bool[Tensor, "B N K"] | None
     num_calls: int | None
-    base: float
-    exit_tolerance: float | None
+    base: int | float
+    exit_tolerance: int | float | None
     keep_trajectory: bool
 
     @property

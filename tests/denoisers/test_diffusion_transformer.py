@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from diffusion_mf.config import DenoiserConfig
+from diffusion_mf.denoisers import BitDenoiser, DiffusionTransformer, LabelDenoiser, TimeEmbedding
+from diffusion_mf.denoisers.time_embedding import sinusoid
+
+CONFIG = DenoiserConfig(layers=2, heads=2, width=16, dropout=0.0, time_width=8)
+IS_UNIT = torch.tensor([[True, True, True], [True, False, False]])
+
+
+def shaken(module):
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(std=0.3)
+    return module
+
+
+def test_sinusoids_are_sines_and_cosines_at_falling_rates() -> None:
+    found = sinusoid(torch.tensor([0, 7]), 4)
+    assert found[0].tolist() == [0, 0, 1, 1]
+    expected = [math.sin(7), math.sin(0.07), math.cos(7), math.cos(0.07)]
+    torch.testing.assert_close(found[1], torch.tensor(expected))
+
+
+def test_the_last_timestep_is_near_the_one_before_it() -> None:
+    """t = T is never trained: what is learnt at T − 1 must carry over, as it cannot from a row of a table."""
+    torch.manual_seed(0)
+    embedding = TimeEmbedding(64)
+    optimizer = torch.optim.Adam(embedding.parameters(), lr=3e-3)
+    target = torch.linspace(-1, 1, 64)
+    trained = torch.arange(900, 1000)
+    for _ in range(100):
+        optimizer.zero_grad()
+        (embedding(trained) - target).square().mean().backward()
+        optimizer.step()
+    seen, unseen = embedding(torch.tensor([999])), embedding(torch.tensor([1000]))
+    assert (unseen - target).square().mean() < 0.01
+    assert (seen - unseen).abs().max() < 0.2
+
+
+def test_fresh_blocks_pass_their_input_through_and_states_matter_from_the_start() -> None:
+    torch.manual_seed(0)
+    network = DiffusionTransformer(CONFIG, 5)
+    inputs, t = torch.randn(2, 3, 16), torch.tensor([3, 900])
+    conditions = network.prepare(torch.randn(2, 3, 5))
+    for condition in conditions.blocks:
+        assert not condition.any()
+    shift, scale = (conditions.final + network.modulation.of_time(network.time(t)[:, None])).chunk(2, -1)
+    expected = torch.nn.functional.layer_norm(inputs, (16,)) * (1 + scale) + shift
+    torch.testing.assert_close(network(inputs, t, conditions, IS_UNIT), expected)
+    states = torch.randn(2, 3, 5, requires_grad=True)
+    network(inputs, t, network.prepare(states), IS_UNIT).square().sum().backward()
+    assert states.grad.abs().amax(-1).min() > 0
+
+
+def test_modulation_is_a_linear_map_of_state_and_time_together() -> None:
+    torch.manual_seed(0)
+    modulation = shaken(DiffusionTransformer(CONFIG, 5)).blocks[0].modulation
+    state, time = torch.randn(5), torch.randn(8)
+    weight = torch.cat([modulation.of_state[1].weight, modulation.of_time[1].weight], dim=1)
+    expected = weight @ torch.nn.functional.silu(torch.cat([state, time])) + modulation.of_state[1].bias
+    torch.testing.assert_close(modulation.of_state(state) + modulation.of_time(time), expected)
+
+
+@pytest.mark.parametrize("part", ["inputs", "states", "time"])
+def test_a_position_hears_of_the_whole_sentence_and_of_the_time(part) -> None:
+    torch.manual_seed(0)
+    network = shaken(DiffusionTransformer(CONFIG, 5))
+    inputs, states, t = torch.randn(2, 3, 16), torch.randn(2, 3, 5), torch.tensor([3, 3])
+    before = network(inputs, t, network.prepare(states), IS_UNIT)
+    if part == "inputs":
+        inputs = inputs.clone()
+        inputs[0, 2, 0] += 1  # the same to all of them would be taken away by the norm
+    elif part == "states":
+        states = states.clone()
+        states[0, 2] += 1
+    else:
+        t = torch.tensor([500, 3])
+    after = network(inputs, t, network.prepare(states), IS_UNIT)
+    assert (before[0, 0] - after[0, 0]).abs().max() > 1e-3
+    torch.testing.assert_close(before[1, 0], after[1, 0])
+
+
+def test_one_step_for_all_equals_one_per_sentence() -> None:
+    torch.manual_seed(0)
+    network = shaken(DiffusionTransformer(CONFIG, 5))
+    inputs, conditions = torch.randn(2, 3, 16), network.prepare(torch.randn(2, 3, 5))
+    shared = network(inputs, torch.tensor([40]), conditions, IS_UNIT)
+    torch.testing.assert_close(shared, network(inputs, torch.tensor([40, 40]), conditions, IS_UNIT))
+
+
+def test_beliefs_enter_as_expected_embeddings() -> None:
+    torch.manual_seed(0)
+    denoiser = LabelDenoiser(CONFIG, num_labels=3, state_width=5)
+    seen = []
+    denoiser.transformer.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    beliefs = torch.tensor([0.2, 0.5, 0.3]).expand(2, 3, 3)
+    denoiser(beliefs, torch.tensor([9]), denoiser.prepare(torch.randn(2, 3, 5)), IS_UNIT)
+    table = denoiser.labels.weight.T
+    torch.testing.assert_close(seen[0][0, 0], 0.2 * table[0] + 0.5 * table[1] + 0.3 * table[2])
+
+
+def test_the_flag_is_silent_until_trained() -> None:
+    torch.manual_seed(0)
+    denoiser = LabelDenoiser(CONFIG, num_labels=3, state_width=5)
+    arguments = (torch.randn(2, 3, 3).softmax(-1), torch.tensor([9]), denoiser.prepare(torch.randn(2, 3, 5)), IS_UNIT)
+    assert torch.equal(denoiser(*arguments), denoiser(*arguments, IS_UNIT))
+    shaken(denoiser.flag)
+    assert not torch.allclose(denoiser(*arguments), denoiser(*arguments, IS_UNIT))
+
+
+def test_self_conditioning_reads_the_previous_estimate_zeros_at_first() -> None:
+    torch.manual_seed(0)
+    denoiser = shaken(BitDenoiser(CONFIG, num_bits=2, state_width=5, use_self_conditioning=True))
+    conditions, t, noisy = denoiser.prepare(torch.randn(2, 3, 5)), torch.tensor([9]), torch.randn(2, 3, 2)
+    first = denoiser(noisy, t, conditions, IS_UNIT)
+    assert first.shape == (2, 3, 2)
+    assert torch.equal(first, denoiser(noisy, t, conditions, IS_UNIT, previous=torch.zeros(2, 3, 2)))
+    assert not torch.allclose(first, denoiser(noisy, t, conditions, IS_UNIT, previous=torch.ones(2, 3, 2)))

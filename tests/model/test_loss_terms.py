@@ -1,0 +1,201 @@
+"""Each system's loss has exactly the paper's terms and weights: hand-made potentials, oracles of loops and enumeration."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tiny_models import VOCABULARY, FixedScorer, batch_of, small_labeller
+
+from oracles import mean_field_loops, noise_matrices
+from oracles.chain_enumeration import Enumerated
+from oracles.gaussian_bits import code, linear_betas, marginal_moments
+
+K = len(VOCABULARY.labels)
+NUM_ITERATIONS = 2
+KEYS = torch.tensor([11, 8, 2])
+
+
+def short_batch():
+    """Sentences of at most four units: what can be enumerated."""
+    return batch_of(0, 2, 3)
+
+
+def fixed_potentials(has_transitions: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    batch = short_batch()
+    generator = torch.Generator().manual_seed(3)
+    unary = torch.randn((*batch.form_ids.shape, K), generator=generator, dtype=torch.float64)
+    transition = torch.randn((K, K), generator=generator, dtype=torch.float64)
+    return unary, transition if has_transitions else None
+
+
+def gold() -> list[list[int]]:
+    batch = short_batch()
+    return [row[:length] for row, length in zip(batch.label_ids.tolist(), batch.lengths.tolist(), strict=True)]
+
+
+def enumeration(unary: torch.Tensor, transition: torch.Tensor) -> tuple[float, list[list[list[float]]]]:
+    """L_seq and exact marginals."""
+    sequence, marginals = 0.0, []
+    for index, labels in enumerate(gold()):
+        oracle = Enumerated(unary[index], transition, len(labels))
+        log_probs = torch.log_softmax(oracle.scores, 0)
+        sequence -= float(log_probs[oracle.paths.index(tuple(labels))])
+        marginals.append(oracle.marginals().tolist())
+    return sequence, marginals
+
+
+def cross_entropy(marginals: list[list[list[float]]]) -> float:
+    return -sum(
+        math.log(row[label])
+        for sentence, labels in zip(marginals, gold(), strict=True)
+        for row, label in zip(sentence, labels, strict=True)
+    )
+
+
+def posterior_divergence(marginals, noisy_labels, timesteps, *, power=1) -> float:
+    """Σ KL(q(y^{t−1} | y^t, y⁰) ‖ q(y^{t−1} | y^t, ŷ⁰)) by explicit matrices."""
+    betas = noise_matrices.cosine_betas(1000, power)
+    from_zero = noise_matrices.products(betas, K)
+    total = 0.0
+    eye = torch.eye(K, dtype=torch.float64).tolist()
+    for sentence, labels in enumerate(gold()):
+        t = timesteps[sentence]
+        step = noise_matrices.step_matrix(betas[t], K)
+        for position, label in enumerate(labels):
+            y_t = eye[noisy_labels[sentence][position]]
+            true = noise_matrices.posterior(y_t, eye[label], from_zero[t - 1], step)
+            guess = noise_matrices.posterior(y_t, marginals[sentence][position], from_zero[t - 1], step)
+            total += noise_matrices.kl(true, guess)
+    return total
+
+
+def fixed_labeller(system: str, **sections):
+    """A labeller whose scorer answers with fixed potentials."""
+    unary, transition = fixed_potentials("uni" not in system)
+    labeller = small_labeller(system, structure={"num_iterations": NUM_ITERATIONS}, **sections)
+    labeller.core.scorer = FixedScorer(unary, transition)
+    return labeller, unary, transition
+
+
+def marginals_of(system: str, unary, transition):
+    rows = [unary[index, : len(labels)].tolist() for index, labels in enumerate(gold())]
+    if "uni" in system:
+        return [[mean_field_loops.softmax(scores) for scores in sentence] for sentence in rows]
+    table = transition.tolist()
+    return [
+        mean_field_loops.beliefs(sentence, lambda _, before, after: table[before][after], NUM_ITERATIONS)
+        for sentence in rows
+    ]
+
+
+def losses_of(labeller, step=4):
+    found = labeller.loss_sums(short_batch(), seed=7, step=step, sentence_keys=KEYS)
+    return {name: float(value.detach()) for name, value in found.items()}
+
+
+@pytest.mark.parametrize("system", ["unigram", "mean-field"])
+def test_direct_factorised_systems_have_cross_entropy_alone(system) -> None:
+    labeller, unary, transition = fixed_labeller(system)
+    expected = cross_entropy(marginals_of(system, unary, transition))
+    assert losses_of(labeller) == pytest.approx({"denoising": expected, "total": expected}, rel=1e-9)
+
+
+def test_lcrf_has_the_sequence_likelihood_alone() -> None:
+    labeller, unary, transition = fixed_labeller("lcrf")
+    expected, _ = enumeration(unary, transition)
+    assert losses_of(labeller) == pytest.approx({"sequence": expected, "total": expected}, rel=1e-6)
+
+
+def noise_of(labeller, step=4):
+    """The noisy labels and timesteps that step draws, read off the denoiser's input."""
+    seen = {}
+    hook = labeller.core.denoiser.register_forward_pre_hook(lambda _, args: seen.update(beliefs=args[0], t=args[1]))
+    losses = losses_of(labeller, step)
+    hook.remove()
+    return losses, seen["beliefs"].argmax(-1).tolist(), seen["t"].tolist()
+
+
+@pytest.mark.parametrize("power", [1.0, 2.0])
+@pytest.mark.parametrize("system", ["diffusion-uni", "diffusion-mf"])
+def test_diffusion_adds_the_posterior_term_with_weight_one(system, power) -> None:
+    labeller, unary, transition = fixed_labeller(system, diffusion={"cosine_power": power})
+    losses, noisy, timesteps = noise_of(labeller)
+    marginals = marginals_of(system, unary, transition)
+    denoising, posterior = cross_entropy(marginals), posterior_divergence(marginals, noisy, timesteps, power=power)
+    expected = {"denoising": denoising, "posterior": posterior, "total": denoising + posterior}
+    assert losses == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1])
+def test_diffusion_lcrf_has_sequence_marginal_and_weighted_posterior_terms(weight) -> None:
+    labeller, unary, transition = fixed_labeller("diffusion-lcrf", objective={"posterior": weight})
+    losses, noisy, timesteps = noise_of(labeller)
+    sequence, marginals = enumeration(unary, transition)
+    marginal = cross_entropy(marginals)
+    expected = {"sequence": sequence, "marginal": marginal, "total": sequence + marginal}
+    if weight:
+        expected["posterior"] = posterior_divergence(marginals, noisy, timesteps)
+        expected["total"] += weight * expected["posterior"]
+    assert losses == pytest.approx(expected, rel=1e-4)
+
+
+def test_given_weights_replace_the_systems_own() -> None:
+    labeller, unary, transition = fixed_labeller("diffusion-mf", objective={"denoising": 0.5, "posterior": 0})
+    expected = cross_entropy(marginals_of("diffusion-mf", unary, transition))
+    assert losses_of(labeller) == pytest.approx({"denoising": expected, "total": expected / 2}, rel=1e-6)
+
+
+def test_diffusionsl_has_the_squared_error_of_its_bits_alone() -> None:
+    labeller = small_labeller("diffusionsl", bits={"scale": 2.0})
+    seen = {}
+    labeller.core.denoiser.register_forward_hook(
+        lambda _, args, answer: seen.update(noisy=args[0], t=args[1], x0=answer)
+    )
+    losses = losses_of(labeller)
+    num_bits = 3
+    expected = 0.0
+    for sentence, labels in enumerate(gold()):
+        coefficient, variance = marginal_moments(linear_betas(1000, 1e-4, 0.02))[int(seen["t"][sentence])]
+        for position, label in enumerate(labels):
+            clean = code(label, num_bits, 2.0)
+            predicted = (2.0 * seen["x0"][sentence, position]).tolist()
+            expected += sum((a - b) ** 2 for a, b in zip(predicted, clean, strict=True)) / num_bits
+            noise = [
+                (a - coefficient * b) / math.sqrt(variance)
+                for a, b in zip(seen["noisy"][sentence, position].tolist(), clean, strict=True)
+            ]
+            assert all(abs(value) < 5 for value in noise)  # standard normal, if the noisy bits are what they should be
+    assert losses == pytest.approx({"bits": expected, "total": expected}, rel=1e-5)
+
+
+def test_the_auxiliary_term_is_the_cross_entropy_of_a_scorer_on_the_states() -> None:
+    labeller = small_labeller("diffusion-uni", objective={"encoder_auxiliary": 0.5})
+    batch = short_batch()
+    scores = labeller.auxiliary(labeller.encoder(batch)).double()
+    marginals = scores.softmax(-1).tolist()
+    expected = cross_entropy([row[: len(labels)] for row, labels in zip(marginals, gold(), strict=True)])
+    losses = losses_of(labeller)
+    assert losses["auxiliary"] == pytest.approx(expected, rel=1e-5)
+    total = losses["denoising"] + losses["posterior"] + 0.5 * losses["auxiliary"]
+    assert losses["total"] == pytest.approx(total, rel=1e-6)
+
+
+@pytest.mark.parametrize("system", ["diffusion-uni", "diffusionsl"])
+def test_timesteps_lie_between_one_and_the_last_but_one_and_a_sentence_has_one(system) -> None:
+    labeller = small_labeller(system, diffusion={"num_steps": 4})
+    seen = set()
+    for step in range(30):
+        _, _, timesteps = noise_of(labeller, step)
+        assert len(timesteps) == len(KEYS)
+        seen.update(timesteps)
+    assert seen == {1, 2, 3}
+
+
+def test_noise_depends_on_seed_step_and_sentence_only() -> None:
+    labeller = small_labeller("diffusion-uni", diffusion={"num_steps": 1000})
+    first = noise_of(labeller, step=1)[1:]
+    torch.manual_seed(99)
+    assert noise_of(labeller, step=1)[1:] == first
+    assert noise_of(labeller, step=2)[1:] != first
