@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+from collections.abc import Callable
+
+import pytest
+
+from diffusion_mf.data.corpus import Task
+from tagger.small_models import WORDS, write_model
+
+
+def gold_file(task: Task, folder: pathlib.Path) -> pathlib.Path:
+    """Sentences of shuffled words or entities of the model's vocabulary, labelled as it knows them."""
+    generator = random.Random(4)
+    pairs = [pair.rsplit("/", 1) for pair in WORDS[task].split()]
+    if task is Task.NER:
+        pieces = [pairs[:2], *([pair] for pair in pairs[2:6]), pairs[6:9], pairs[9:]]
+    elif task is Task.SEG_POS:
+        pieces = [[["ab", "NN"]], [["c", "VV"]], [["def", "VV"]], [["g", "PU"]]]
+    else:
+        pieces = [[pair] for pair in pairs]
+    sentences = [[pair for piece in generator.choices(pieces, k=4) for pair in piece] for _ in range(12)]
+    if task is Task.NER:
+        path = folder / "gold.bmes"
+        path.write_text("\n".join("".join(f"{form}\t{tag}\n" for form, tag in sentence) for sentence in sentences))
+        return path
+    path = folder / "gold.conllu"
+    path.write_text(
+        "".join(
+            "".join(f"{i}\t{form}\t_\t{tag}\t{tag}\t_\t_\t_\t_\t_\n" for i, (form, tag) in enumerate(sentence, 1))
+            + "\n"
+            for sentence in sentences
+        )
+    )
+    return path
+
+
+@pytest.mark.parametrize("task", Task)
+@pytest.mark.parametrize("arguments", [[], ["--calls", "3"]])
+def test_evaluation_is_tagging_and_scoring(
+    dmf: Callable, tmp_path: pathlib.Path, task: Task, arguments: list[str]
+) -> None:
+    model = write_model(tmp_path / "model", task=task, seed=3)
+    gold = gold_file(task, tmp_path)
+    predicted = tmp_path / f"predicted{gold.suffix}"
+    assert dmf("tag", model, gold, "--output", predicted, *arguments).status == 0
+    scored = json.loads(dmf("score", gold, predicted, "--task", task, "--json").stdout)
+    outcome = dmf("evaluate", model, gold, "--json", "--batch-tokens", "20", *arguments)
+    assert outcome.status == 0, outcome.stderr
+    evaluated = json.loads(outcome.stdout)
+    assert {name: evaluated[name] for name in scored} == scored
+    assert 0 < scored["accuracy"] < 100
+    assert 0 <= evaluated["calibration_error"] <= 100
+    assert (evaluated["system"], evaluated["calls"]) == ("diffusion-mf", 3 if arguments else None)
+
+
+def test_malformed_predictions_score_the_same_both_ways(dmf: Callable, tmp_path: pathlib.Path) -> None:
+    model = write_model(tmp_path / "model", seed=3)
+    gold, predicted = gold_file(Task.NER, tmp_path), tmp_path / "predicted.bmes"
+    dmf("tag", model, gold, "--output", predicted, "--decoder", "argmax")
+    scored = json.loads(dmf("score", gold, predicted, "--task", "ner", "--json").stdout)
+    assert scored["malformed_fragments"] > 0
+    evaluated = json.loads(dmf("evaluate", model, gold, "--decoder", "argmax", "--json").stdout)
+    assert {name: evaluated[name] for name in scored} == scored
+    assert evaluated["decoder"] == "argmax"
+
+
+def test_tables(dmf: Callable, tmp_path: pathlib.Path) -> None:
+    model = write_model(tmp_path / "model", task=Task.POS)
+    outcome = dmf("evaluate", model, gold_file(Task.POS, tmp_path), "--details")
+    text = outcome.stdout.decode()
+    for words in ("accuracy", "exact match", "calibration error", "diffusion-mf, argmax", "units in the sentence"):
+        assert words in text
+
+
+def test_calibration_of_scores_is_measured(dmf: Callable, tmp_path: pathlib.Path) -> None:
+    gold = gold_file(Task.POS, tmp_path)
+    errors = []
+    for temperature in (0.1, 50.0):
+        model = write_model(tmp_path / f"model-{temperature}", task=Task.POS, temperature=temperature)
+        values = json.loads(dmf("evaluate", model, gold, "--json").stdout)
+        errors.append((values["accuracy"], values["mean_score"], values["calibration_error"]))
+    (sure_accuracy, sure_score, sure_error), (modest_accuracy, modest_score, modest_error) = errors
+    assert sure_accuracy == modest_accuracy
+    assert sure_score > 95
+    assert modest_score < 50
+    # A random model that is always sure is off by almost all of its errors.
+    assert sure_error > modest_error
+    assert sure_error == pytest.approx(sure_score - sure_accuracy, abs=5)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "holds no sentences"),
+    ("Ada\tB-PER\nsings\tM-ORG\n", "line 2: 'M-ORG' cannot follow 'B-PER' in the scheme bmes"),
+    ("Ada\n", "no labels"),
+])  # fmt: skip
+def test_bad_files_are_one_sentence(dmf: Callable, tmp_path: pathlib.Path, text: str, message: str) -> None:
+    model = write_model(tmp_path / "model")
+    path = tmp_path / "gold.bmes"
+    path.write_text(text)
+    outcome = dmf("evaluate", model, path)
+    assert outcome.status == 2
+    assert message in outcome.stderr
+    assert outcome.stderr.count("\n") == 1

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+from diffusion_mf.data.corpus import Task
+from tagger.small_models import write_model
+
+CONLLU = (
+    "\ufeff# sent_id = 1\r\n"
+    "1-2\tdamira\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No\r\n"
+    "1\tda\tda\tX\tx1\tA=b\t2\tdet\t_\tKeep=1|Score=old\r\n"
+    "2\tmira\t_\tX\tx2\t_\t0\troot\t_\t_\r\n"
+    "2.1\tghost\t_\tNOUN\t_\t_\t_\t_\t_\t_\r\n"
+    "\r\n\r\n"
+    "# a comment\n"
+    "1\tunseen\t_\t_\t_\t_\t_\t_\t_\t_"
+)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[Task, pathlib.Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {task: write_model(folder / task, task=task) for task in Task}
+
+
+def lines_with_labels(text: str) -> list[list[str]]:
+    return [line.split("\t") for line in text.splitlines() if line[:1].isdigit() or line[1:2].isdigit()]
+
+
+def test_conllu_keeps_every_other_byte(dmf: Callable, tmp_path: pathlib.Path, models: dict) -> None:
+    path, output = tmp_path / "in.conllu", tmp_path / "out.conllu"
+    path.write_bytes(CONLLU.encode())
+    outcome = dmf("tag", models[Task.POS], path, "--output", output)
+    assert (outcome.status, outcome.stdout) == (0, b"")
+    before, after = path.read_bytes().decode().split("\n"), output.read_bytes().decode().split("\n")
+    assert len(before) == len(after)
+    labels = {"NOUN", "VERB", "DET", "ADP", "PROPN", "PUNCT"}
+    num_words = 0
+    for old, new in zip(before, after, strict=True):
+        if not old.split("\t")[0].isdecimal():
+            assert old == new
+            continue
+        num_words += 1
+        old_fields, new_fields = old.split("\t"), new.split("\t")
+        assert new_fields[3] in labels
+        new_fields[3] = old_fields[3]
+        assert old_fields == new_fields
+    assert num_words == 3
+
+
+def test_scores_in_conllu(dmf: Callable, models: dict) -> None:
+    outcome = dmf(
+        "tag", models[Task.POS], "-", "--format", "conllu", "--scores", "--column", "xpos", stdin=CONLLU.encode()
+    )
+    assert outcome.status == 0, outcome.stderr
+    rows = [row for row in lines_with_labels(outcome.stdout.decode()) if row[0].isdecimal()]
+    assert [row[3] for row in rows] == ["X", "X", "_"]
+    keep, score = rows[0][9].split("|")
+    assert keep == "Keep=1"
+    assert score.startswith("Score=0.")
+    assert len(score) == len("Score=0.1234")
+
+
+def test_entities_in_conllu_go_to_misc(dmf: Callable, models: dict) -> None:
+    outcome = dmf("tag", models[Task.NER], "-", "--format", "conllu", stdin=CONLLU.encode())
+    rows = [row for row in lines_with_labels(outcome.stdout.decode()) if row[0].isdecimal()]
+    assert all("Label=" in row[9] for row in rows)
+    assert rows[0][9].startswith("Keep=1|Score=old|Label=")
+    assert rows[0][3] == "X"
+
+
+def test_words_in_conllu_are_found_anew(dmf: Callable, models: dict) -> None:
+    text = "# text = abcd\n1\tab\t_\t_\tNN\t_\t_\t_\t_\t_\n2\tcd\t_\t_\tNN\t_\t_\t_\t_\t_\n\n"
+    outcome = dmf("tag", models[Task.SEG_POS], "-", "--format", "conllu", "--scores", stdin=text.encode())
+    lines = outcome.stdout.decode().splitlines()
+    assert lines[0] == "# text = abcd"
+    rows = [line.split("\t") for line in lines[1:-1]]
+    assert "".join(row[1] for row in rows) == "abcd"
+    assert [row[0] for row in rows] == [str(number + 1) for number in range(len(rows))]
+    assert all(row[4] in ("NN", "VV", "PU") and row[9].startswith("Score=") for row in rows)
+    segmented = dmf("tag", models[Task.SEG_POS], "-", "--to", "text", stdin=b"ab cd\n")
+    assert segmented.stdout.decode() == " ".join(row[1] for row in rows) + "\n"
+
+
+def test_columns(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "in.tsv"
+    path.write_text("-DOCSTART-\tO\n\nAda\tI-X\nsings\tnonsense\n\nOslo\tO\n")
+    outcome = dmf("tag", models[Task.NER], path)
+    rows = [line.split("\t") for line in outcome.stdout.decode().split("\n")]
+    assert [row[0] for row in rows] == ["Ada", "sings", "", "Oslo", "", ""]
+    scored = dmf("tag", models[Task.NER], path, "--scores").stdout.decode().split("\n")
+    for row, line in zip(rows, scored, strict=True):
+        fields = line.split("\t")
+        assert (fields[0], fields[-1]) == (row[0], row[-1])
+        if line:
+            assert 0 <= float(fields[1]) <= 1
+    # Units alone, and the columns of other programs, are read as well.
+    for text in ("Ada\nsings\n\nOslo\n", "Ada NNP x y\nsings VB x y\n\nOslo NNP x y\n"):
+        path.write_text(text)
+        assert dmf("tag", models[Task.NER], path).stdout == outcome.stdout
+
+
+def test_json_lines(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"units": ["Ada", "sings"], "id": 7}\n{"units": ["Oslo"], "labels": ["O"]}\n')
+    rows = [json.loads(line) for line in dmf("tag", models[Task.NER], path).stdout.splitlines()]
+    assert [row["units"] for row in rows] == [["Ada", "sings"], ["Oslo"]]
+    assert [list(row) for row in rows] == [["units", "labels"]] * 2
+    scored = [json.loads(line) for line in dmf("tag", models[Task.NER], path, "--scores").stdout.splitlines()]
+    assert [row["labels"] for row in scored] == [row["labels"] for row in rows]
+    for row in scored:
+        assert len(row["scores"]) == len(row["units"])
+        assert all(set(span) == {"start", "end", "label", "confidence"} for span in row["spans"])
+
+
+def test_plain_text_from_standard_input(dmf: Callable, models: dict) -> None:
+    outcome = dmf("tag", models[Task.POS], stdin=b"mira  sel toro\nvi\n")
+    assert outcome.status == 0, outcome.stderr
+    assert [line.split("\t")[0] for line in outcome.stdout.decode().split("\n")] == [
+        "mira",
+        "sel",
+        "toro",
+        "",
+        "vi",
+        "",
+        "",
+    ]
+    as_json = dmf("tag", models[Task.POS], "--json", stdin=b"mira sel toro\n")
+    assert json.loads(as_json.stdout)["labels"] == [
+        line.split("\t")[1] for line in outcome.stdout.decode().split("\n")[:3]
+    ]
+
+
+def test_the_name_of_the_output_tells_its_format(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
+    output = tmp_path / "out.jsonl"
+    dmf("tag", models[Task.POS], "--output", output, stdin=b"mira\n")
+    assert json.loads(output.read_text())["units"] == ["mira"]
+    bare = tmp_path / "out.conllu.gz"
+    assert dmf("tag", models[Task.POS], "--output", bare, stdin=b"mira sel\n").status == 0
+    back = dmf("tag", models[Task.POS], bare, "--to", "columns")
+    assert back.stdout == dmf("tag", models[Task.POS], stdin=b"mira sel\n").stdout
+
+
+def test_another_scheme(dmf: Callable, models: dict) -> None:
+    text = b"Ada Byron sings in Oslo for the royal choir\n" * 3
+    own = dmf("tag", models[Task.NER], "--json", "--scores", stdin=text).stdout.splitlines()[0]
+    other = dmf("tag", models[Task.NER], "--json", "--scheme", "bio2", stdin=text).stdout.splitlines()[0]
+    labels = json.loads(other)["labels"]
+    assert {label[0] for label in labels} <= {"B", "I", "O"}
+    spans = json.loads(own)["spans"]
+    assert spans
+    assert [index for index, label in enumerate(labels) if label[0] == "B"] == [span["start"] for span in spans]
+    refused = dmf("tag", models[Task.POS], "--scheme", "bio2", stdin=b"mira\n")
+    assert (refused.status, refused.stderr) == (
+        2, "dmf: labels of the task pos cannot be written in the scheme bio2; leave out --scheme.\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("file_format", ["conllu", "columns", "jsonl", "text"])
+def test_empty_input_gives_empty_output(dmf: Callable, models: dict, file_format: str) -> None:
+    for content in (b"", b"\n\n" if file_format in ("columns", "jsonl") else b""):
+        outcome = dmf("tag", models[Task.NER], "--format", file_format, stdin=content)
+        assert (outcome.status, outcome.stdout, outcome.stderr) == (0, b"", "")
+
+
+def test_options_reach_the_model(dmf: Callable, models: dict) -> None:
+    text = b"Ada Byron sings in Oslo for the royal choir\n"
+    own = dmf("tag", models[Task.NER], "--scores", stdin=text)
+    assert dmf("tag", models[Task.NER], "--scores", "--batch-tokens", "1", "--device", "cpu", stdin=text) == own
+    assert dmf("tag", models[Task.NER], "--scores", "--calls", "1", stdin=text).stdout != own.stdout
+    assert dmf("tag", models[Task.NER], "--scores", "--decoder", "argmax", stdin=text).stdout != own.stdout
+
+
+@pytest.mark.parametrize(("arguments", "stdin", "message"), [
+    (["--decoder", "beam"], "a\n", "no decoder is called 'beam'; choose one of argmax, mask-viterbi, viterbi, native"),
+    (["--calls", "0"], "a\n", "0 calls are not possible; ask for 1 to 1000 of them"),
+    (["--device", "toaster"], "a\n", "there is no device 'toaster' here; use auto, cpu or cuda"),
+    (["--to", "text"], "a\n", "plain text cannot hold labels; write columns, jsonl or conllu"),
+    (["--json", "--to", "conllu"], "a\n", "--json contradicts --to conllu; leave one of them out"),
+    (["none.conllu"], "", "none.conllu: no such file; check the path"),
+    (["none.txt"], "", "none.txt: the name does not tell the format; name it with --format (conllu, columns, jsonl, text)"),
+    ([], "a\n\nb\n", "standard input, line 2: an empty sentence; remove the line"),
+    ([], '{"units": ["a"]}\n', "standard input, line 1: this does not look like plain text; name its format with --format"),
+    ([], "# sent_id = 1\n", "standard input, line 1: this does not look like plain text; name its format with --format"),
+    ([], CONLLU.split("\n", 2)[2].replace("\r", ""), "standard input, line 1: this does not look like plain text"),
+])  # fmt: skip
+def test_bad_usage_is_one_sentence(dmf: Callable, models: dict, arguments: list[str], stdin: str, message: str) -> None:
+    outcome = dmf("tag", models[Task.NER], *arguments, stdin=stdin.encode())
+    assert outcome.status == 2
+    assert outcome.stderr.startswith(f"dmf: {message}"), outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+
+
+def test_bad_models_are_one_sentence(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
+    folder = write_model(tmp_path / "model")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    for command in (["tag", folder], ["evaluate", folder, "x.tsv"]):
+        outcome = dmf(*command, stdin=b"a\n")
+        assert (outcome.status, outcome.stdout) == (2, b"")
+        assert outcome.stderr == f"dmf: {weights}: damaged or changed since it was saved; copy the model again.\n"
+    (tmp_path / "empty").mkdir()
+    outcome = dmf("tag", tmp_path / "empty", stdin=b"a\n")
+    assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
+
+
+def test_nothing_is_left_half_written(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
+    path, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    path.write_text('{"units": ["Ada"]}\n{"units": 3}\n')
+    outcome = dmf("tag", models[Task.NER], path, "--output", output, "--batch-tokens", "1")
+    assert outcome.status == 2
+    assert f"{path}, line 2" in outcome.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["in.jsonl"]
