@@ -44,14 +44,21 @@ class ScratchEncoder(Encoder):
 
     def forward(self, batch: Batch) -> Float[Tensor, "B N D"]:
         """The states of a batch, once per sentence."""
-        num_units = batch.form_ids.shape[1]
-        is_unit = unit_mask(batch.lengths, num_units)
+        is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
+        return self.contextualise(self.embed(batch), is_unit)
+
+    def embed(self, batch: Batch) -> Float[Tensor, "B N E"]:
+        """Words and their spellings, without context; an LSTM is in here, which does not compile."""
         words = self.words(self._with_unknown_words(batch.form_ids))
         spellings = self.characters(batch.character_ids, batch.character_lengths)
         # An embedding, not an index: its gradient is summed in a fixed order.
         spellings = nn.functional.embedding(batch.word_rows, spellings)
-        states = self.projection(self.embedding_dropout(torch.cat([words.to(spellings.dtype), spellings], dim=-1)))
-        rotation = Rotation.of_positions(num_units, self.head_width, device=states.device)
+        return self.embedding_dropout(torch.cat([words.to(spellings.dtype), spellings], dim=-1))
+
+    def contextualise(self, embeddings: Float[Tensor, "B N E"], is_unit: Bool[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
+        """The Transformer; it compiles to one graph."""
+        states = self.projection(embeddings)
+        rotation = Rotation.of_positions(states.shape[1], self.head_width, device=states.device)
         for layer in self.layers:
             states = layer(states, is_unit, rotation)
         return self.norm(states)

@@ -59,8 +59,8 @@ class BitsCore(Core):
         if is_given is not None:
             noisy = torch.where(is_given[..., None], clean, noisy)
         previous = None
-        uses_estimate = draws.for_step(Use.SELF_CONDITIONING) < SELF_CONDITIONING_SHARE
-        if self.config.bits.self_conditioning and uses_estimate:
+        uses_estimates = self.config.bits.self_conditioning
+        if uses_estimates and draws.for_step(Use.SELF_CONDITIONING) < SELF_CONDITIONING_SHARE:
             with torch.no_grad():
                 first = self._predicted(noisy, t, conditions, is_unit, None, is_given)
             previous = first.clamp(-self.codes.scale, self.codes.scale)

@@ -73,7 +73,8 @@ class CategoricalCore(StructuredCore):
             is_given = is_given & is_unit
             allowed = ~is_given[..., None] | (one_hot(labels, self.num_labels) > 0)
         noisy: NoisyLabels | None = None
-        if draws.for_step(Use.OWN_TRAJECTORY) < diffusion.own_trajectory_share:
+        share = diffusion.own_trajectory_share
+        if share and draws.for_step(Use.OWN_TRAJECTORY) < share:
             num_calls = int(draws.for_step(Use.NUM_OWN_CALLS) * (diffusion.own_trajectory_calls + 1))
             beliefs, t = self._own_beliefs(num_calls, conditions, lengths, is_unit, allowed, is_given)
         else:
