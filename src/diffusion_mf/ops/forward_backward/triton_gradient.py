@@ -70,7 +70,8 @@ def _places_in_log_space(
         left = load_row(unary_pointer + here, is_next, DTYPE)
         left, _ = normalised(left + tl.load(forward_pointer + here, mask=is_next, other=0.0))
         # State and backward message together make the marginal; their normaliser is that of the pairs too.
-        _, log_normaliser = share(left + tl.load(backward_pointer + here, mask=is_next, other=0.0))
+        whole = left + tl.load(backward_pointer + here, mask=is_next, other=0.0)
+        _, log_normaliser = share(whole)
         whole_right = load_row(unary_pointer + here + num_labels, is_next, DTYPE)
         whole_right += tl.load(backward_pointer + here + num_labels, mask=is_next, other=0.0)
         right = load_row(unary_pointer + after, is_after, DTYPE)
@@ -82,7 +83,8 @@ def _places_in_log_space(
         else:
             tile = load_row(transition_pointer + square, is_pair, DTYPE)
             if not HAS_PAIR_DIRECTION:
-                right = tl.where(log_normaliser - tile_top < -SAFE_SPREAD, right, NEGATIVE_INFINITY)
+                is_far = finite_or_zero(tl.max(whole, 0)) - tile_top < -SAFE_SPREAD
+                right = tl.where(is_far, right, NEGATIVE_INFINITY)
         pair = tl.exp(left[:, None] + tile + (right - log_normaliser)[None, :])
         factor = weight
         if HAS_MOVES:
@@ -179,7 +181,8 @@ def gradient_kernel(
             tile_top = finite_or_zero(tile_top)
             shift = top + tl.log(sums) - tile_top
             has_right = positions + 1 < length
-            is_far = has_right & (shift < -SAFE_SPREAD)
+            # By the largest score, not the normaliser: a maximum is the same number however it is computed.
+            is_far = has_right & (top - tile_top < -SAFE_SPREAD)
             num_far = tl.sum(is_far.to(tl.int32), 0)
             is_next = has_right[:, None] & is_label
             right = tl.load(unary_pointer + cells + num_labels, mask=is_next, other=NEGATIVE_INFINITY).to(DTYPE)
@@ -199,10 +202,11 @@ def gradient_kernel(
                     tl.trans(before), after * right_moves, acc=total, input_precision=PRECISION, out_dtype=DTYPE
                 )
                 before = before * (weight + left_moves)
-            else:
-                before = before * weight
             total = tl.dot(tl.trans(before), after, acc=total, input_precision=PRECISION, out_dtype=DTYPE)
-            total = total * tl.exp(load_row(transition_pointer + square, is_pair, DTYPE) - tile_top)
+            tile = load_row(transition_pointer + square, is_pair, DTYPE)
+            total = tl.where(tile == NEGATIVE_INFINITY, 0.0, total * tl.exp(tile - tile_top))
+            if not HAS_MOVES:
+                total = total * weight
     if num_far > 0:
         total = _places_in_log_space(
             unary_pointer, transition_pointer, forward_pointer, backward_pointer, pair_direction_pointer,

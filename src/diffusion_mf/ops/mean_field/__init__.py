@@ -7,6 +7,9 @@ their backward pass instead of keeping them. Paper: “Structured Denoising” (
 
 A transition of −∞ has no finite expectation under a factorised q, so it enters as `ILLEGAL_TRANSITION`, a large finite
 penalty without gradient. Unary scores of −∞ (clamped labels) are exact: their belief is 0.
+
+The Triton kernels keep global transitions on chip, which ends at 128 labels; beyond, that backend's updates are plain matrix
+products, large enough then to keep a GPU busy by themselves.
 """
 
 from __future__ import annotations

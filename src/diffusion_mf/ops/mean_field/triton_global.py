@@ -145,6 +145,7 @@ def iterate_kernel(
 ):
     """Beliefs (B, N, K) of one sentence after the last update; zero past its length."""
     sentence = tl.program_id(0).to(tl.int64)
+    exchange_stride = tl.cast(exchange_stride, tl.int64)
     length = tl.load(lengths_pointer + sentence).to(tl.int32)
     high, low, scale = _load_tile(transition_pointer, num_labels, FLOOR, BLOCK, DTYPE, USE_HALVES)
     offset = sentence * num_units * num_labels
@@ -192,6 +193,7 @@ def gradient_kernel(
     neighbours exchange, as gradients of any size have to pass through half precision.
     """
     sentence = tl.program_id(0).to(tl.int64)
+    exchange_stride = tl.cast(exchange_stride, tl.int64)
     length = tl.load(lengths_pointer + sentence).to(tl.int32)
     labels = tl.arange(0, BLOCK)
     is_label = (labels < num_labels)[None, :]

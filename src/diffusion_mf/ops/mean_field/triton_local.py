@@ -160,6 +160,7 @@ def gradient_kernel(
     ``beliefs`` and ``grads`` (iterations + 1, B, N, BLOCK) take every iteration's beliefs and gradients of their scores.
     """
     sentence = tl.program_id(0).to(tl.int64)
+    iteration_stride = tl.cast(iteration_stride, tl.int64)
     length = tl.load(lengths_pointer + sentence).to(tl.int32)
     labels = tl.arange(0, BLOCK)
     is_label = (labels < num_labels)[None, :]
