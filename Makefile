@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Spinning OpenMP threads starve each other on busy cores; passive ones made training many times faster there.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: setup test lint format constraints clean
+.PHONY: setup demo test lint format constraints clean
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -14,6 +14,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+demo: setup
+	$(BIN)/dmf demo --output runs/demo
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile

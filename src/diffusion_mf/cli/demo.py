@@ -7,16 +7,22 @@ from typing import Annotated
 
 import typer
 
+from diffusion_mf.errors import InputError
+
 
 def demo(
     output: Annotated[
         pathlib.Path,
         typer.Option(metavar="DIR", help="Folder for corpus, models and picture; made if it is not there."),
-    ] = pathlib.Path("demo"),
+    ] = pathlib.Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Another seed, another corpus and other models.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON, and nothing else.")] = False,
 ) -> None:
     """Train Unigram, LCRF and Diffusion-MF, compare them, and watch a sentence's labels emerge from noise."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise InputError("the picture needs matplotlib", remedy="pip install 'diffusion-mf[demo]'") from None
     from diffusion_mf.demo import run_demo
 
     run_demo(output, seed=seed, as_json=as_json)

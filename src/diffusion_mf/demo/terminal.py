@@ -65,7 +65,7 @@ def _call_lines(result: TaggedSentence, labels: Sequence[str], stretch: slice) -
             quiet += 1
             continue
         if quiet:
-            yield f"{quiet} quiet calls", []
+            yield f"{quiet} quiet call{'s' * (quiet > 1)}", []
             quiet = 0
         yield f"t = {step.t}", [_cell(row, labels, colours) for row in step.beliefs[stretch]]
 

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import io
+import json
+import pathlib
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from diffusion_mf.data.synthetic import FLAVOURS, generate, realised_scores
+from diffusion_mf.data.synthetic.decoders import decode
+from diffusion_mf.demo.comparison import compare
+from diffusion_mf.demo.decisions import decisions
+from diffusion_mf.demo.palette import label_colours
+from diffusion_mf.demo.picture import draw_trajectory
+from diffusion_mf.demo.run import DEMO_SYSTEMS, DemoSettings, demo_config, run_demo
+from diffusion_mf.demo.terminal import print_trajectory
+from diffusion_mf.errors import InputError
+from diffusion_mf.tagger import TaggedSentence, Tagger, TrajectoryStep
+
+LABELS = ("ADP", "NOUN", "VERB")
+SMALL = DemoSettings(
+    train_sentences=30,
+    dev_sentences=5,
+    test_sentences=20,
+    calls_shown=4,
+    overrides=("training.epochs=1", "encoder.width=16", "denoiser.width=16", "structure.scorer_width=16"),
+)
+
+
+def sentence(*rows: list[list[float]]) -> TaggedSentence:
+    """Two units whose beliefs after each call are given; the last call decides."""
+    steps = tuple(
+        TrajectoryStep(10 * (len(rows) - i - 1), np.array(row, dtype=np.float32)) for i, row in enumerate(rows)
+    )
+    labels = [LABELS[column] for column in np.array(rows[-1]).argmax(-1)]
+    return TaggedSentence(("mira", "an-unusually-long-word"), labels, [0.9, 0.8], [], steps)
+
+
+FLIPPING = sentence(
+    [[0.2, 0.5, 0.3], [0.4, 0.3, 0.3]],
+    [[0.1, 0.8, 0.1], [0.55, 0.45, 0.0]],
+    [[0.0, 0.9, 0.1], [0.3, 0.7, 0.0]],
+    [[0.0, 0.9, 0.1], [0.3, 0.7, 0.0]],
+    [[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]],
+)
+
+
+def test_a_decision_is_the_last_time_a_label_takes_the_lead() -> None:
+    assert decisions(FLIPPING, LABELS) == [(2, "NOUN"), (3, "NOUN")]
+    with pytest.raises(ValueError, match="without its trajectory"):
+        decisions(TaggedSentence(("a",), ["ADP"], [1.0], []), LABELS)
+
+
+def test_the_trajectory_in_a_pipe() -> None:
+    stream = io.StringIO()
+    print_trajectory(Console(file=stream, width=20), FLIPPING, LABELS, others={"LCRF": ["VERB", "ADP"]})
+    assert [line.split() for line in stream.getvalue().splitlines()] == [
+        ["mira", "an-unus…"],
+        ["noise", "·", "·"],
+        ["t", "=", "40", "noun", "adp"],
+        ["t", "=", "30", "NOUN", "adp"],
+        ["t", "=", "20", "NOUN", "noun"],
+        ["1", "quiet", "call"],
+        ["t", "=", "0", "NOUN", "NOUN"],
+        ["LCRF", "VERB", "ADP"],
+        [],
+    ]
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_the_trajectory_on_a_terminal_has_colours_and_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=24, color_system="truecolor", legacy_windows=False)
+    print_trajectory(console, FLIPPING, LABELS)
+    text = stream.getvalue()
+    red, green, blue = (int(label_colours(LABELS)["NOUN"][i : i + 2], 16) for i in (1, 3, 5))
+    assert f"38;2;{red};{green};{blue}" in text
+    # One column at a time has room, so that the calls come twice.
+    assert text.count("noise") == 2
+
+
+def test_colours_are_distinct_for_any_number_of_labels() -> None:
+    colours = label_colours([str(number) for number in range(104)])
+    assert len(set(colours.values())) == 104
+    assert all(len(colour) == 7 and int(colour[1:], 16) >= 0 for colour in colours.values())
+
+
+def test_the_picture_shows_beliefs_and_is_the_same_every_time(tmp_path: pathlib.Path) -> None:
+    for name in ("one.png", "two.png"):
+        draw_trajectory(tmp_path / name, FLIPPING, LABELS, title="a title")
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+    pixels = np.asarray(Image.open(tmp_path / "one.png").convert("RGB")).reshape(-1, 3)
+    shares = {
+        label: (pixels == [int(colour[i : i + 2], 16) for i in (1, 3, 5)]).all(1).mean()
+        for label, colour in label_colours(LABELS).items()
+    }
+    # NOUN wins both streams; ADP, the other's rival, takes more room than VERB, which nobody believed.
+    assert shares["NOUN"] > 0.1
+    assert shares["NOUN"] > shares["ADP"] > shares["VERB"] > 0
+    with pytest.raises(ValueError, match="needs a sentence with units and its trajectory"):
+        draw_trajectory(tmp_path / "none.png", TaggedSentence((), [], [], [], ()), LABELS)
+
+
+def test_the_comparison_of_decoders_that_know_the_truth_reaches_the_limits() -> None:
+    sentences = list(generate("pos", 60, 3))
+    flavour = FLAVOURS["pos"]
+
+    def tagged(decoder: str) -> list[TaggedSentence]:
+        return [
+            TaggedSentence(s.units, decode(s, flavour=flavour, decoder=decoder), [1.0] * len(s.units), [])
+            for s in sentences
+        ]
+
+    results = {"unigram": tagged("position_wise"), "lcrf": tagged("chain"), "diffusion-mf": tagged("joint")}
+    rows = compare(sentences, results, flavour="pos")
+    for row in rows:
+        assert row.scores == pytest.approx(row.limits)
+    limits = realised_scores(sentences, flavour=flavour)
+    assert rows[2].limits["exact_match"] == limits["joint"]["exact_match"]
+    assert rows[0].limits["consistency_adjacent"] == 0
+
+
+def test_configurations_are_found_for_all_systems() -> None:
+    assert {demo_config(system).name for system in DEMO_SYSTEMS} == {"unigram.toml", "lcrf.toml", "diffusion-mf.toml"}
+    with pytest.raises(InputError, match="run it from a checkout"):
+        demo_config("none")
+
+
+def test_a_much_reduced_demonstration(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = run_demo(tmp_path, seed=3, settings=SMALL)
+    printed = capsys.readouterr().out
+    for words in ("Unigram", "LCRF", "Diffusion-MF", "best possible", "noise", "t = 0", "The picture of it"):
+        assert words in printed
+    assert [row["system"] for row in values["systems"]] == list(DEMO_SYSTEMS)
+    assert Image.open(tmp_path / "trajectory.png").size[0] > 1000
+    for system in DEMO_SYSTEMS:
+        assert Tagger.load(tmp_path / "models" / system, device="cpu").model.config.seed == 3
+    # It can be run again in the same place, and gives the same.
+    again = run_demo(tmp_path, seed=3, settings=SMALL, as_json=True)
+    printed_again = json.loads(capsys.readouterr().out)
+    assert printed_again == json.loads(json.dumps(again))
+    assert again["sentence"] == values["sentence"]
+
+
+@pytest.mark.slow
+def test_the_whole_demonstration(tmp_path: pathlib.Path) -> None:
+    values = run_demo(tmp_path)
+    scores = {row["system"]: row for row in values["systems"]}
+    unigram, chain, diffusion = (scores[system] for system in DEMO_SYSTEMS)
+    assert chain["consistency_adjacent"] > unigram["consistency_adjacent"] + 30
+    assert diffusion["consistency_distant"] > max(unigram["consistency_distant"], chain["consistency_distant"]) + 30
+    assert diffusion["exact_match"] > chain["exact_match"] > unigram["exact_match"]
+    assert sum(row["seconds"] for row in values["systems"]) < 180
