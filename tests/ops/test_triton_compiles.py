@@ -1,0 +1,85 @@
+"""Kernels compile for a Hopper GPU, on any machine, and fit its shared memory: what the interpreter cannot tell."""
+
+from __future__ import annotations
+
+import pytest
+
+triton = pytest.importorskip("triton")
+
+import triton.language as tl  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from diffusion_mf.ops.forward_backward import triton_gradient, triton_messages, triton_tangents  # noqa: E402
+from diffusion_mf.ops.mean_field import triton_global, triton_local  # noqa: E402
+from diffusion_mf.ops.viterbi import triton as triton_viterbi  # noqa: E402
+
+SHARED_MEMORY = 232_448  # bytes a program may have on an H100 or H200
+
+CONSTANTS = {
+    "DTYPE": tl.float32,
+    "PRECISION": "tf32x3",
+    "HAS_LOG_PARTITION": True,
+    "HAS_MOVES": False,
+    "HAS_DIRECTION": False,
+    "HAS_PAIR_DIRECTION": False,
+    "FLOOR": -1e4,
+    "USE_HALVES": True,
+    "IS_ONE_TILE": True,
+    "SQUARES": 8,
+}
+DERIVATIVES = {"HAS_MOVES": True, "HAS_DIRECTION": True}
+PAIRS = {"HAS_MOVES": True, "HAS_PAIR_DIRECTION": True, "HAS_LOG_PARTITION": False, "COLUMNS": 256}
+
+CASES = [
+    (triton_messages.messages_kernel, 17, {"IS_LOCAL": False}, 1),
+    (triton_messages.messages_kernel, 104, {"IS_LOCAL": False}, 8),
+    pytest.param(triton_messages.messages_kernel, 200, {"IS_LOCAL": False}, 16, marks=pytest.mark.slow),
+    (triton_messages.messages_kernel, 17, {"IS_LOCAL": True}, 4),
+    pytest.param(
+        triton_tangents.tangents_kernel,
+        200,
+        {"IS_LOCAL": False, "HAS_PAIR_DIRECTION": True},
+        16,
+        marks=pytest.mark.slow,
+    ),
+    (triton_gradient.gradient_kernel, 104, {"IS_LOCAL": False, "ROWS": 64, "COLUMNS": 64, **DERIVATIVES}, 8),
+    pytest.param(
+        triton_gradient.gradient_kernel, 200, {"IS_LOCAL": False, "ROWS": 16, **PAIRS}, 16, marks=pytest.mark.slow
+    ),
+    (triton_gradient.gradient_kernel, 17, {"IS_LOCAL": True, "ROWS": 8, "COLUMNS": 32}, 4),
+    (triton_viterbi._viterbi_kernel, 104, {"IS_LOCAL": False}, 8),
+    (triton_global.iterate_kernel, 104, {"ROWS": 64}, 8),
+    (triton_global.gradient_kernel, 104, {"ROWS": 64}, 8),
+    (triton_local.gradient_kernel, 17, {"ROWS": 64}, 8),
+]
+
+
+def _type(name: str) -> str:
+    types = {"lengths_pointer": "*i64", "labels_pointer": "*i64", "came_from_pointer": "*u8"}
+    if name in ("high_pointer", "low_pointer"):
+        return "*fp16"
+    return types.get(name, "*fp32" if name.endswith("_pointer") else "i32")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "num_labels", "settings", "num_warps"),
+    CASES,
+    ids=lambda value: getattr(value, "__name__", None) or (str(value) if isinstance(value, int) else ""),
+)
+def test_kernel_compiles(kernel, num_labels, settings, num_warps):
+    names = kernel.arg_names
+    constants = {**CONSTANTS, "BLOCK": triton.next_power_of_2(num_labels), **settings}
+    constants = {name: value for name, value in constants.items() if name in names}
+    signature = {name: "constexpr" if name in constants else _type(name) for name in names}
+    aligned = {
+        (index,): [["tt.divisibility", 16]]
+        for index, name in enumerate(names)
+        if name.endswith(("_pointer", "_stride"))
+    }
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
+    compiled = triton.compile(
+        source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps, "num_stages": 1}
+    )
+    assert compiled.metadata.shared <= SHARED_MEMORY
+    assert len(compiled.asm["cubin"]) > 0
