@@ -16,8 +16,11 @@ import torch
 from torch import nn
 
 from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.tagger import load_model
 from diffusion_mf.training import distributed
+from diffusion_mf.training.corpora import read_training_data
 from diffusion_mf.training.distributed import Processes, choose_device
+from diffusion_mf.training.evaluation import _predict_share
 from diffusion_mf.training.loop import train
 
 BOUND = 120.0
@@ -116,6 +119,25 @@ def test_a_dead_process_ends_the_others_with_a_message(corpus: Path, tmp_path: P
     assert "Traceback" not in errors
 
 
+def test_shares_of_evaluation_fit_together_whatever_the_budgets(finished_run: Path, corpus: Path) -> None:
+    """One process may have had to halve its batches; every unit is still labelled by exactly one of them."""
+    model = load_model(finished_run / "model")
+    sentences = read_training_data(model.config).dev
+    assert sentences is not None
+
+    def labelled(rank: int, world_size: int, budget: int) -> tuple[torch.Tensor, torch.Tensor]:
+        processes = Processes(rank, world_size, torch.device("cpu"))
+        return _predict_share(
+            model.labeller, sentences, model.vocabulary, ["argmax", "mask-viterbi"], processes, budget=budget
+        )
+
+    labels, marginals = labelled(0, 1, 500)
+    shares = [labelled(rank, 3, budget) for rank, budget in enumerate((500, 60, 7))]
+    assert torch.equal(sum(share[0] for share in shares), labels)
+    torch.testing.assert_close(sum(share[1] for share in shares), marginals)
+    torch.testing.assert_close(marginals.sum(1), torch.ones(len(marginals)))
+
+
 def test_gradients_are_summed_in_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for the network: the other process holds twice our gradients, and one that we have not."""
     monkeypatch.setattr(distributed, "_BUCKET_SIZE", 4)
@@ -152,7 +174,7 @@ def test_processes_that_cannot_meet_are_told(monkeypatch: pytest.MonkeyPatch) ->
         pytest.fail("nobody else is there")
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:99", "cuda" if not torch.cuda.is_available() else "cuda:98"])
+@pytest.mark.parametrize("device", ["banana", "cuda:99", "cuda" if not torch.cuda.is_available() else "cuda:98"])
 def test_devices_that_are_not_there_are_told(device: str) -> None:
     with pytest.raises(InputError, match=r"is no device|no CUDA GPU|there is no GPU"):
         choose_device(device)

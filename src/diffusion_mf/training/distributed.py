@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -74,11 +75,16 @@ class Processes:
         try:
             collective()
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise DiffusionMFError(
                 f"process {self.rank} of {self.world_size} lost another one, which died or no longer answers "
-                f"({reason}); see the messages of the others, then continue with --resume."
+                f"({_reason(error)}); see the messages of the others, then continue with --resume."
             ) from None
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of an error of the network, without its place in PyTorch's sources."""
+    text = re.sub(r"\[/[^\]]*\]\s*", "", str(error)).strip() or type(error).__name__
+    return text.splitlines()[0].split(". ")[0].rstrip(".")
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
@@ -108,7 +114,7 @@ def connected(device: str = "auto") -> Iterator[Processes]:
         torch.distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=timeout)
     except (RuntimeError, ValueError) as error:
         raise DiffusionMFError(
-            f"process {rank} of {world_size} could not reach the others ({str(error).strip().splitlines()[0]}); "
+            f"process {rank} of {world_size} could not reach the others ({_reason(error)}); "
             "check that all were started and that the master's address can be reached."
         ) from None
     yield Processes(rank, world_size, chosen)

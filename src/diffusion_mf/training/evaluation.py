@@ -122,8 +122,10 @@ def _predict_share(
     starts = [0, *itertools.accumulate(lengths)]
     labels = torch.zeros(len(decoders), starts[-1], dtype=torch.int64)
     marginals = torch.zeros(starts[-1], len(vocabulary.labels))
-    batches = evaluation_batches(lengths, budget=budget).batches
-    for members in batches[processes.rank :: processes.world_size]:
+    # Shares by sentence, not by batch: a process that has to do with less memory still labels its own.
+    share = processes.share(sorted(range(len(sentences)), key=lambda index: -lengths[index]))
+    for batch_rows in evaluation_batches([lengths[index] for index in share], budget=budget).batches:
+        members = [share[row] for row in batch_rows]
         # Without labels: those of a test file need not be in the vocabulary.
         batch = collate([Sentence(sentences[index].units) for index in members], vocabulary).to(processes.device)
         prediction = labeller.predict(batch)
