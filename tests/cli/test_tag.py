@@ -215,3 +215,19 @@ def test_nothing_is_left_half_written(dmf: Callable, models: dict, tmp_path: pat
     assert outcome.status == 2
     assert f"{path}, line 2" in outcome.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+@pytest.mark.corpora
+def test_a_real_treebank_keeps_every_other_byte(
+    dmf: Callable, corpora: pathlib.Path, models: dict, tmp_path: pathlib.Path
+) -> None:
+    path = corpora / "ud-2.15" / "UD_French-GSD" / "fr_gsd-ud-test.conllu"
+    output = tmp_path / "out.conllu"
+    assert dmf("tag", models[Task.POS], path, "--output", output).status == 0
+    num_changed = 0
+    for old, new in zip(path.read_bytes().split(b"\n"), output.read_bytes().split(b"\n"), strict=True):
+        if old != new:
+            old_fields, new_fields = old.split(b"\t"), new.split(b"\t")
+            assert old_fields[:3] + old_fields[4:] == new_fields[:3] + new_fields[4:]
+            num_changed += 1
+    assert num_changed > 1000

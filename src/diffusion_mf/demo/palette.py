@@ -8,7 +8,7 @@ from collections.abc import Sequence
 # Neighbours in this list differ most in hue: labels that stand beside each other in sorted order rarely look alike.
 _COLOURS = (
     "#4E79A7", "#F28E2B", "#59A14F", "#E15759", "#B07AA1", "#EDC948", "#76B7B2", "#FF9DA7", "#9C755F",
-    "#2F8E8B", "#D37295", "#8CD17D", "#6B6ECF", "#D4A017", "#A0CBE8", "#B6992D", "#499894", "#BAB0AC",
+    "#3B4262", "#D37295", "#8CD17D", "#6B6ECF", "#D4A017", "#A0CBE8", "#B6992D", "#499894", "#BAB0AC",
 )  # fmt: skip
 
 

@@ -134,8 +134,12 @@ def _draw_calls(axes: Axes, steps: Sequence[int], heights: np.ndarray) -> None:
     is_quiet = np.diff(heights) < 1
     # Quiet calls stand too close together for names; the last one is named in any case.
     named = [call for call in range(len(steps)) if call == 0 or call == len(steps) - 1 or not is_quiet[call - 1]]
-    axes.set_yticks(heights[named])
-    axes.set_yticklabels([f"t = {steps[call]}" for call in named], fontsize=9, color=_FAINT)
+    places, names = [float(heights[call]) for call in named], [f"t = {steps[call]}" for call in named]
+    num_skipped = named[-1] - named[-2] - 1
+    if num_skipped * _QUIET_HEIGHT > 0.5:
+        places.append((places[-1] + places[-2]) / 2)
+        names.append(f"{num_skipped} quiet calls")
+    axes.set_yticks(places, names, fontsize=9, color=_FAINT)
     axes.set_xticks([])
     axes.tick_params(length=0, pad=4)
     for height, words in ((heights[0], "noise"), (heights[-1], "labels")):

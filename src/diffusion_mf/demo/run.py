@@ -177,7 +177,10 @@ def _print(
         ],
         title="Scores on the test split, %",
     )
-    print("In brackets: what such a model reaches that knows the true distribution of labels.\n")
+    print(
+        "In brackets: what such a model reaches that knows the true distribution of labels (docs/synthetic-corpus.md)."
+    )
+    print("Where two labels are almost equally likely, a trained model may be luckier than that.\n")
     console = Console(file=sys.stdout, highlight=False)
     console.print(f"{SYSTEMS[SHOWN_SYSTEM].title} labels a sentence; {LEGEND}\n", soft_wrap=True)
     titled = {SYSTEMS[system].title: labels for system, labels in others.items()}
