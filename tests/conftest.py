@@ -38,11 +38,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     has_gpu = torch.cuda.is_available()
     for item in items:
-        if "slow" in item.keywords and not config.getoption("--run-slow"):
+        if item.get_closest_marker("slow") and not config.getoption("--run-slow"):
             item.add_marker(pytest.mark.skip(reason="slow: ask for it with --run-slow"))
-        if "gpu" in item.keywords and not has_gpu:
+        if item.get_closest_marker("gpu") and not has_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
-        if "corpora" in item.keywords and not os.environ.get("DIFFUSION_MF_DATA"):
+        if item.get_closest_marker("corpora") and not os.environ.get("DIFFUSION_MF_DATA"):
             item.add_marker(pytest.mark.skip(reason="DIFFUSION_MF_DATA does not name the folder of the corpora"))
 
 

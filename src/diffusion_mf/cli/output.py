@@ -34,7 +34,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         is_numeric = any(_is_number(row[index]) for row in rows)
         table.add_column(Text(column), justify="right" if is_numeric else "left", no_wrap=True)
@@ -44,6 +44,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
     if not console.is_terminal:
         # A pipe or file has no width: nothing may be cut or folded there.
         console = Console(file=sys.stdout, highlight=False, width=10_000)
+    if title is not None:
+        # Above the table, not as its title: that would be cut to the table's width.
+        console.print(Text(title, style="italic"), crop=False, no_wrap=True, overflow="ignore")
     console.print(table, crop=False, no_wrap=True)
 
 

@@ -88,7 +88,11 @@ def save_model(
     # Weights that share memory are stored apart: safetensors knows no sharing.
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in labeller.state_dict().items()}
     with _new_folder(folder) as written:
+        # An empty file first, for its permissions: safetensors alone would keep everybody else from reading it.
+        (written / WEIGHTS).touch()
+        mode = (written / WEIGHTS).stat().st_mode
         save_file(weights, written / WEIGHTS, metadata={"format": "pt"})
+        (written / WEIGHTS).chmod(mode)
         _write_json(written / VOCABULARY, vocabulary.to_dict())
         _write_json(written / METRICS, dict(metrics))
         description = {

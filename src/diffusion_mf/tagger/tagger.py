@@ -18,13 +18,13 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import calibrated
 from diffusion_mf.evaluation.reconstruction import NO_LABEL
 from diffusion_mf.files import StrPath
+from diffusion_mf.memory import is_out_of_memory, release_memory
 from diffusion_mf.tagger.clamps import Clamp, stack_allowed
 from diffusion_mf.tagger.hub import download
 from diffusion_mf.tagger.requests import Request, RequestReader, Units
 from diffusion_mf.tagger.results import TaggedSentence, TrajectoryStep, scored_spans
 from diffusion_mf.tagger.storage import StoredModel, load_model, save_model
 from diffusion_mf.tagger.streaming import in_order, windows
-from diffusion_mf.training.memory import is_out_of_memory, release_memory
 
 if TYPE_CHECKING:
     from diffusion_mf.model import Prediction

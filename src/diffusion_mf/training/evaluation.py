@@ -19,9 +19,9 @@ from diffusion_mf.decoding import DECODERS
 from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
 from diffusion_mf.evaluation.calibration import fit_temperature
+from diffusion_mf.memory import is_out_of_memory, release_memory
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.training.distributed import Processes
-from diffusion_mf.training.memory import is_out_of_memory, release_memory
 
 if TYPE_CHECKING:
     from diffusion_mf.model import Labeller

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from diffusion_mf.data.batching import Batch
 from diffusion_mf.errors import DiffusionMFError
+from diffusion_mf.memory import is_out_of_memory, release_memory
 from diffusion_mf.training.distributed import Processes
-from diffusion_mf.training.memory import is_out_of_memory, release_memory
 from diffusion_mf.training.optimizer import Optimizer
 from diffusion_mf.training.steps import PreparedStep, StepPreparer
 

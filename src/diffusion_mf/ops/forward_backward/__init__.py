@@ -143,8 +143,10 @@ def forward_backward(
         dtype = accumulation_dtype(unary_scores.dtype)
         log_z, marginals, forward, backward = reference.forward_backward(unary_scores, transition_scores, lengths)
         return ForwardBackward(log_z.to(dtype), marginals.to(dtype), forward.detach(), backward.detach())
-    results = _Chain.apply(unary_scores, transition_scores, lengths, chosen, found, ("log_partition", "marginals"))
-    return ForwardBackward(*results, *found[1:])
+    log_z, marginals = _Chain.apply(
+        unary_scores, transition_scores, lengths, chosen, found, ("log_partition", "marginals")
+    )
+    return ForwardBackward(log_z, marginals, *found[1:])
 
 
 def pair_marginals(
