@@ -20,7 +20,7 @@ install_import_hook(
         "diffusion_mf.denoisers",
         "diffusion_mf.scorers",
         "diffusion_mf.model",
-        "diffusion_mf.training.objective",
+        "diffusion_mf.model.objective",
     ],
     "beartype.beartype",
 )

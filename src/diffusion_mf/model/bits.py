@@ -12,8 +12,8 @@ from diffusion_mf.denoisers import BitDenoiser, Conditions
 from diffusion_mf.diffusion import BitCodes, CategoricalDiffusion, GaussianDiffusion, ddim
 from diffusion_mf.model.core import Core
 from diffusion_mf.model.draws import StepDraws, Use
+from diffusion_mf.model.objective import bit_terms
 from diffusion_mf.model.prediction import Prediction, Request
-from diffusion_mf.training.objective import bit_terms
 
 SELF_CONDITIONING_SHARE = 0.5
 """of the training steps, those that see a first estimate (Chen et al., 2022)"""

@@ -14,10 +14,10 @@ from diffusion_mf.denoisers import Conditions, LabelDenoiser
 from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, one_hot, reverse_diffusion
 from diffusion_mf.model.core import StructuredCore
 from diffusion_mf.model.draws import StepDraws, Use
+from diffusion_mf.model.objective import NoisyLabels, structured_terms
 from diffusion_mf.model.prediction import Prediction, Request
 from diffusion_mf.scorers import Scorer
 from diffusion_mf.structures import Potentials
-from diffusion_mf.training.objective import NoisyLabels, structured_terms
 
 
 class CategoricalCore(StructuredCore):

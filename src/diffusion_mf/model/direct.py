@@ -9,9 +9,9 @@ from diffusion_mf.config import Config
 from diffusion_mf.decoding import Evidence
 from diffusion_mf.model.core import StructuredCore
 from diffusion_mf.model.draws import StepDraws
+from diffusion_mf.model.objective import structured_terms
 from diffusion_mf.model.prediction import Prediction, Request
 from diffusion_mf.scorers import Scorer
-from diffusion_mf.training.objective import structured_terms
 
 
 class DirectCore(StructuredCore):

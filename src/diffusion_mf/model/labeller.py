@@ -24,11 +24,11 @@ from diffusion_mf.model.categorical import CategoricalCore
 from diffusion_mf.model.core import Core
 from diffusion_mf.model.direct import DirectCore
 from diffusion_mf.model.draws import StepDraws, content_keys
+from diffusion_mf.model.objective import with_total
 from diffusion_mf.model.prediction import Prediction, Request
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.scorers import ScoringMLP
 from diffusion_mf.systems import Process
-from diffusion_mf.training.objective import with_total
 
 CORES: dict[Process, type[Core]] = {"direct": DirectCore, "categorical": CategoricalCore, "bits": BitsCore}
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from diffusion_mf.diffusion import CategoricalDiffusion
+from diffusion_mf.model.objective import NoisyLabels, bit_terms, structured_terms, with_total
 from diffusion_mf.structures import Unigram
 from diffusion_mf.systems import ObjectiveWeights
-from diffusion_mf.training.objective import NoisyLabels, bit_terms, structured_terms, with_total
 
 LENGTHS = torch.tensor([2, 1])
 IS_UNIT = torch.tensor([[True, True], [True, False]])
