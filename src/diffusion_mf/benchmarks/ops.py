@@ -122,31 +122,22 @@ def contests(problem: Problem, peer_modules: dict[str, Any]) -> Iterator[Contest
 
 
 def measure_ops(
-    shapes: Sequence[Shape],
-    *,
-    device: torch.device,
-    note: Note,
-    advance: Callable[[int], None] = lambda count: None,
-    blocks: int | None = None,
-) -> list[dict[str, Any]]:
-    """Rows for every operation, library and mode, on each shape with global and with local transitions."""
+    shapes: Sequence[Shape], *, device: torch.device, note: Note, blocks: int | None = None
+) -> Iterator[list[dict[str, Any]]]:
+    """Rows of one operation after the other, on each shape with global and with local transitions."""
     peer_modules = import_peers()
-    rows: list[dict[str, Any]] = []
     for shape in shapes:
         denoiser = measure_denoiser(shape, device=device, note=note) if device.type == "cuda" else None
         if denoiser is not None:
-            rows.append(denoiser)
-            advance(1)
+            yield [denoiser]
         for is_local in (False, True):
             problem = random_problem(shape, is_local=is_local, device=device)
             for contest in contests(problem, peer_modules):
-                rows += _measure_contest(contest, problem, denoiser, note=note, blocks=blocks)
-                advance(1)
-    return rows
+                yield _measure_contest(contest, problem, denoiser, note=note, blocks=blocks)
 
 
 def num_contests(shapes: Sequence[Shape], *, device: torch.device) -> int:
-    """How often `measure_ops` will advance."""
+    """How many lists `measure_ops` will yield."""
     return len(shapes) * (2 * 6 + 2 + (device.type == "cuda"))
 
 

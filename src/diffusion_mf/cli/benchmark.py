@@ -52,16 +52,19 @@ def ops(
     if output is not None:
         read_rows(output)  # what is no result file is found before minutes of measuring, not after
     wanted = default_shapes(place) if wanted is None else wanted
-    with progress("measuring", total=num_contests(wanted, device=place), unit="operations") as advance:
-        rows = measure_ops(wanted, device=place, note=note, advance=advance)
     source = provenance(
         shlex.join(["dmf", *sys.argv[1:]]),
         packages=list(PEERS),
         measured=["ops", "structures", "benchmarks"],
     )
-    rows = [{**row, **source} for row in rows]
-    if output is not None:
-        write_rows(output, rows, replace_by=ROW_KEY)
+    rows: list[dict[str, Any]] = []
+    with progress("measuring", total=num_contests(wanted, device=place), unit="operations") as advance:
+        for measured in measure_ops(wanted, device=place, note=note):
+            found = [{**row, **source} for row in measured]
+            rows += found
+            if output is not None:
+                write_rows(output, found, replace_by=ROW_KEY)  # at once: a killed run keeps what it measured
+            advance(1)
     if json:
         print_json(rows)
     else:
