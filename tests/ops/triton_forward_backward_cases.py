@@ -81,6 +81,17 @@ def test_chain_with_opposed_ends(device, gap, is_local):
     check_chain(problem, device, torch.float32, tolerance=tolerance, gradient_tolerance=10 * tolerance)
 
 
+@pytest.mark.parametrize("is_local", [False, True])
+def test_chain_with_large_gradients_at_a_far_place(device, is_local):
+    """Weights beside places that are almost as far as products allow: nothing may overflow next to a score of −∞."""
+    problem = opposed_ends(59.0, is_local=is_local).to(torch.float32).to(device).with_gradients()
+    value = log_partition(*problem.folded, backend="triton")
+    (gradient,) = torch.autograd.grad(value, problem.transition, torch.full_like(value, 1e14))
+    reference = log_partition(*problem.folded, backend="reference")
+    (expected,) = torch.autograd.grad(reference, problem.transition, torch.full_like(reference, 1e14))
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e9)
+
+
 @pytest.mark.parametrize(("num_units", "num_labels", "is_local"), [(10, 2, True), (18, 130, False)])
 def test_chain_with_more_than_a_program_takes(device, num_units, num_labels, is_local):
     """A second, unfinished group of positions, and for many labels a second and third group of labels."""
