@@ -114,7 +114,7 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
     try:
         with contextlib.ExitStack() as stack:
             raw = stack.enter_context(os.fdopen(handle, "wb"))
-            os.chmod(temporary, 0o666 & ~_umask())
+            os.chmod(temporary, 0o666 & ~current_umask())
             stream: IO[bytes] = raw
             if name.endswith(".gz"):
                 # No name or time in the header: the same content gives the same bytes.
@@ -144,7 +144,8 @@ def _is_special(name: str) -> bool:
     return not is_regular or os.path.dirname(os.path.abspath(name)) in ("/dev", "/dev/fd")
 
 
-def _umask() -> int:
+def current_umask() -> int:
+    """The permissions that new files of this process go without (it can only be read by setting it)."""
     current = os.umask(0o077)
     os.umask(current)
     return current

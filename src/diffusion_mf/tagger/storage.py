@@ -27,15 +27,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from diffusion_mf import __version__
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath
+from diffusion_mf.files import StrPath, current_umask
 from diffusion_mf.tagger.model_card import model_card
+from diffusion_mf.tensor_files import write_tensors
 
 if TYPE_CHECKING:
     from diffusion_mf.config import Config
@@ -88,11 +89,7 @@ def save_model(
     # Weights that share memory are stored apart: safetensors knows no sharing.
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in labeller.state_dict().items()}
     with _new_folder(folder) as written:
-        # An empty file first, for its permissions: safetensors alone would keep everybody else from reading it.
-        (written / WEIGHTS).touch()
-        mode = (written / WEIGHTS).stat().st_mode
-        save_file(weights, written / WEIGHTS, metadata={"format": "pt"})
-        (written / WEIGHTS).chmod(mode)
+        write_tensors(written / WEIGHTS, weights, metadata={"format": "pt"})
         _write_json(written / VOCABULARY, vocabulary.to_dict())
         _write_json(written / METRICS, dict(metrics))
         description = {
@@ -246,9 +243,7 @@ def _new_folder(folder: StrPath) -> Iterator[Path]:
         final.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp"))
         # mkdtemp makes folders that nobody else may read.
-        umask = os.umask(0o077)
-        os.umask(umask)
-        temporary.chmod(0o777 & ~umask)
+        temporary.chmod(0o777 & ~current_umask())
         written = temporary / "new"
         written.mkdir()
         yield written

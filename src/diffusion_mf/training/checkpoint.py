@@ -21,6 +21,7 @@ from torch import Tensor
 
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import open_output
+from diffusion_mf.tensor_files import write_tensors
 
 STATE_FILE = "state.json"
 KIND = "diffusion-mf checkpoint"
@@ -127,11 +128,7 @@ def _named_file(folder: Path) -> str | None:
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    # An empty file first, for its permissions: safetensors alone would keep everybody else from reading it.
-    path.touch()
-    mode = path.stat().st_mode
-    safetensors.torch.save_file(tensors, path)
-    path.chmod(mode)
+    write_tensors(path, tensors)
     with open(path, "rb") as stream:
         os.fsync(stream.fileno())
 
