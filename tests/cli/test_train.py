@@ -77,6 +77,17 @@ def test_resuming_a_finished_run_prints_json(dmf, config: Path, copy: Path) -> N
     assert "the run is complete" in outcome.stderr
 
 
+def test_a_run_is_recorded_once(dmf, config: Path, copy: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Two recordings of the same run are one row, with the scores of the model folder."""
+    arguments = ("train", config, "--output", copy, "--device", "cpu", "--resume", "--record", tmp_path / "runs.json")
+    assert [dmf(*arguments).status for _ in range(2)] == [0, 0]
+    (row,) = json.loads((tmp_path / "runs.json").read_text())
+    metrics = json.loads((copy / "model/metrics.json").read_text())
+    assert row["dev"] == metrics["dev"]
+    assert row["config"] == str(config)
+    assert {"system", "seed", "seconds", "command", "commit", "hardware", "versions", "date"} <= set(row)
+
+
 def test_count(dmf, config: Path, trained: Path) -> None:  # type: ignore[no-untyped-def]
     from safetensors.torch import load_file
 

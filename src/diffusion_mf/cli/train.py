@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +36,9 @@ def train(
     count: Annotated[
         bool, typer.Option("--count", help="Print the number of parameters and stop; needs no folder.")
     ] = False,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also add a row with the run's scores to this result file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
 ) -> None:
     """Train a system on a task and keep the model that is best on dev; under torchrun, with several processes."""
@@ -50,6 +55,7 @@ def train(
     from diffusion_mf.training.loop import train as run
     from diffusion_mf.training.progress import shown_progress
 
+    began = time.monotonic()
     with shown_progress() as display:
         folder = run(
             config,
@@ -62,6 +68,8 @@ def train(
         )
     # Of the processes that torchrun starts, one speaks for all.
     if os.environ.get("RANK", "0") == "0":
+        if record is not None:
+            _record(record, config, folder, config_path=config_path, overrides=overrides or [], began=began)
         _print_results(config, folder, as_json=as_json)
 
 
@@ -87,3 +95,23 @@ def _print_results(config: Config, folder: Path, *, as_json: bool) -> None:
         rows = [(name, *(half_up(metrics[split][name], 2) for split in splits)) for name in metrics[splits[0]]]
         print_table([config.system, *splits], rows)
     note(f"the model is in {folder}")
+
+
+def _record(path: Path, config: Config, folder: Path, *, config_path: str, overrides: list[str], began: float) -> None:
+    """One row per configuration, overrides and seed; a repeated run replaces its row."""
+    from diffusion_mf.results import provenance, write_rows
+
+    options = "".join(f" --set {shlex.quote(override)}" for override in overrides)
+    row = {
+        "task": config.task,
+        "train": Path(config.data.train or "").name,
+        "system": config.system,
+        "encoder": config.encoder.kind,
+        "seed": config.seed,
+        "config": config_path,
+        "overrides": overrides,
+        **json.loads((folder / "metrics.json").read_text(encoding="utf-8")),
+        "seconds": round(time.monotonic() - began, 1),
+        **provenance(f"dmf train {config_path}{options} --record {path}"),
+    }
+    write_rows(path, [row], replace_by=("task", "train", "system", "encoder", "seed", "config", "overrides"))
