@@ -46,3 +46,7 @@ class InputError(DiffusionMFError):
 
 class NoLegalSequenceError(InputError):
     """Constraints, clamps and −∞ scores together leave a sentence without any label sequence."""
+
+
+class DivergenceError(DiffusionMFError):
+    """A loss or its gradient is no longer finite: trying again as it is would end the same way."""

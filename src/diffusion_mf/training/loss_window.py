@@ -8,7 +8,7 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from diffusion_mf.errors import DiffusionMFError
+from diffusion_mf.errors import DivergenceError
 from diffusion_mf.systems import ObjectiveWeights
 from diffusion_mf.training.distributed import Processes
 from diffusion_mf.training.gradients import TOTAL
@@ -37,9 +37,9 @@ class LossWindow:
         self._units += units
 
     def check(self, step: int) -> None:
-        """`DiffusionMFError` if a loss or gradient since the last reading was no finite number."""
+        """`DivergenceError` if a loss or gradient since the last reading was no finite number."""
         if not bool(self._sums.isfinite().all() & self._norm.isfinite()):
-            raise DiffusionMFError(
+            raise DivergenceError(
                 f"the loss or its gradient was no longer finite by step {step}; train again with a lower "
                 "training.learning_rate or more training.warmup_steps."
             )
