@@ -33,6 +33,8 @@ class StandInPrediction:
 class StandIn(nn.Module):
     """ρ₀ of a unit is ``table[form id]``, whatever the beliefs and the step."""
 
+    prepare_input = None
+
     def __init__(self, vocabulary: Vocabulary, scheme: LabelScheme, table: Tensor) -> None:
         super().__init__()
         self.table = nn.Parameter(table)

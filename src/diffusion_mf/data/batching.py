@@ -7,9 +7,9 @@ training resumes in the middle with ``training_batches(…)[position:]``.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -77,6 +77,17 @@ def _fill(
     return batches
 
 
+class EncoderInput(Protocol):
+    """What an encoder wants to know of a batch beside its ids, such as subwords; made when the batch is."""
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> EncoderInput:
+        """The same on another device."""
+        ...
+
+
+PrepareInput = Callable[[Sequence[Sentence]], EncoderInput]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """Sentences as tensors; positions past a sentence's length hold 0.
@@ -90,6 +101,7 @@ class Batch:
     character_lengths: Int64[Tensor, "W"]
     lengths: Int64[Tensor, "B"]
     label_ids: Int64[Tensor, "B N"] | None
+    encoder_input: EncoderInput | None = None
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """The same batch on another device."""
@@ -104,11 +116,19 @@ class Batch:
             character_lengths=move(self.character_lengths),
             lengths=move(self.lengths),
             label_ids=None if self.label_ids is None else move(self.label_ids),
+            encoder_input=(
+                None if self.encoder_input is None else self.encoder_input.to(device, non_blocking=non_blocking)
+            ),
         )
 
 
-def collate(sentences: Sequence[Sentence], vocabulary: Vocabulary) -> Batch:
-    """Tensors of ``sentences``; labels where all of them have some, `KeyError` at a label the vocabulary lacks."""
+def collate(
+    sentences: Sequence[Sentence], vocabulary: Vocabulary, *, prepare_input: PrepareInput | None = None
+) -> Batch:
+    """Tensors of ``sentences``; labels where all of them have some, `KeyError` at a label the vocabulary lacks.
+
+    ``prepare_input`` is the encoder's, where it has one (`encoders.Encoder.prepare_input`).
+    """
     form_ids, character_ids = vocabulary.form_ids, vocabulary.character_ids
     rows: dict[str, int] = {}
     for sentence in sentences:
@@ -125,6 +145,7 @@ def collate(sentences: Sequence[Sentence], vocabulary: Vocabulary) -> Batch:
         character_lengths=torch.tensor([len(row) for row in characters]),
         lengths=torch.tensor([len(sentence.units) for sentence in sentences]),
         label_ids=_padded([[vocabulary.label_ids[label] for label in row] for row in labels]) if labels else None,
+        encoder_input=None if prepare_input is None else prepare_input(sentences),
     )
 
 

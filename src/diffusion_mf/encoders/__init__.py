@@ -5,25 +5,33 @@ An encoder is a subclass of `Encoder`, added by entering what builds it in `ENCO
 
 import difflib
 from collections.abc import Callable
+from pathlib import Path
 
 from diffusion_mf.config import EncoderConfig
 from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.encoders.encoder import Encoder
+from diffusion_mf.encoders.pretrained import PretrainedEncoder
 from diffusion_mf.encoders.scratch import ScratchEncoder
 from diffusion_mf.errors import InputError
 
-ENCODERS: dict[str, Callable[[EncoderConfig, Vocabulary], Encoder]] = {"scratch": ScratchEncoder}
+ENCODERS: dict[str, Callable[[EncoderConfig, Vocabulary], Encoder]] = {
+    "scratch": ScratchEncoder,
+    "pretrained": PretrainedEncoder,
+}
 
 
-def build_encoder(config: EncoderConfig, vocabulary: Vocabulary) -> Encoder:
-    """The encoder that a configuration names."""
+def build_encoder(config: EncoderConfig, vocabulary: Vocabulary, *, files: Path | None = None) -> Encoder:
+    """The encoder that a configuration names, or, where it has ``files``, one as it was saved, its weights yet to come."""
     if config.kind not in ENCODERS:
         close = difflib.get_close_matches(config.kind, ENCODERS, n=1)
         raise InputError(
             f"encoder.kind must be one of {', '.join(ENCODERS)}, found {config.kind!r}",
             remedy=f"the nearest is {close[0]}" if close else "choose one of them",
         )
-    return ENCODERS[config.kind](config, vocabulary)
+    builder = ENCODERS[config.kind]
+    if builder is PretrainedEncoder and files is not None:
+        return PretrainedEncoder.from_files(config, files)
+    return builder(config, vocabulary)
 
 
-__all__ = ["ENCODERS", "Encoder", "ScratchEncoder", "build_encoder"]
+__all__ = ["ENCODERS", "Encoder", "PretrainedEncoder", "ScratchEncoder", "build_encoder"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from diffusion_mf.data.batching import Batch
+from diffusion_mf.data.batching import Batch, PrepareInput
+from diffusion_mf.data.sentence import Sentence
 
 
 class Encoder(nn.Module, abc.ABC):
@@ -15,6 +18,17 @@ class Encoder(nn.Module, abc.ABC):
 
     width: int
     """of a state"""
+
+    @property
+    def prepare_input(self) -> PrepareInput | None:
+        """What makes ``batch.encoder_input`` from sentences when a batch is collated; None: nothing is needed."""
+        return None
+
+    def study(self, sentences: Iterable[Sentence], *, note: Callable[[str], None]) -> None:
+        """See the sentences of a run before it begins; ``note`` is told what a user should know about them."""
+
+    def write_files(self, folder: Path) -> None:
+        """Put into ``folder``, which is made if need be, what is needed beside the weights to build the encoder again."""
 
     @abc.abstractmethod
     def forward(self, batch: Batch) -> Float[Tensor, "B N D"]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from diffusion_mf.config import Config
-from diffusion_mf.data.batching import Batch
+from diffusion_mf.data.batching import Batch, PrepareInput
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.decoding import Legality
@@ -44,12 +46,14 @@ class Labeller(nn.Module):
     legal_starts: Tensor
     legal_ends: Tensor
 
-    def __init__(self, config: Config, vocabulary: Vocabulary, scheme: LabelScheme) -> None:
+    def __init__(
+        self, config: Config, vocabulary: Vocabulary, scheme: LabelScheme, *, encoder_files: Path | None = None
+    ) -> None:
         super().__init__()
         self.config = config
         self.scheme = scheme
         self.num_labels = len(vocabulary.labels)
-        self.encoder = build_encoder(config.encoder, vocabulary)
+        self.encoder = build_encoder(config.encoder, vocabulary, files=encoder_files)
         state_width = self.encoder.width
         self.core = CORES[config.system_entry.process](config, num_labels=self.num_labels, state_width=state_width)
         self.auxiliary: ScoringMLP | None = None
@@ -84,6 +88,11 @@ class Labeller(nn.Module):
         return self.config.system_entry.decoders(
             is_constrained=self.scheme is not LabelScheme.PLAIN, projection=self.config.bits.projection
         )
+
+    @property
+    def prepare_input(self) -> PrepareInput | None:
+        """What the encoder wants done when a batch is collated."""
+        return self.encoder.prepare_input
 
     def num_parameters(self) -> int:
         """How many numbers training adjusts."""

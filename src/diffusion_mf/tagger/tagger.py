@@ -201,7 +201,11 @@ class Tagger:
 
     @torch.inference_mode()
     def _tag_full_batch(self, requests: Sequence[Request], options: _Options) -> list[TaggedSentence]:
-        batch = collate([request.prepared for request in requests], self._model.vocabulary).to(self.device)
+        batch = collate(
+            [request.prepared for request in requests],
+            self._model.vocabulary,
+            prepare_input=self._labeller.prepare_input,
+        ).to(self.device)
         num_units = batch.form_ids.shape[1]
         allowed = stack_allowed([request.allowed for request in requests], num_units, len(self.labels))
         if allowed is not None:

@@ -127,7 +127,8 @@ def _predict_share(
     for batch_rows in evaluation_batches([lengths[index] for index in share], budget=budget).batches:
         members = [share[row] for row in batch_rows]
         # Without labels: those of a test file need not be in the vocabulary.
-        batch = collate([Sentence(sentences[index].units) for index in members], vocabulary).to(processes.device)
+        unlabelled = [Sentence(sentences[index].units) for index in members]
+        batch = collate(unlabelled, vocabulary, prepare_input=labeller.prepare_input).to(processes.device)
         prediction = labeller.predict(batch)
         is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
         places = torch.cat([torch.arange(starts[index], starts[index + 1]) for index in members])

@@ -102,10 +102,12 @@ class _Run:
         torch.manual_seed(config.seed)
         self.labeller = Labeller(config, data.vocabulary, data.scheme).to(processes.device)
         self.labeller.train()
+        for part in (data.train, data.dev, data.test):
+            self.labeller.encoder.study(part or (), note=display.note)
         self.decoders = candidate_decoders(self.labeller)
         processes.spread(list(self.labeller.state_dict().values()))
         self.learner = Learner(self.labeller, self.settings, total_steps=self.num_steps)
-        self.preparer = StepPreparer(data.train, data.vocabulary, processes)
+        self.preparer = StepPreparer(data.train, data.vocabulary, processes, prepare_input=self.labeller.prepare_input)
         self.gradients = StepGradients(
             self.labeller,
             self.learner.optimizer,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from diffusion_mf.config import TrainingConfig
-from diffusion_mf.data.batching import Batch, collate, training_batches
+from diffusion_mf.data.batching import Batch, PrepareInput, collate, training_batches
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.training.distributed import Processes
@@ -51,10 +51,18 @@ class PreparedStep(NamedTuple):
 class StepPreparer:
     """Collates steps, one ahead of the one in hand."""
 
-    def __init__(self, sentences: Sequence[Sentence], vocabulary: Vocabulary, processes: Processes) -> None:
+    def __init__(
+        self,
+        sentences: Sequence[Sentence],
+        vocabulary: Vocabulary,
+        processes: Processes,
+        *,
+        prepare_input: PrepareInput | None = None,
+    ) -> None:
         self._sentences = sentences
         self._vocabulary = vocabulary
         self._processes = processes
+        self._prepare_input = prepare_input
 
     def prepare(self, plan: StepPlan, num_pieces: int) -> PreparedStep:
         """The pieces of ``plan`` for this process: each share cut into ``num_pieces`` of equal size, as far as it goes."""
@@ -65,7 +73,8 @@ class StepPreparer:
             for start in range(0, len(share), max(1, size)):
                 members = share[start : start + size]
                 sentences = [self._sentences[index] for index in members]
-                pieces.append(Piece(collate(sentences, self._vocabulary), torch.tensor(members)))
+                batch_piece = collate(sentences, self._vocabulary, prepare_input=self._prepare_input)
+                pieces.append(Piece(batch_piece, torch.tensor(members)))
         return PreparedStep(plan, num_pieces, pieces)
 
     def stream(self, plans: Sequence[StepPlan], num_pieces: int) -> Iterator[PreparedStep]:
