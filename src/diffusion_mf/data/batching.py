@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -77,6 +77,7 @@ def _fill(
     return batches
 
 
+@runtime_checkable
 class EncoderInput(Protocol):
     """What an encoder wants to know of a batch beside its ids, such as subwords; made when the batch is."""
 
