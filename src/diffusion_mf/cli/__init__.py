@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from diffusion_mf.cli import benchmark, data, demo, evaluate, score, tag, train
+from diffusion_mf.cli import benchmark, data, demo, evaluate, experiment, score, tag, train
 from diffusion_mf.errors import DiffusionMFError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command(name="demo")(demo.demo)
 app.add_typer(data.app, name="data")
 app.add_typer(benchmark.app, name="benchmark")
+app.add_typer(experiment.app, name="experiment")
 app.command(name="score")(score.score)
 app.command(name="train")(train.train)
 app.command(name="evaluate")(evaluate.evaluate)

@@ -1,0 +1,118 @@
+"""``dmf experiment``: many runs, and the paper's tables beside ours."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diffusion_mf.cli.output import note, print_json, print_table
+from diffusion_mf.errors import InputError
+
+app = typer.Typer(help="Many runs, and the paper's tables beside ours.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Many runs, and the paper's tables beside ours."""
+
+
+@app.command()
+def run(
+    plan_path: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file (TOML).")],
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for all runs.", show_default="runs/NAME")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time.", show_default="as the plan says, else 1")
+    ] = None,
+    time_limit: Annotated[
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Stop all runs after so long, with checkpoints.")
+    ] = None,
+    grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time for those checkpoints.")] = 90.0,
+    devices: Annotated[
+        str, typer.Option("--devices", help="Devices to spread runs over, as in cuda:0,cuda:1.")
+    ] = "auto",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting for all runs; may be repeated."),
+    ] = None,
+    corpora: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Where the corpora lie, instead of the plan's own.")
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try runs again that failed as often as they may.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and how they stand, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the runs' states and scores as JSON.")] = False,
+) -> None:
+    """Run a plan: what is finished is kept, what was interrupted continues, what another runner has is left to it.
+
+    Exit status 0 if every run is complete afterwards, 1 otherwise.
+    """
+    from diffusion_mf.experiments.display import described_counts, shown_runs
+    from diffusion_mf.experiments.folders import ExperimentFolder, RunState
+    from diffusion_mf.experiments.plan import load_plan
+    from diffusion_mf.experiments.runner import PlanStanding, RunnerOptions, run_plan
+
+    plan = load_plan(plan_path, overrides=overrides or (), corpora_file=corpora)
+    folder = ExperimentFolder(output or Path("runs") / plan.name)
+    if dry_run:
+        evaluation = plan.evaluation.model_dump(mode="json")
+        states = {
+            each.name: folder.run(each.name).state(retries=plan.settings.retries, evaluation=evaluation)
+            for each in plan.runs
+        }
+        standing = PlanStanding(states)
+    else:
+        options = RunnerOptions(
+            workers=workers or plan.settings.workers,
+            devices=_devices(devices),
+            time_limit=time_limit,
+            grace=grace,
+            retry_failed=retry_failed,
+            command=shlex.join(["dmf", *sys.argv[1:]]),
+        )
+        with shown_runs() as display:
+            standing = run_plan(plan, folder, options, display)
+    results = {name: folder.run(name).result() or {} for name in standing.states}
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": name,
+                    "state": state.value,
+                    **{key: results[name].get(key) for key in ("dev", "test", "seconds")},
+                }
+                for name, state in standing.states.items()
+            ]
+        )
+    else:
+        rows = []
+        for name, state in standing.states.items():
+            score = (results[name].get("dev") or {}).get(results[name].get("metric"))
+            rows.append((name, state.value, None if score is None else f"{score:.2f}"))
+        print_table(["run", "state", "dev"], rows)
+    for name, state in standing.states.items():
+        if state in (RunState.FAILED, RunState.DIVERGED):
+            note(f"{name} {state.value}; the end of {folder.run(name).output}:")
+            for line in folder.run(name).last_lines():
+                note(f"  {line}")
+    note(described_counts(standing))
+    if not dry_run and not standing.is_complete:
+        raise typer.Exit(1)
+
+
+def _devices(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise InputError("--devices names no device", remedy="write cuda:0,cuda:1, or auto")
+    if names != ["auto"]:
+        return names
+    import torch
+
+    count = torch.cuda.device_count()
+    return [f"cuda:{index}" for index in range(count)] or ["cpu"]

@@ -1,0 +1,1 @@
+"""Experiments: grids of runs, selection on dev, tables beside the paper's, plots, hyperparameter search."""

@@ -1,0 +1,133 @@
+"""Where a model errs on dev: by length, rarity, distance to an ambiguous label, invalid spans, and how sure it was."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.evaluation import TaskScorer
+from diffusion_mf.evaluation.calibration import expected_calibration_error
+from diffusion_mf.tagger import Tagger
+from diffusion_mf.tagger.storage import StoredModel
+from diffusion_mf.training.corpora import TrainingData
+
+RARITY_BINS = ((0, "unseen"), (1, "1"), (4, "2-4"), (16, "5-16"), (64, "17-64"))
+"""the highest count of each bin, and its name; more frequent units share the last"""
+MOST_FREQUENT = "65+"
+MAX_DISTANCE = 5
+NUM_BINS = 10
+
+
+def analyse(model: StoredModel, data: TrainingData, *, device: torch.device) -> dict[str, Any]:
+    """Counts and rates for the dev sentences, labelled with the model's own decoder.
+
+    `ambiguity` groups units by their distance to the nearest *other* unit whose form had more than one label in training: the
+    label there had to be decided, and labels near it may have suffered from the decision.
+    """
+    sentences = data.dev or ()
+    tagged = Tagger(model, device=device).tag([sentence.units for sentence in sentences])
+    predicted = [result.labels for result in tagged]
+    scorer = TaskScorer(model.config.task, data.scheme)
+    for sentence, labels in zip(sentences, predicted, strict=True):
+        scorer.update(sentence.labels or (), labels, sentence.units)
+    report = scorer.result()
+    counts, ambiguous = _training_forms(data.train)
+    rarity, distance = _Rates(), _Rates()
+    scores: list[float] = []
+    is_right: list[bool] = []
+    for sentence, result in zip(sentences, tagged, strict=True):
+        right = [label == gold for label, gold in zip(result.labels, sentence.labels or (), strict=True)]
+        rarity.add((rarity_bin(counts[unit]) for unit in sentence.units), right)
+        distance.add(ambiguity_distances([unit in ambiguous for unit in sentence.units]), right)
+        scores += result.scores
+        is_right += right
+    return {
+        "lengths": [{"name": row.name, "size": row.size, **row.metrics} for row in report.lengths],
+        "rarity": rarity.rows([name for _, name in RARITY_BINS] + [MOST_FREQUENT]),
+        "ambiguity": distance.rows(_distance_names()),
+        "invalid_sentences": report.invalid_rate,
+        "malformed_fragments": report.malformed_fragments,
+        "confusions": [list(each) for each in report.tokens.top_confusions(10)],
+        "calibration": _calibration(scores, is_right),
+    }
+
+
+def rarity_bin(count: int) -> str:
+    """The name of the bin for a form seen so often in training.
+
+    >>> rarity_bin(0), rarity_bin(3), rarity_bin(1000)
+    ('unseen', '2-4', '65+')
+    """
+    return next((name for highest, name in RARITY_BINS if count <= highest), MOST_FREQUENT)
+
+
+def ambiguity_distances(is_ambiguous: Sequence[bool]) -> list[str]:
+    """For every unit the distance to the nearest other ambiguous one, far ones together, and sentences without one apart.
+
+    >>> ambiguity_distances([True, False, False])
+    ['none', '1', '2']
+    """
+    places = [index for index, flag in enumerate(is_ambiguous) if flag]
+    found = []
+    for index in range(len(is_ambiguous)):
+        distance = min((abs(index - place) for place in places if place != index), default=None)
+        found.append("none" if distance is None else _distance_names()[min(distance, MAX_DISTANCE) - 1])
+    return found
+
+
+def _distance_names() -> list[str]:
+    return [*(str(number) for number in range(1, MAX_DISTANCE)), f"{MAX_DISTANCE}+", "none"]
+
+
+def _training_forms(sentences: Iterable[Sentence]) -> tuple[Counter[str], set[str]]:
+    """How often every form was seen, and which had more than one label."""
+    counts: Counter[str] = Counter()
+    labels: dict[str, set[str]] = defaultdict(set)
+    for sentence in sentences:
+        counts.update(sentence.units)
+        for unit, label in zip(sentence.units, sentence.labels or (), strict=True):
+            labels[unit].add(label)
+    return counts, {unit for unit, found in labels.items() if len(found) > 1}
+
+
+class _Rates:
+    """Shares of right labels by group."""
+
+    def __init__(self) -> None:
+        self._right: Counter[str] = Counter()
+        self._all: Counter[str] = Counter()
+
+    def add(self, groups: Iterable[str], is_right: Sequence[bool]) -> None:
+        for group, right in zip(groups, is_right, strict=True):
+            self._all[group] += 1
+            self._right[group] += right
+
+    def rows(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        return [
+            {"name": name, "size": self._all[name], "accuracy": 100 * self._right[name] / self._all[name]}
+            for name in names
+            if self._all[name]
+        ]
+
+
+def _calibration(scores: Sequence[float], is_right: Sequence[bool]) -> dict[str, Any]:
+    """Mean score and share of right labels in bins of equal width, and the expected calibration error."""
+    bins: list[list[tuple[float, bool]]] = [[] for _ in range(NUM_BINS)]
+    for score, right in zip(scores, is_right, strict=True):
+        bins[min(NUM_BINS - 1, int(score * NUM_BINS))].append((score, right))
+    return {
+        "error": expected_calibration_error(torch.tensor(scores), torch.tensor(is_right)),
+        "bins": [
+            {
+                "size": len(members),
+                "score": sum(score for score, _ in members) / len(members),
+                "accuracy": sum(right for _, right in members) / len(members),
+            }
+            for members in bins
+            if members
+        ],
+    }
