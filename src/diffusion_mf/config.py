@@ -63,7 +63,10 @@ class DataConfig(_Section):
 
 
 class EncoderConfig(_Section):
-    """Words, characters and a Transformer over them."""
+    """Words, characters and a Transformer over them (kind scratch), or a pretrained Transformer (kind pretrained).
+
+    Of the settings of scratch, pretrained knows ``dropout`` only: of its pooled states.
+    """
 
     kind: str = "scratch"
     """a key of `encoders.ENCODERS`"""
@@ -81,9 +84,51 @@ class EncoderConfig(_Section):
     embedding_dropout: Dropout = 0.5
     dropout: Dropout = 0.3
 
+    model: str | None = None
+    """pretrained: a folder, in which ``$NAME`` stands for an environment variable, or a name on the Hugging Face hub"""
+    revision: str | None = None
+    """of a name on the hub"""
+    pooling: Literal["first", "mean"] = "first"
+    """pretrained: the state of a unit is that of its first subword, or the mean over its subwords"""
+    on_long: Literal["window", "error", "truncate"] = "window"
+    """pretrained: what becomes of sentences longer than the encoder can take"""
+    truncate_units: PositiveInt = 256
+    """pretrained: with on_long = "truncate", how many units the encoder sees (paper: 256)"""
+    max_subwords: PositiveInt | None = None
+    """pretrained: of a window, special ones included; None: what the encoder can take"""
+    stride: PositiveInt | None = None
+    """pretrained: subwords from the beginning of a window to that of the next; None: half of what a window holds"""
+    freeze: Literal["none", "embeddings", "all"] = "none"
+    freeze_layers: NonNegativeInt = 0
+    """pretrained: so many layers, counted from below, are not trained, nor are the embeddings"""
+    gradient_checkpointing: bool = False
+    """pretrained: less memory, more time"""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """pretrained: of the encoder alone; auto: bfloat16 on a GPU that has it, also in evaluation"""
+    lora_rank: NonNegativeInt = 0
+    """pretrained: 0: off; else the pretrained weights are frozen and low-rank additions to them are trained (peft)"""
+    lora_alpha: PositiveFloat = 16.0
+    lora_dropout: Dropout = 0.0
+    lora_targets: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """names of linear layers; none: all of them"""
+    cache: str | None = None
+    """pretrained: a folder for the states of a frozen encoder, which are then computed only once"""
+
     @pydantic.model_validator(mode="after")
     def _heads_fit(self) -> Self:
         _check_heads(self.width, self.heads)
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _pretrained_fits(self) -> Self:
+        if self.kind == "pretrained" and not self.model:
+            raise ValueError("a pretrained encoder needs a model: a folder or a name on the hub")
+        if self.kind == "scratch" and self.model:
+            raise ValueError('a model is given, but kind is "scratch", not "pretrained"')
+        if self.cache is not None and (self.freeze != "all" or self.lora_rank):
+            raise ValueError(
+                'states can be cached only where nothing changes them: cache needs freeze = "all", no LoRA'
+            )
         return self
 
 
@@ -168,6 +213,8 @@ class TrainingConfig(_Section):
     learning_rate: PositiveFloat = 5e-4
     encoder_learning_rate: PositiveFloat | None = None
     """None: the same"""
+    encoder_layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """a pretrained encoder's layer has this times the learning rate of the layer above it"""
     beta1: Dropout = 0.9
     beta2: Dropout = 0.98
     weight_decay: NonNegativeFloat = 0.01
@@ -308,3 +355,8 @@ def _expand_paths(values: dict[str, Any]) -> None:
             if isinstance(data.get(split), str):
                 # A variable that is not set stays visible in the message that there is no such file.
                 data[split] = os.path.expandvars(data[split])
+    encoder = values.get("encoder")
+    if isinstance(encoder, dict):
+        for name in ("model", "cache"):
+            if isinstance(encoder.get(name), str):
+                encoder[name] = os.path.expanduser(os.path.expandvars(encoder[name]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.tagger.storage import MODEL_FILES
+from diffusion_mf.tagger.storage import ENCODER, MODEL_FILES
 
 
 def download(name: str, *, revision: str | None = None) -> str:
@@ -12,7 +12,7 @@ def download(name: str, *, revision: str | None = None) -> str:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return snapshot_download(name, revision=revision, allow_patterns=list(MODEL_FILES))
+        return snapshot_download(name, revision=revision, allow_patterns=[*MODEL_FILES, f"{ENCODER}/*"])
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(

@@ -7,6 +7,7 @@
 | model.safetensors | the weights |
 | metrics.json | what was measured when the model was made |
 | README.md | the model card |
+| encoder/ | of a pretrained encoder: its configuration and tokenizer, so that nothing else is needed to load it |
 
 A folder appears whole, by rename, or not at all.
 """
@@ -54,6 +55,8 @@ CONFIG, VOCABULARY, WEIGHTS, METRICS, CARD = (
     "README.md",
 )
 MODEL_FILES = (CONFIG, VOCABULARY, WEIGHTS, METRICS, CARD)
+ENCODER = "encoder"
+"""the folder of an encoder's own files"""
 _CHECKED_FILES = (VOCABULARY, WEIGHTS)
 
 
@@ -92,6 +95,7 @@ def save_model(
         write_tensors(written / WEIGHTS, weights, metadata={"format": "pt"})
         _write_json(written / VOCABULARY, vocabulary.to_dict())
         _write_json(written / METRICS, dict(metrics))
+        labeller.encoder.write_files(written / ENCODER)
         description = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -99,7 +103,7 @@ def save_model(
             "scheme": str(scheme),
             "decoder": decoder,
             "temperature": temperature,
-            "checksums": {name: _checksum(written / name) for name in _CHECKED_FILES},
+            "checksums": {name: _checksum(written / name) for name in (*_CHECKED_FILES, *_encoder_files(written))},
             "config": config.model_dump(mode="json"),
         }
         _write_json(written / CONFIG, description)
@@ -120,8 +124,9 @@ def load_model(folder: StrPath) -> StoredModel:
     _check_files(path)
     description = _read_object(path / CONFIG)
     _check_format(path, description)
-    for name in _CHECKED_FILES:
-        if _checksum(path / name) != _entry(path, description, "checksums", dict).get(name):
+    checksums = _entry(path, description, "checksums", dict)
+    for name in {*_CHECKED_FILES, *(name for name in checksums if _is_encoder_file(name))}:
+        if _checksum(path / name) != checksums.get(name):
             raise InputError("damaged or changed since it was saved", path=path / name, remedy="copy the model again")
     config, scheme, decoder, temperature = _settings(path, description)
     try:
@@ -144,7 +149,7 @@ def _load_labeller(path: Path, config: Config, vocabulary: Vocabulary, scheme: L
 
     # The first weights of a network are drawn at random; whoever loads a model must not notice.
     with torch.random.fork_rng(devices=[]):
-        labeller = Labeller(config, vocabulary, scheme)
+        labeller = Labeller(config, vocabulary, scheme, encoder_files=path.parent / ENCODER)
     try:
         labeller.load_state_dict(load_file(path))
     except (SafetensorError, OSError, RuntimeError) as error:
@@ -230,13 +235,21 @@ def _checksum(path: Path) -> str:
         raise InputError(f"cannot be read ({error.strerror})", path=path, remedy="check its permissions") from None
 
 
+def _encoder_files(folder: Path) -> list[str]:
+    return sorted(f"{ENCODER}/{file.name}" for file in (folder / ENCODER).glob("*"))
+
+
+def _is_encoder_file(name: object) -> bool:
+    return isinstance(name, str) and name.startswith(f"{ENCODER}/") and name.count("/") == 1 and ".." not in name
+
+
 @contextlib.contextmanager
 def _new_folder(folder: StrPath) -> Iterator[Path]:
     """An empty folder to fill, which takes the name ``folder`` when the block ends well and vanishes otherwise."""
     final = Path(os.path.realpath(folder))
     if final.exists() and not final.is_dir():
         raise InputError("this is a file", path=folder, remedy="name a folder to write the model to")
-    if final.is_dir() and not set(os.listdir(final)) <= set(MODEL_FILES):
+    if final.is_dir() and not set(os.listdir(final)) <= {*MODEL_FILES, ENCODER}:
         raise InputError("this folder holds other files", path=folder, remedy="name a new folder for the model")
     temporary: Path | None = None
     try:

@@ -1,9 +1,146 @@
-"""A pretrained encoder: subwords in, pooled to one state per unit."""
+"""A pretrained Transformer as an encoder: subwords in, pooled to one state per unit."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from diffusion_mf.config import EncoderConfig
+from diffusion_mf.data.batching import Batch, PrepareInput
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.encoders.encoder import Encoder
+from diffusion_mf.encoders.pretrained.hugging_face import (
+    Loaded,
+    load_architecture,
+    load_pretrained,
+    write_architecture,
+)
+from diffusion_mf.encoders.pretrained.subword_batch import OnLong, SubwordBatch, SubwordPreparer, WindowSettings
+from diffusion_mf.encoders.pretrained.subword_ids import SubwordIds
+from diffusion_mf.encoders.pretrained.trainable import add_adapters, choose_trainable
+from diffusion_mf.errors import InputError
+
+MISSING_DEVIATION = 0.02
+"""of the state of units without a subword at the start: as of embeddings in BERT"""
 
 
 class PretrainedEncoder(Encoder):
-    """States of a pretrained Transformer."""
+    """States of a pretrained Transformer's last layer, first-subword or mean-subword pooled (paper: appendix A.3).
+
+    Units that the model does not see (truncated ones, and those that become no subword under a tokenizer without an unknown
+    token) have one learned state.
+    """
+
+    def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self._build(config, load_pretrained(config))
+
+    @classmethod
+    def from_files(cls, config: EncoderConfig, folder: Path) -> PretrainedEncoder:
+        """The encoder whose files `write_files` wrote; its weights are to be loaded into it."""
+        encoder = cls.__new__(cls)
+        Encoder.__init__(encoder)
+        # What is loaded is used, not trained: its states depend on new sentences, which no cache knows.
+        encoder._build(config.model_copy(update={"cache": None}), load_architecture(folder))
+        return encoder
+
+    def _build(self, config: EncoderConfig, loaded: Loaded) -> None:
+        self.config = config
+        self.model = loaded.model
+        self.width = int(self.model.config.hidden_size)  # type: ignore[union-attr, arg-type]
+        self.preparer = SubwordPreparer(SubwordIds(loaded.tokenizer), _window_settings(config, loaded.limit))
+        if config.gradient_checkpointing:
+            self.model.gradient_checkpointing_enable(  # type: ignore[operator]
+                gradient_checkpointing_kwargs={"use_reentrant": False}
+            )
+        choose_trainable(self.model, config)
+        if config.lora_rank:
+            add_adapters(self.model, config)
+        self.missing_state = nn.Parameter(torch.empty(self.width).normal_(std=MISSING_DEVIATION))
+        self.dropout = nn.Dropout(config.dropout)
+
+    @property
+    def prepare_input(self) -> PrepareInput:
+        """Makes subword tensors."""
+        return self.preparer
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether no weight of the model itself is trained."""
+        return self.config.freeze == "all" and not self.config.lora_rank
+
+    def set_on_long(self, on_long: OnLong) -> None:
+        """Treat sentences that are too long otherwise than configured."""
+        self.preparer.set_on_long(on_long)
+
+    def train(self, mode: bool = True) -> PretrainedEncoder:
+        """A frozen model has no dropout: its states are the same in training and afterwards."""
+        super().train(mode)
+        if self.is_frozen:
+            self.model.eval()
+        return self
+
+    def forward(self, batch: Batch, layout: Any = None) -> Float[Tensor, "*units D"]:
+        """The states of a batch, (B, N, D), or as ``layout`` packs them."""
+        subwords = batch.encoder_input
+        if not isinstance(subwords, SubwordBatch):
+            raise ValueError("the batch has no subwords: collate it with this encoder's prepare_input")
+        states = self.dropout(self._pooled(subwords))
+        return states if layout is None else layout.pack(states)
+
+    def _pooled(self, subwords: SubwordBatch) -> Float[Tensor, "B N D"]:
+        with torch.no_grad() if self.is_frozen else contextlib.nullcontext(), self._autocast(subwords.ids.device):
+            output = self.model(input_ids=subwords.ids, attention_mask=subwords.is_subword.long())
+            states = output.last_hidden_state
+        pooled = F.embedding_bag(
+            subwords.pooled, states.flatten(0, 1).float(), subwords.bag_starts, mode="mean", include_last_offset=True
+        ).view(*subwords.has_state.shape, self.width)
+        return torch.where(subwords.has_state[..., None], pooled, self.missing_state)
+
+    def _autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
+        precision = self.config.precision
+        if precision == "float32":
+            return torch.autocast(device.type, enabled=False)
+        if precision == "bfloat16" or (device.type == "cuda" and torch.cuda.is_bf16_supported()):
+            return torch.autocast(device.type, dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def study(self, sentences: Iterable[Sentence], *, note: Callable[[str], None]) -> None:
+        """Cut the sentences of a run into subwords once, and say how many are too long or unknown to the tokenizer."""
+        counts = self.preparer.study(sentences)
+        if counts.num_long:
+            note(
+                f"{counts.num_long:,} of {counts.num_sentences:,} sentences are longer than the encoder takes at once and "
+                + ("are truncated" if self.preparer.settings.on_long == "truncate" else "go in overlapping windows")
+            )
+        if counts.num_unknown > counts.num_units // 10:
+            note(
+                f"the tokenizer knows too little: {counts.num_unknown:,} subwords of {counts.num_units:,} units are "
+                "unknown to it; is it the right encoder for this language?"
+            )
+
+    def write_files(self, folder: Path) -> None:
+        """The model's configuration and the tokenizer."""
+        write_architecture(folder, self.model, self.preparer.subword_ids.tokenizer)
+
+
+def _window_settings(config: EncoderConfig, limit: int | None) -> WindowSettings:
+    if limit is not None and config.max_subwords is not None and config.max_subwords > limit:
+        raise InputError(
+            f"encoder.max_subwords is {config.max_subwords}, but the encoder takes {limit}", remedy="set it lower"
+        )
+    return WindowSettings(
+        pooling=config.pooling,
+        on_long=config.on_long,
+        truncate_units=config.truncate_units,
+        max_subwords=config.max_subwords or limit,
+        stride=config.stride,
+    )

@@ -1,0 +1,162 @@
+"""Models and tokenizers from folders and from the Hugging Face hub; what is wrong with them is an `InputError`.
+
+A folder never touches the network. Weights come from safetensors alone, and no code that comes with a model is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from diffusion_mf.config import EncoderConfig
+from diffusion_mf.errors import InputError
+
+NO_LIMIT = 1_000_000
+"""tokenizers that know of no limit give numbers above this"""
+
+
+class Loaded(NamedTuple):
+    """A model, its tokenizer, and how many subwords it takes at once (None: any number)."""
+
+    model: nn.Module
+    tokenizer: Any
+    limit: int | None
+
+
+def load_pretrained(config: EncoderConfig) -> Loaded:
+    """The model that a configuration names, with its weights; on the meta device, without."""
+    name = str(config.model)
+    is_folder = os.path.isdir(name)
+    if is_folder:
+        _check_folder(Path(name))
+    elif "$" in name:
+        raise InputError(f"the encoder {name} names a variable that is not set", remedy="set it, or give the folder")
+    elif name.count("/") > 1 or name.startswith((".", "/", "~")):
+        raise InputError("there is no such folder of an encoder", path=name, remedy="check encoder.model")
+    transformers = _transformers()
+    where = {"local_files_only": is_folder} | ({} if is_folder else {"revision": config.revision})
+    with _quiet(transformers), _explained(name, is_folder):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
+        if torch.get_default_device().type == "meta":
+            model = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(name, **where))
+            report: dict[str, Any] = {}
+        else:
+            model, report = transformers.AutoModel.from_pretrained(
+                name, use_safetensors=True, output_loading_info=True, **where
+            )
+    missing = sorted(key for key in report.get("missing_keys", ()) if "pooler" not in key)
+    if missing:
+        raise InputError(
+            f"the weights lack {len(missing)} of the model's tensors, such as {missing[0]}",
+            path=name,
+            remedy="check that config.json belongs to model.safetensors",
+        )
+    return _checked(model, tokenizer, name)
+
+
+def load_architecture(folder: Path) -> Loaded:
+    """The model of a folder that `write_architecture` filled, its weights yet to come."""
+    transformers = _transformers()
+    with _quiet(transformers), _explained(str(folder), is_folder=True):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        model = transformers.AutoModel.from_config(config)
+    return _checked(model, tokenizer, str(folder))
+
+
+def write_architecture(folder: Path, model: nn.Module, tokenizer: Any) -> None:
+    """Put the model's configuration and the tokenizer's files into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.config.save_pretrained(folder)  # type: ignore[operator, union-attr]
+    tokenizer.save_pretrained(folder)
+
+
+def subword_limit(model: nn.Module, tokenizer: Any) -> int | None:
+    """How many subwords fit, special ones included: rows of the position table, or what model and tokenizer say."""
+    limits = []
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            # Models that pad inside the table count positions from the row after padding.
+            limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
+    if not limits:
+        stated = getattr(model.config, "max_position_embeddings", None)
+        limits += [stated] if isinstance(stated, int) and stated > 0 else []
+    stated = getattr(tokenizer, "model_max_length", None)
+    limits += [int(stated)] if stated is not None and stated < NO_LIMIT else []
+    return min(limits, default=None)
+
+
+def _checked(model: nn.Module, tokenizer: Any, name: str) -> Loaded:
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise InputError("the model has a decoder, too", path=name, remedy="choose an encoder such as BERT or RoBERTa")
+    if "add_pooling_layer" in inspect.signature(type(model).__init__).parameters:
+        # It summarises whole sentences: nothing here trains or reads it.
+        model.pooler = None  # type: ignore[assignment]
+    embedding = model.get_input_embeddings()  # type: ignore[operator]
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest >= embedding.num_embeddings:
+        raise InputError(
+            f"the tokenizer has ids up to {largest}, the model embeds {embedding.num_embeddings}",
+            path=name,
+            remedy="use the tokenizer the model was trained with",
+        )
+    return Loaded(model.float(), tokenizer, subword_limit(model, tokenizer))
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise InputError(
+            "no folder of an encoder: it lacks config.json", path=folder, remedy="copy all files of the model into it"
+        )
+    if not any(folder.glob("*.safetensors")):
+        others = [*folder.glob("*.bin"), *folder.glob("*.pt")]
+        remedy = f"dmf convert-encoder {folder} NEW-FOLDER" if others else "copy all files of the model into it"
+        raise InputError("the folder holds no weights as safetensors", path=folder, remedy=remedy)
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise InputError(
+            "pretrained encoders need the transformers package", remedy="pip install 'diffusion-mf[pretrained]'"
+        ) from None
+    return transformers
+
+
+@contextlib.contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """No bars and reports on stderr: what matters is checked and said here."""
+    logging = transformers.utils.logging
+    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _explained(name: str, is_folder: bool) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        if is_folder:
+            raise InputError(
+                f"the encoder cannot be loaded ({reason})", path=name, remedy="copy all its files again"
+            ) from error
+        raise InputError(
+            f"the encoder {name} is neither a folder here nor to be had from the Hugging Face hub ({reason})",
+            remedy=f"where the hub can be reached: hf download {name} --local-dir FOLDER, then set encoder.model to FOLDER",
+        ) from error

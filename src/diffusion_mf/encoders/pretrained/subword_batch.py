@@ -1,0 +1,209 @@
+"""Sentences as subword tensors: made by the thread that collates, and all that a pretrained encoder needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.encoders.pretrained.subword_ids import SubwordIds
+from diffusion_mf.encoders.pretrained.windows import Integers, Windows, plan_windows
+from diffusion_mf.errors import InputError
+
+OnLong = Literal["window", "error", "truncate"]
+
+LENGTH_MULTIPLE = 8
+"""of padded windows: tensor cores like it, and fewer different shapes"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SubwordBatch:
+    """Windows of subwords, and which of their states each unit takes the mean of.
+
+    ``pooled[bag_starts[u]:bag_starts[u + 1]]`` are the places, w·S + s, of unit u = b·N + i; first-subword pooling is a mean over
+    one. Padding, and units that the encoder does not see, have none.
+    """
+
+    ids: Int64[Tensor, "W S"]
+    is_subword: Bool[Tensor, "W S"]
+    pooled: Int64[Tensor, "P"]
+    bag_starts: Int64[Tensor, "BN_plus_1"]
+    """of every unit, and the number of all places after the last"""
+    has_state: Bool[Tensor, "B N"]
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> SubwordBatch:
+        """The same on another device."""
+        moved = {
+            field.name: getattr(self, field.name).to(device, non_blocking=non_blocking)
+            for field in dataclasses.fields(self)
+        }
+        return SubwordBatch(**moved)
+
+
+class _Cut(NamedTuple):
+    """One sentence: its subwords, their windows, and which of them are pooled for each unit."""
+
+    ids: Integers
+    windows: Windows
+    pooled: Integers
+    """subwords of the sentence"""
+    bag_sizes: Integers
+    """of each unit"""
+    is_long: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WindowSettings:
+    """How sentences are laid out for an encoder."""
+
+    pooling: Literal["first", "mean"]
+    on_long: OnLong
+    truncate_units: int
+    max_subwords: int | None
+    """of a window, special ones included; None: no limit"""
+    stride: int | None
+
+
+class SubwordPreparer:
+    """Makes a `SubwordBatch` of sentences, and counts the sentences that were too long.
+
+    Sentences that were `study`-ed are cut once and kept. Copies of a model share it.
+    """
+
+    def __init__(self, subword_ids: SubwordIds, settings: WindowSettings) -> None:
+        self.subword_ids = subword_ids
+        self.num_long = 0
+        """sentences that did not fit the encoder, among those given to `__call__`"""
+        self._studied: dict[tuple[str, ...], _Cut] = {}
+        self._settings = settings
+        self._num_special = len(subword_ids.before) + len(subword_ids.after)
+        if settings.max_subwords is not None and settings.max_subwords <= self._num_special:
+            raise InputError(
+                f"windows of {settings.max_subwords} subwords hold nothing but the {self._num_special} special ones",
+                remedy="set encoder.max_subwords higher",
+            )
+        if settings.stride is not None and self.capacity is not None and settings.stride > self.capacity:
+            raise InputError(
+                f"a stride of {settings.stride} would leave out subwords between windows of {self.capacity}",
+                remedy="set encoder.stride lower",
+            )
+
+    def __deepcopy__(self, memo: object) -> SubwordPreparer:
+        return self
+
+    @property
+    def capacity(self) -> int | None:
+        """Subwords of a window, special ones not counted; None: no limit."""
+        limit = self._settings.max_subwords
+        return None if limit is None else limit - self._num_special
+
+    @property
+    def settings(self) -> WindowSettings:
+        """How sentences are laid out."""
+        return self._settings
+
+    def set_on_long(self, on_long: OnLong) -> None:
+        """Treat long sentences otherwise from now on."""
+        self._settings = dataclasses.replace(self._settings, on_long=on_long)
+        self._studied = {}
+
+    def study(self, sentences: Iterable[Sentence]) -> StudyCounts:
+        """Cut ``sentences`` and keep the result, for they will come again."""
+        sentences = list(sentences)
+        self.subword_ids.learn(unit for sentence in sentences for unit in sentence.units)
+        num_long = num_units = num_unknown = 0
+        for sentence in sentences:
+            cut = self._studied.get(sentence.units)
+            if cut is None:
+                cut = self._studied[sentence.units] = self._cut(sentence.units)
+            num_long += cut.is_long
+            num_units += len(cut.bag_sizes)
+            if self.subword_ids.unknown_id is not None:
+                num_unknown += int((cut.ids == self.subword_ids.unknown_id).sum())
+        return StudyCounts(len(sentences), num_long, num_units, num_unknown)
+
+    def __call__(self, sentences: Sequence[Sentence]) -> SubwordBatch:
+        """The tensors of a batch."""
+        new = [sentence.units for sentence in sentences if sentence.units not in self._studied]
+        self.subword_ids.learn(unit for units in new for unit in units)
+        cuts = [self._studied.get(sentence.units) or self._cut(sentence.units) for sentence in sentences]
+        self.num_long += sum(cut.is_long for cut in cuts)
+        return self._assemble(cuts)
+
+    def _cut(self, units: tuple[str, ...]) -> _Cut:
+        settings, capacity = self._settings, self.capacity
+        ids, counts = self.subword_ids.of_units(units)
+        is_long = capacity is not None and len(ids) > capacity
+        if settings.on_long == "truncate":
+            seen = counts[: settings.truncate_units]
+            if capacity is not None:
+                seen = seen[seen.cumsum() <= capacity]
+            is_long = len(seen) < len(counts)
+            counts = np.concatenate([seen, np.zeros(len(counts) - len(seen), np.int64)])
+            ids = ids[: int(counts.sum())]
+        elif is_long and settings.on_long == "error":
+            raise InputError(
+                f"a sentence of {len(units)} units ({' '.join(units[:4])} …) has {len(ids)} subwords, more than the "
+                f"{capacity} that the encoder takes at once",
+                remedy="split it, or set encoder.on_long (--on-long) to window or truncate",
+            )
+        if capacity is None:
+            windows = plan_windows(counts, capacity=len(ids), stride=1)
+        else:
+            windows = plan_windows(counts, capacity=capacity, stride=settings.stride or max(1, capacity // 2))
+        if settings.pooling == "mean":
+            return _Cut(ids, windows, np.arange(len(ids)), counts, is_long)
+        firsts = (counts.cumsum() - counts)[counts > 0]
+        return _Cut(ids, windows, firsts, np.minimum(counts, 1), is_long)
+
+    def _assemble(self, cuts: Sequence[_Cut]) -> SubwordBatch:
+        before, after = self.subword_ids.before, self.subword_ids.after
+        num_windows = sum(len(cut.windows.starts) for cut in cuts)
+        longest = self._num_special + max(int((cut.windows.ends - cut.windows.starts).max()) for cut in cuts)
+        # Not beyond the encoder's limit, which need not be a multiple; at least one place, for models cannot do with none.
+        width = max(1, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
+        if self._settings.max_subwords is not None:
+            width = min(width, max(longest, self._settings.max_subwords))
+        ids = np.full((num_windows, width), self.subword_ids.padding_id, np.int64)
+        is_subword = np.zeros((num_windows, width), np.bool_)
+        num_units = max(len(cut.bag_sizes) for cut in cuts)
+        sizes = np.zeros((len(cuts), num_units), np.int64)
+        pooled = []
+        row = 0
+        for index, cut in enumerate(cuts):
+            starts, ends, owner = cut.windows
+            for window, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True), row):
+                inner = len(before) + end - start
+                ids[window, : len(before)] = before
+                ids[window, len(before) : inner] = cut.ids[start:end]
+                ids[window, inner : inner + len(after)] = after
+                # Attention to nothing at all would be no number.
+                is_subword[window, : max(1, inner + len(after))] = True
+            chosen = owner[cut.pooled]
+            pooled.append((row + chosen) * width + len(before) + cut.pooled - starts[chosen])
+            sizes[index, : len(cut.bag_sizes)] = cut.bag_sizes
+            row += len(starts)
+        bag_starts = np.concatenate([np.zeros(1, np.int64), sizes.reshape(-1).cumsum()])
+        return SubwordBatch(
+            ids=torch.from_numpy(ids),
+            is_subword=torch.from_numpy(is_subword),
+            pooled=torch.from_numpy(np.concatenate(pooled)),
+            bag_starts=torch.from_numpy(bag_starts),
+            has_state=torch.from_numpy(sizes > 0),
+        )
+
+
+class StudyCounts(NamedTuple):
+    """What was found in the sentences of a corpus."""
+
+    num_sentences: int
+    num_long: int
+    num_units: int
+    num_unknown: int
+    """subwords that are the unknown token"""
