@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from diffusion_mf.config import TrainingConfig
+from diffusion_mf.training.layer_decay import depths_below_top
 
 Decay = Literal["none", "cosine", "linear"]
 
@@ -40,7 +41,8 @@ class LearningRate(NamedTuple):
 
 
 class Optimizer:
-    """Adam or AdamW over named parameters, with its own learning rate for the encoder where one is set.
+    """Adam or AdamW over named parameters, with its own learning rate for the encoder where one is set, less in its lower
+    layers where ``encoder_layer_decay`` says so.
 
     Weight decay (L2 with Adam, decoupled with AdamW) leaves out vectors: biases and gains of norms.
     """
@@ -48,15 +50,21 @@ class Optimizer:
     def __init__(self, parameters: Mapping[str, nn.Parameter], settings: TrainingConfig) -> None:
         self.parameters = parameters
         encoder_rate = settings.encoder_learning_rate or settings.learning_rate
-        groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+        layer_decay = settings.encoder_layer_decay
+        depths = depths_below_top(parameters) if layer_decay < 1 else {}
+        groups: dict[tuple[bool, bool, int], list[nn.Parameter]] = {}
         for name, parameter in parameters.items():
-            groups.setdefault((name.startswith(ENCODER_PREFIX), parameter.ndim > 1), []).append(parameter)
-        self._base_rates = [encoder_rate if is_encoder else settings.learning_rate for is_encoder, _ in groups]
+            group = (name.startswith(ENCODER_PREFIX), parameter.ndim > 1, depths.get(name, 0))
+            groups.setdefault(group, []).append(parameter)
+        self._base_rates = [
+            encoder_rate * layer_decay**depth if is_encoder else settings.learning_rate
+            for is_encoder, _, depth in groups
+        ]
         kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
         self._inner = kind(
             [
                 {"params": members, "weight_decay": settings.weight_decay if is_decayed else 0.0}
-                for (_, is_decayed), members in groups.items()
+                for (_, is_decayed, _), members in groups.items()
             ],
             lr=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),
