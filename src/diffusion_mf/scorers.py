@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffusion_mf.config import StructureConfig
+from diffusion_mf.layouts import Layout
 from diffusion_mf.structures import Potentials
 
 
@@ -51,11 +52,12 @@ class Scorer(nn.Module):
         elif uses_transitions:
             self.global_transitions = nn.Parameter(torch.zeros(num_labels, num_labels))
 
-    def forward(self, vectors: Float[Tensor, "B N D"]) -> Potentials:
-        """The potentials; what stands at padding means nothing, and structures do not read it."""
+    def forward(self, vectors: Float[Tensor, "*units D"], layout: Layout) -> Potentials:
+        """The potentials, (B, N, …); what stands at padding means nothing, and structures do not read it."""
         transitions: Tensor | None = None
         if self.local_transitions is not None:
-            transitions = self.local_transitions(vectors[:, :-1]).unflatten(-1, (self.num_labels, self.num_labels))
+            scores = layout.unpack_pairs(self.local_transitions(vectors))
+            transitions = scores.unflatten(-1, (self.num_labels, self.num_labels))
         elif self.global_transitions is not None:
             transitions = self.global_transitions
-        return Potentials(self.unary(vectors), transitions)
+        return Potentials(layout.unpack(self.unary(vectors)), transitions)

@@ -8,9 +8,11 @@ import torch
 from diffusion_mf.config import DenoiserConfig
 from diffusion_mf.denoisers import BitDenoiser, DiffusionTransformer, LabelDenoiser, TimeEmbedding
 from diffusion_mf.denoisers.time_embedding import sinusoid
+from diffusion_mf.layouts import PaddedLayout
 
 CONFIG = DenoiserConfig(layers=2, heads=2, width=16, dropout=0.0, time_width=8)
 IS_UNIT = torch.tensor([[True, True, True], [True, False, False]])
+LAYOUT = PaddedLayout(IS_UNIT)
 
 
 def shaken(module):
@@ -52,9 +54,9 @@ def test_fresh_blocks_pass_their_input_through_and_states_matter_from_the_start(
         assert not condition.any()
     shift, scale = (conditions.final + network.modulation.of_time(network.time(t)[:, None])).chunk(2, -1)
     expected = torch.nn.functional.layer_norm(inputs, (16,)) * (1 + scale) + shift
-    torch.testing.assert_close(network(inputs, t, conditions, IS_UNIT), expected)
+    torch.testing.assert_close(network(inputs, t, conditions, LAYOUT), expected)
     states = torch.randn(2, 3, 5, requires_grad=True)
-    network(inputs, t, network.prepare(states), IS_UNIT).square().sum().backward()
+    network(inputs, t, network.prepare(states), LAYOUT).square().sum().backward()
     assert states.grad.abs().amax(-1).min() > 0
 
 
@@ -72,7 +74,7 @@ def test_a_position_hears_of_the_whole_sentence_and_of_the_time(part) -> None:
     torch.manual_seed(0)
     network = shaken(DiffusionTransformer(CONFIG, 5))
     inputs, states, t = torch.randn(2, 3, 16), torch.randn(2, 3, 5), torch.tensor([3, 3])
-    before = network(inputs, t, network.prepare(states), IS_UNIT)
+    before = network(inputs, t, network.prepare(states), LAYOUT)
     if part == "inputs":
         inputs = inputs.clone()
         inputs[0, 2, 0] += 1  # the same to all of them would be taken away by the norm
@@ -81,7 +83,7 @@ def test_a_position_hears_of_the_whole_sentence_and_of_the_time(part) -> None:
         states[0, 2] += 1
     else:
         t = torch.tensor([500, 3])
-    after = network(inputs, t, network.prepare(states), IS_UNIT)
+    after = network(inputs, t, network.prepare(states), LAYOUT)
     assert (before[0, 0] - after[0, 0]).abs().max() > 1e-3
     torch.testing.assert_close(before[1, 0], after[1, 0])
 
@@ -90,8 +92,8 @@ def test_one_step_for_all_equals_one_per_sentence() -> None:
     torch.manual_seed(0)
     network = shaken(DiffusionTransformer(CONFIG, 5))
     inputs, conditions = torch.randn(2, 3, 16), network.prepare(torch.randn(2, 3, 5))
-    shared = network(inputs, torch.tensor([40]), conditions, IS_UNIT)
-    torch.testing.assert_close(shared, network(inputs, torch.tensor([40, 40]), conditions, IS_UNIT))
+    shared = network(inputs, torch.tensor([40]), conditions, LAYOUT)
+    torch.testing.assert_close(shared, network(inputs, torch.tensor([40, 40]), conditions, LAYOUT))
 
 
 def test_beliefs_enter_as_expected_embeddings() -> None:
@@ -100,7 +102,7 @@ def test_beliefs_enter_as_expected_embeddings() -> None:
     seen = []
     denoiser.transformer.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     beliefs = torch.tensor([0.2, 0.5, 0.3]).expand(2, 3, 3)
-    denoiser(beliefs, torch.tensor([9]), denoiser.prepare(torch.randn(2, 3, 5)), IS_UNIT)
+    denoiser(beliefs, torch.tensor([9]), denoiser.prepare(torch.randn(2, 3, 5)), LAYOUT)
     table = denoiser.labels.weight.T
     torch.testing.assert_close(seen[0][0, 0], 0.2 * table[0] + 0.5 * table[1] + 0.3 * table[2])
 
@@ -108,7 +110,7 @@ def test_beliefs_enter_as_expected_embeddings() -> None:
 def test_the_flag_is_silent_until_trained() -> None:
     torch.manual_seed(0)
     denoiser = LabelDenoiser(CONFIG, num_labels=3, state_width=5)
-    arguments = (torch.randn(2, 3, 3).softmax(-1), torch.tensor([9]), denoiser.prepare(torch.randn(2, 3, 5)), IS_UNIT)
+    arguments = (torch.randn(2, 3, 3).softmax(-1), torch.tensor([9]), denoiser.prepare(torch.randn(2, 3, 5)), LAYOUT)
     assert torch.equal(denoiser(*arguments), denoiser(*arguments, IS_UNIT))
     shaken(denoiser.flag)
     assert not torch.allclose(denoiser(*arguments), denoiser(*arguments, IS_UNIT))
@@ -118,7 +120,7 @@ def test_self_conditioning_reads_the_previous_estimate_zeros_at_first() -> None:
     torch.manual_seed(0)
     denoiser = shaken(BitDenoiser(CONFIG, num_bits=2, state_width=5, use_self_conditioning=True))
     conditions, t, noisy = denoiser.prepare(torch.randn(2, 3, 5)), torch.tensor([9]), torch.randn(2, 3, 2)
-    first = denoiser(noisy, t, conditions, IS_UNIT)
+    first = denoiser(noisy, t, conditions, LAYOUT)
     assert first.shape == (2, 3, 2)
-    assert torch.equal(first, denoiser(noisy, t, conditions, IS_UNIT, previous=torch.zeros(2, 3, 2)))
-    assert not torch.allclose(first, denoiser(noisy, t, conditions, IS_UNIT, previous=torch.ones(2, 3, 2)))
+    assert torch.equal(first, denoiser(noisy, t, conditions, LAYOUT, previous=torch.zeros(2, 3, 2)))
+    assert not torch.allclose(first, denoiser(noisy, t, conditions, LAYOUT, previous=torch.ones(2, 3, 2)))

@@ -10,8 +10,9 @@ from diffusion_mf.data.batching import collate
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import UNKNOWN_ID, Vocabulary
 from diffusion_mf.encoders import ENCODERS, build_encoder
-from diffusion_mf.encoders.attention import Rotation, SelfAttention
+from diffusion_mf.encoders.attention import SelfAttention
 from diffusion_mf.errors import InputError
+from diffusion_mf.layouts import PaddedLayout, Rotation
 
 SENTENCES = [
     Sentence(("one", "small", "bird", "sang"), ("NUM", "ADJ", "NOUN", "VERB")),
@@ -23,6 +24,10 @@ CONFIG = EncoderConfig(
 )
 
 
+def _states(encoder, batch):  # type: ignore[no-untyped-def]
+    return encoder(batch, batch.layout)
+
+
 @pytest.fixture
 def encoder():
     torch.manual_seed(0)
@@ -31,15 +36,18 @@ def encoder():
 
 def test_states_have_the_configured_width_and_order_matters(encoder) -> None:
     encoder.eval()
-    forwards = encoder(collate([Sentence(("one", "bird", "sang"))], VOCABULARY))
-    backwards = encoder(collate([Sentence(("sang", "bird", "one"))], VOCABULARY))
+    forwards = _states(encoder, collate([Sentence(("one", "bird", "sang"))], VOCABULARY))
+    backwards = _states(encoder, collate([Sentence(("sang", "bird", "one"))], VOCABULARY))
     assert forwards.shape == (1, 3, 16)
     assert not torch.allclose(forwards, backwards.flip(1), atol=1e-3)
 
 
 def test_states_depend_on_no_other_sentence_and_on_no_padding(encoder) -> None:
     encoder.eval()
-    together, alone = encoder(collate(SENTENCES, VOCABULARY)), encoder(collate(SENTENCES[1:], VOCABULARY))
+    together, alone = (
+        _states(encoder, collate(SENTENCES, VOCABULARY)),
+        _states(encoder, collate(SENTENCES[1:], VOCABULARY)),
+    )
     torch.testing.assert_close(together[1, :2], alone[0], rtol=1e-5, atol=1e-5)
 
 
@@ -47,7 +55,7 @@ def test_unknown_words_are_told_apart_by_their_characters(encoder) -> None:
     encoder.eval()
     batch = collate([Sentence(("sings",)), Sentence(("bis",)), Sentence(("bis",))], VOCABULARY)
     assert (batch.form_ids == UNKNOWN_ID).all()
-    first, second, third = encoder(batch)
+    first, second, third = _states(encoder, batch)
     assert not torch.allclose(first, second, atol=1e-3)
     assert torch.allclose(second, third)
 
@@ -56,12 +64,12 @@ def test_word_dropout_hides_words_in_training_only(encoder) -> None:
     batch = dataclasses.replace(collate(SENTENCES, VOCABULARY))
     seen = []
     encoder.words.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    encoder.eval()(batch)
+    _states(encoder.eval(), batch)
     assert torch.equal(seen[-1], batch.form_ids)
     encoder.train()
     hidden = 0.0
     for _ in range(200):
-        encoder(batch)
+        _states(encoder, batch)
         is_changed = seen[-1] != batch.form_ids
         assert (seen[-1][is_changed] == UNKNOWN_ID).all()
         hidden += is_changed.float().mean().item() / 200
@@ -69,7 +77,7 @@ def test_word_dropout_hides_words_in_training_only(encoder) -> None:
 
 
 def test_every_parameter_learns(encoder) -> None:
-    encoder(collate(SENTENCES, VOCABULARY)).square().sum().backward()
+    _states(encoder, collate(SENTENCES, VOCABULARY)).square().sum().backward()
     for name, parameter in encoder.named_parameters():
         assert parameter.grad is not None, name
 
@@ -81,9 +89,9 @@ def test_an_unknown_kind_is_refused_with_the_nearest() -> None:
 
 
 def test_rotated_products_depend_on_distance_only() -> None:
-    rotation = Rotation.of_positions(9, 8, device=torch.device("cpu"))
-    query, key = torch.randn(1, 1, 1, 8).expand(1, 1, 9, 8), torch.randn(1, 1, 1, 8).expand(1, 1, 9, 8)
-    products = rotation.turn(query)[0, 0] @ rotation.turn(key)[0, 0].T
+    rotation = Rotation.of_positions(torch.arange(9), 8)
+    query, key = torch.randn(1, 1, 8).expand(9, 1, 8), torch.randn(1, 1, 8).expand(9, 1, 8)
+    products = rotation.turn(query)[:, 0] @ rotation.turn(key)[:, 0].T
     for distance in range(-3, 4):
         diagonal = products.diagonal(distance)
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-4, atol=1e-4)
@@ -93,15 +101,15 @@ def test_rotated_products_depend_on_distance_only() -> None:
 def test_attention_equals_a_loop_over_pairs() -> None:
     torch.manual_seed(1)
     attention, N = SelfAttention(8, 2), 4
-    rotation = Rotation.of_positions(N, 4, device=torch.device("cpu"))
-    values, is_unit = torch.randn(1, N, 8), torch.tensor([[True, True, True, False]])
-    found = attention(values, is_unit, rotation)
+    rotation = Rotation.of_positions(torch.arange(N), 4)
+    values, layout = torch.randn(1, N, 8), PaddedLayout(torch.tensor([[True, True, True, False]]))
+    found = attention(values, layout, rotation)
     query, key, value = attention.inputs(values)[0].split(8, dim=-1)
     rows = []
     for i in range(N):
         row = []
         for head in (slice(0, 4), slice(4, 8)):
-            turned = [rotation.turn(x[:, head][None, None])[0, 0] for x in (query, key)]
+            turned = [rotation.turn(x[:, None, head])[:, 0] for x in (query, key)]
             scores = torch.stack([turned[0][i] @ turned[1][j] / 2 for j in range(3)])
             row.append(scores.softmax(0) @ value[:3, head])
         rows.append(torch.cat(row))

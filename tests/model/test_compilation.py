@@ -12,17 +12,16 @@ import sys
 PROGRAM = """
 import torch
 from tiny_models import small_labeller, whole_batch
-from diffusion_mf.ops.chain_scores import unit_mask
 
 labeller, batch = small_labeller("diffusion-mf", structure={"transitions": "local"}).eval(), whole_batch()
-is_unit, K = unit_mask(batch.lengths, 7), labeller.num_labels
+layout, K = batch.layout, labeller.num_labels
 with torch.no_grad():
     contextualise = torch.compile(labeller.encoder.contextualise, backend="aot_eager", fullgraph=True)
-    states = contextualise(labeller.encoder.embed(batch), is_unit)
-    torch.testing.assert_close(states, labeller.encoder(batch))
+    states = contextualise(labeller.encoder.embed(batch, layout), layout)
+    torch.testing.assert_close(states, labeller.encoder(batch, layout))
     conditions = labeller.core.denoiser.prepare(states)
     call = torch.compile(labeller.core.potentials, backend="aot_eager", fullgraph=True)
-    arguments = (torch.full((4, 7, K), 1 / K), torch.tensor([40]), conditions, is_unit)
+    arguments = (torch.full((4, 7, K), 1 / K), torch.tensor([40]), conditions, layout)
     for found, expected in zip(call(*arguments)[:2], labeller.core.potentials(*arguments)[:2], strict=True):
         torch.testing.assert_close(found, expected)
 """

@@ -173,7 +173,7 @@ def test_diffusionsl_has_the_squared_error_of_its_bits_alone() -> None:
 def test_the_auxiliary_term_is_the_cross_entropy_of_a_scorer_on_the_states() -> None:
     labeller = small_labeller("diffusion-uni", objective={"encoder_auxiliary": 0.5})
     batch = short_batch()
-    scores = labeller.auxiliary(labeller.encoder(batch)).double()
+    scores = labeller.auxiliary(labeller.encoder(batch, batch.layout)).double()
     marginals = scores.softmax(-1).tolist()
     expected = cross_entropy([row[: len(labels)] for row, labels in zip(marginals, gold(), strict=True)])
     losses = losses_of(labeller)

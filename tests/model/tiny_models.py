@@ -13,6 +13,7 @@ from diffusion_mf.data.batching import Batch, collate
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import Vocabulary
+from diffusion_mf.layouts import Layout
 from diffusion_mf.model import Labeller
 from diffusion_mf.structures import Potentials
 
@@ -85,5 +86,5 @@ class FixedScorer(nn.Module):
         super().__init__()
         self.potentials = Potentials(unary, transition)
 
-    def forward(self, vectors: Tensor) -> Potentials:
+    def forward(self, vectors: Tensor, layout: Layout) -> Potentials:
         return self.potentials

@@ -100,6 +100,19 @@ def test_mean_field_gradients_of_any_size(device, is_local, scale):
     chain_problems.assert_close(own, other, tolerance=5e-5)
 
 
+@pytest.mark.parametrize("is_everywhere", [True, False])
+@pytest.mark.parametrize("is_local", [False, True])
+def test_mean_field_gradients_that_are_hardly_numbers(device, is_local, is_everywhere):
+    """A sure network sends gradients back whose reciprocals overflow: they count as zero, and nothing becomes NaN."""
+    problem = random_problem(2, 2, 6, 5, is_local=is_local, lengths=[6, 4]).to(torch.float32).to(device)
+    problem = problem.with_gradients()
+    found, expected = ({"beliefs": mean_field(*problem.folded, 3, backend=b)} for b in ("triton", "reference"))
+    weights = random_weights(expected)
+    weights["beliefs"][:, slice(None) if is_everywhere else slice(2, None)] *= 1e-40
+    own, other = (gradients(results, results, problem, weights) for results in (found, expected))
+    chain_problems.assert_close(own, other, tolerance=5e-5)
+
+
 @pytest.mark.parametrize("is_local", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_mean_field_penalty_of_an_illegal_transition(device, is_local, dtype):

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import PADDING_ID, UNKNOWN_ID, Vocabulary
+from diffusion_mf.layouts import Layout, PackedLayout, PaddedLayout
+from diffusion_mf.ops.chain_scores import unit_mask
 
 # Lengths are blurred by this share before sorting, so that epochs group sentences differently at little cost in padding.
 LENGTH_JITTER = 0.1
@@ -103,6 +105,13 @@ class Batch:
     lengths: Int64[Tensor, "B"]
     label_ids: Int64[Tensor, "B N"] | None
     encoder_input: EncoderInput | None = None
+    packing: PackedLayout | None = None
+    """how the networks are to lay the units out; None is the rectangle"""
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the units inside the networks."""
+        return self.packing or PaddedLayout(unit_mask(self.lengths, self.form_ids.shape[1]))
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """The same batch on another device."""
@@ -120,6 +129,7 @@ class Batch:
             encoder_input=(
                 None if self.encoder_input is None else self.encoder_input.to(device, non_blocking=non_blocking)
             ),
+            packing=None if self.packing is None else self.packing.to(device, non_blocking=non_blocking),
         )
 
 

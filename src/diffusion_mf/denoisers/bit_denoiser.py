@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from diffusion_mf.config import DenoiserConfig
 from diffusion_mf.denoisers.diffusion_transformer import Conditions, DiffusionTransformer, KnownFlag
+from diffusion_mf.layouts import Layout
 from diffusion_mf.scorers import FullPrecisionLinear
 
 
@@ -31,7 +32,7 @@ class BitDenoiser(nn.Module):
             FullPrecisionLinear(config.width, num_bits),
         )
 
-    def prepare(self, states: Float[Tensor, "B N S"]) -> Conditions:
+    def prepare(self, states: Float[Tensor, "*units S"]) -> Conditions:
         """What all calls on these states share."""
         return self.transformer.prepare(states)
 
@@ -40,7 +41,7 @@ class BitDenoiser(nn.Module):
         noisy: Float[Tensor, "B N b"],
         t: Int[Tensor, "#B"],
         conditions: Conditions,
-        is_unit: Bool[Tensor, "B N"],
+        layout: Layout,
         *,
         previous: Float[Tensor, "B N b"] | None = None,
         is_known: Bool[Tensor, "B N"] | None = None,
@@ -48,5 +49,6 @@ class BitDenoiser(nn.Module):
         """One call; the answer is float32 and in units of the scale."""
         if self.use_self_conditioning:
             noisy = torch.cat([noisy, torch.zeros_like(noisy) if previous is None else previous], dim=-1)
-        hidden = self.transformer(self.flag(self.bits(noisy), is_known), t, conditions, is_unit)
-        return self.output(hidden)
+        marks = None if is_known is None else layout.pack(is_known)
+        hidden = self.transformer(self.flag(self.bits(layout.pack(noisy)), marks), t, conditions, layout)
+        return layout.unpack(self.output(hidden))

@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 from diffusion_mf.config import DenoiserConfig
 from diffusion_mf.denoisers.time_embedding import TimeEmbedding
-from diffusion_mf.encoders.attention import FeedForward, Rotation, SelfAttention
+from diffusion_mf.encoders.attention import FeedForward, SelfAttention
+from diffusion_mf.layouts import Layout, Rotation
 
 
 class Conditions(NamedTuple):
     """What the encoder's states contribute to every modulation: made once per sentence, used by every call."""
 
-    blocks: tuple[Float[Tensor, "B N six_D"], ...]
-    final: Float[Tensor, "B N two_D"]
+    blocks: tuple[Float[Tensor, "*units six_D"], ...]
+    final: Float[Tensor, "*units two_D"]
 
 
 class Modulation(nn.Module):
@@ -48,16 +49,16 @@ class DiffusionBlock(nn.Module):
 
     def forward(
         self,
-        values: Float[Tensor, "B N D"],
-        condition: Float[Tensor, "B N six_D"],
-        time: Float[Tensor, "b one time_D"],
-        is_unit: Bool[Tensor, "B N"],
+        values: Float[Tensor, "*units D"],
+        condition: Float[Tensor, "*units six_D"],
+        time: Float[Tensor, "b time_D"],
+        layout: Layout,
         rotation: Rotation,
-    ) -> Float[Tensor, "B N D"]:
+    ) -> Float[Tensor, "*units D"]:
         """The next block's input."""
-        modulation = condition + self.modulation.of_time(time)
+        modulation = condition + layout.spread(self.modulation.of_time(time))
         shift, scale, gate, second_shift, second_scale, second_gate = modulation.chunk(6, dim=-1)
-        attended = self.attention(self.norm(values) * (1 + scale) + shift, is_unit, rotation)
+        attended = self.attention(self.norm(values) * (1 + scale) + shift, layout, rotation)
         values = values + gate * self.dropout(attended)
         passed = self.feed_forward(self.norm(values) * (1 + second_scale) + second_shift)
         return values + second_gate * self.dropout(passed)
@@ -79,25 +80,25 @@ class DiffusionTransformer(nn.Module):
         self.norm = nn.LayerNorm(config.width, elementwise_affine=False)
         self.modulation = Modulation(state_width, config.time_width, 2 * config.width, is_zero=False)
 
-    def prepare(self, states: Float[Tensor, "B N S"]) -> Conditions:
+    def prepare(self, states: Float[Tensor, "*units S"]) -> Conditions:
         """The states' part of every modulation; it holds 6·D numbers per layer and unit."""
         modulations = [block.get_submodule("modulation.of_state") for block in self.blocks]
         return Conditions(tuple(modulation(states) for modulation in modulations), self.modulation.of_state(states))
 
     def forward(
         self,
-        inputs: Float[Tensor, "B N D"],
+        inputs: Float[Tensor, "*units D"],
         t: Int[Tensor, "b"],
         conditions: Conditions,
-        is_unit: Bool[Tensor, "B N"],
-    ) -> Float[Tensor, "B N D"]:
+        layout: Layout,
+    ) -> Float[Tensor, "*units D"]:
         """z; ``t`` is one step per sentence, or one for all, (1,)."""
-        time = self.time(t)[:, None]
-        rotation = Rotation.of_positions(inputs.shape[1], self.head_width, device=inputs.device)
+        time = self.time(t)
+        rotation = layout.rotation(self.head_width)
         values = inputs
         for block, condition in zip(self.blocks, conditions.blocks, strict=True):
-            values = block(values, condition, time, is_unit, rotation)
-        shift, scale = (conditions.final + self.modulation.of_time(time)).chunk(2, dim=-1)
+            values = block(values, condition, time, layout, rotation)
+        shift, scale = (conditions.final + layout.spread(self.modulation.of_time(time))).chunk(2, dim=-1)
         return self.norm(values) * (1 + scale) + shift
 
 
@@ -108,6 +109,8 @@ class KnownFlag(nn.Module):
         super().__init__()
         self.vector = nn.Parameter(torch.zeros(width))
 
-    def forward(self, inputs: Float[Tensor, "B N D"], is_known: Bool[Tensor, "B N"] | None) -> Float[Tensor, "B N D"]:
+    def forward(
+        self, inputs: Float[Tensor, "*units D"], is_known: Bool[Tensor, "*units"] | None
+    ) -> Float[Tensor, "*units D"]:
         """The inputs, marked."""
         return inputs if is_known is None else inputs + is_known[..., None] * self.vector

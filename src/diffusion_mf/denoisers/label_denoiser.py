@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from diffusion_mf.config import DenoiserConfig
 from diffusion_mf.denoisers.diffusion_transformer import Conditions, DiffusionTransformer, KnownFlag
+from diffusion_mf.layouts import Layout
 
 
 class LabelDenoiser(nn.Module):
@@ -20,7 +21,7 @@ class LabelDenoiser(nn.Module):
         self.flag = KnownFlag(config.width)
         self.transformer = DiffusionTransformer(config, state_width)
 
-    def prepare(self, states: Float[Tensor, "B N S"]) -> Conditions:
+    def prepare(self, states: Float[Tensor, "*units S"]) -> Conditions:
         """What all calls on these states share."""
         return self.transformer.prepare(states)
 
@@ -29,8 +30,9 @@ class LabelDenoiser(nn.Module):
         beliefs: Float[Tensor, "B N K"],
         t: Int[Tensor, "b"],
         conditions: Conditions,
-        is_unit: Bool[Tensor, "B N"],
+        layout: Layout,
         is_known: Bool[Tensor, "B N"] | None = None,
-    ) -> Float[Tensor, "B N D"]:
+    ) -> Float[Tensor, "*units D"]:
         """One call: Σ_ℓ π_t(ℓ)·embedding(ℓ), then the blocks."""
-        return self.transformer(self.flag(self.labels(beliefs), is_known), t, conditions, is_unit)
+        marks = None if is_known is None else layout.pack(is_known)
+        return self.transformer(self.flag(self.labels(layout.pack(beliefs)), marks), t, conditions, layout)

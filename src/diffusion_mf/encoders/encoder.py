@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from diffusion_mf.data.batching import Batch, PrepareInput
 from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.layouts import Layout
 
 
 class Encoder(nn.Module, abc.ABC):
@@ -31,5 +32,8 @@ class Encoder(nn.Module, abc.ABC):
         """Put into ``folder``, which is made if need be, what is needed beside the weights to build the encoder again."""
 
     @abc.abstractmethod
-    def forward(self, batch: Batch) -> Float[Tensor, "B N D"]:
-        """The states of a batch; padding may influence no other position, and what stands at padding is never read."""
+    def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
+        """The states of a batch, laid out as ``layout`` says; `Layout.pack` does it for an encoder that works on (B, N, …).
+
+        Padding may influence no other position, and what stands at padding is never read.
+        """

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from diffusion_mf.config import EncoderConfig
 from diffusion_mf.data.batching import Batch
 from diffusion_mf.data.vocabulary import PADDING_ID, UNKNOWN_ID, Vocabulary
-from diffusion_mf.encoders.attention import FeedForward, Rotation, SelfAttention
+from diffusion_mf.encoders.attention import FeedForward, SelfAttention
 from diffusion_mf.encoders.character_lstm import CharacterLSTM
 from diffusion_mf.encoders.encoder import Encoder
-from diffusion_mf.ops.chain_scores import unit_mask
+from diffusion_mf.layouts import Layout, Rotation
 
 WORD_DEVIATION = 0.1
 """of word embeddings at the start: about as large as a fresh LSTM's states"""
@@ -42,28 +42,27 @@ class ScratchEncoder(Encoder):
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
 
-    def forward(self, batch: Batch) -> Float[Tensor, "B N D"]:
+    def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
         """The states of a batch, once per sentence."""
-        is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
-        return self.contextualise(self.embed(batch), is_unit)
+        return self.contextualise(self.embed(batch, layout), layout)
 
-    def embed(self, batch: Batch) -> Float[Tensor, "B N E"]:
+    def embed(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units E"]:
         """Words and their spellings, without context; an LSTM is in here, which does not compile."""
-        words = self.words(self._with_unknown_words(batch.form_ids))
+        words = self.words(self._with_unknown_words(layout.pack(batch.form_ids)))
         spellings = self.characters(batch.character_ids, batch.character_lengths)
         # An embedding, not an index: its gradient is summed in a fixed order.
-        spellings = nn.functional.embedding(batch.word_rows, spellings)
+        spellings = nn.functional.embedding(layout.pack(batch.word_rows), spellings)
         return self.embedding_dropout(torch.cat([words.to(spellings.dtype), spellings], dim=-1))
 
-    def contextualise(self, embeddings: Float[Tensor, "B N E"], is_unit: Bool[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
+    def contextualise(self, embeddings: Float[Tensor, "*units E"], layout: Layout) -> Float[Tensor, "*units D"]:
         """The Transformer; it compiles to one graph."""
         states = self.projection(embeddings)
-        rotation = Rotation.of_positions(states.shape[1], self.head_width, device=states.device)
+        rotation = layout.rotation(self.head_width)
         for layer in self.layers:
-            states = layer(states, is_unit, rotation)
+            states = layer(states, layout, rotation)
         return self.norm(states)
 
-    def _with_unknown_words(self, form_ids: Int[Tensor, "B N"]) -> Int[Tensor, "B N"]:
+    def _with_unknown_words(self, form_ids: Int[Tensor, "*units"]) -> Int[Tensor, "*units"]:
         if not self.training or self.word_dropout == 0:
             return form_ids
         is_hidden = torch.rand(form_ids.shape, device=form_ids.device) < self.word_dropout
@@ -82,8 +81,8 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
-        self, states: Float[Tensor, "B N D"], is_unit: Bool[Tensor, "B N"], rotation: Rotation
-    ) -> Float[Tensor, "B N D"]:
+        self, states: Float[Tensor, "*units D"], layout: Layout, rotation: Rotation
+    ) -> Float[Tensor, "*units D"]:
         """The next layer's states."""
-        states = states + self.dropout(self.attention(self.attention_norm(states), is_unit, rotation))
+        states = states + self.dropout(self.attention(self.attention_norm(states), layout, rotation))
         return states + self.dropout(self.feed_forward(self.feed_forward_norm(states)))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from diffusion_mf.config import Config
 from diffusion_mf.decoding import Evidence
 from diffusion_mf.denoisers import BitDenoiser, Conditions
 from diffusion_mf.diffusion import BitCodes, CategoricalDiffusion, GaussianDiffusion, ddim
-from diffusion_mf.model.core import Core
+from diffusion_mf.layouts import Layout
+from diffusion_mf.model.core import Core, Target
 from diffusion_mf.model.draws import StepDraws, Use
 from diffusion_mf.model.objective import bit_terms
 from diffusion_mf.model.prediction import Prediction, Request
@@ -43,13 +44,12 @@ class BitsCore(Core):
 
     def loss_terms(
         self,
-        states: Float[Tensor, "B N D"],
-        labels: Int[Tensor, "B N"],
-        lengths: Int[Tensor, "B"],
-        is_unit: Bool[Tensor, "B N"],
+        states: Float[Tensor, "*units D"],
+        target: Target,
         draws: StepDraws,
     ) -> dict[str, Tensor]:
         """‖x̂₀ − x₀‖²/b at one t per sentence; labels given are clean, flagged and not counted."""
+        labels, _, is_unit, layout = target
         conditions = self.denoiser.prepare(states)
         clean = self.codes.encode(labels)
         t = self._timesteps.sample_timesteps(len(labels), uniforms=draws.uniforms(Use.TIMESTEP, ()))
@@ -62,9 +62,9 @@ class BitsCore(Core):
         uses_estimates = self.config.bits.self_conditioning
         if uses_estimates and draws.for_step(Use.SELF_CONDITIONING) < SELF_CONDITIONING_SHARE:
             with torch.no_grad():
-                first = self._predicted(noisy, t, conditions, is_unit, None, is_given)
+                first = self._predicted(noisy, t, conditions, layout, None, is_given)
             previous = first.clamp(-self.codes.scale, self.codes.scale)
-        predicted = self._predicted(noisy, t, conditions, is_unit, previous, is_given)
+        predicted = self._predicted(noisy, t, conditions, layout, previous, is_given)
         return bit_terms(predicted, clean, is_unit if is_given is None else is_unit & ~is_given)
 
     def predict(self, request: Request) -> Prediction:
@@ -80,7 +80,7 @@ class BitsCore(Core):
             if is_known is not None and given is not None:
                 noisy = torch.where(is_known[..., None], given, noisy)
             step = torch.full((1,), t, device=noisy.device)
-            return self._predicted(noisy, step, conditions, request.is_unit, previous, is_known)
+            return self._predicted(noisy, step, conditions, request.layout, previous, is_known)
 
         def draw_noise(sample: int, call: int) -> Tensor:
             draws = StepDraws(self.config.seed, sample * (len(schedule) + 1) + call, request.content_keys)
@@ -124,11 +124,11 @@ class BitsCore(Core):
         noisy: Tensor,
         t: Tensor,
         conditions: Conditions,
-        is_unit: Tensor,
+        layout: Layout,
         previous: Tensor | None,
         is_known: Tensor | None,
     ) -> Tensor:
-        predicted = self.denoiser(noisy, t, conditions, is_unit, previous=previous, is_known=is_known)
+        predicted = self.denoiser(noisy, t, conditions, layout, previous=previous, is_known=is_known)
         return predicted * self.codes.scale
 
     def _probabilities(self, bits: Tensor, request: Request) -> Tensor:

@@ -12,7 +12,8 @@ from diffusion_mf.config import Config
 from diffusion_mf.decoding import Evidence
 from diffusion_mf.denoisers import Conditions, LabelDenoiser
 from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, one_hot, reverse_diffusion
-from diffusion_mf.model.core import StructuredCore
+from diffusion_mf.layouts import Layout
+from diffusion_mf.model.core import StructuredCore, Target
 from diffusion_mf.model.draws import StepDraws, Use
 from diffusion_mf.model.objective import NoisyLabels, structured_terms
 from diffusion_mf.model.prediction import Prediction, Request
@@ -45,18 +46,16 @@ class CategoricalCore(StructuredCore):
         beliefs: Float[Tensor, "B N K"],
         t: Int[Tensor, "b"],
         conditions: Conditions,
-        is_unit: Bool[Tensor, "B N"],
+        layout: Layout,
         is_known: Bool[Tensor, "B N"] | None = None,
     ) -> Potentials:
         """One call of the network: scores given beliefs about y^t; the structure comes after it."""
-        return self.scorer(self.denoiser(beliefs, t, conditions, is_unit, is_known))
+        return self.scorer(self.denoiser(beliefs, t, conditions, layout, is_known), layout)
 
     def loss_terms(
         self,
-        states: Float[Tensor, "B N D"],
-        labels: Int[Tensor, "B N"],
-        lengths: Int[Tensor, "B"],
-        is_unit: Bool[Tensor, "B N"],
+        states: Float[Tensor, "*units D"],
+        target: Target,
         draws: StepDraws,
     ) -> dict[str, Tensor]:
         """L_den + λ·L_post, or L_seq + L_marg + λ·L_post, at one t per sentence.
@@ -66,6 +65,7 @@ class CategoricalCore(StructuredCore):
         samples of the forward process.
         """
         diffusion = self.config.diffusion
+        labels, lengths, is_unit, layout = target
         conditions = self.denoiser.prepare(states)
         is_given = draws.clamps(diffusion.clamp_share, labels.shape[1])
         allowed = None
@@ -76,13 +76,13 @@ class CategoricalCore(StructuredCore):
         share = diffusion.own_trajectory_share
         if share and draws.for_step(Use.OWN_TRAJECTORY) < share:
             num_calls = int(draws.for_step(Use.NUM_OWN_CALLS) * (diffusion.own_trajectory_calls + 1))
-            beliefs, t = self._own_beliefs(num_calls, conditions, lengths, is_unit, allowed, is_given)
+            beliefs, t = self._own_beliefs(num_calls, conditions, target, allowed, is_given)
         else:
             noisy = self._noisy_labels(labels, draws)
             if is_given is not None:
                 noisy = noisy._replace(labels=torch.where(is_given, labels, noisy.labels))
             beliefs, t = one_hot(noisy.labels, self.num_labels), noisy.t
-        potentials = self.potentials(beliefs, t, conditions, is_unit, is_given)
+        potentials = self.potentials(beliefs, t, conditions, layout, is_given)
         distribution = self.distribution(potentials, lengths, allowed)
         return structured_terms(distribution, labels, is_unit, self.weights, noisy=noisy)
 
@@ -95,7 +95,7 @@ class CategoricalCore(StructuredCore):
             schedule = self.process.schedule(base=request.base)
         result = reverse_diffusion(
             self.process,
-            self._denoise(conditions, request.lengths, request.is_unit, request.allowed, request.is_known),
+            self._denoise(conditions, request.lengths, request.layout, request.allowed, request.is_known),
             batch_shape=(request.is_unit.shape[0], request.is_unit.shape[1]),
             schedule=schedule,
             device=request.states.device,
@@ -132,24 +132,24 @@ class CategoricalCore(StructuredCore):
         self,
         num_calls: int,
         conditions: Conditions,
-        lengths: Tensor,
-        is_unit: Tensor,
+        target: Target,
         allowed: Tensor | None,
         is_known: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Beliefs after some calls of the halving schedule, and the step reached; dropout acts here, too."""
         schedule = self.process.schedule(base=2)
         num_calls = min(num_calls, len(schedule) - 2)
-        t = torch.full((1,), schedule[num_calls], device=lengths.device)
-        shape = (is_unit.shape[0], is_unit.shape[1])
+        device = target.lengths.device
+        t = torch.full((1,), schedule[num_calls], device=device)
+        shape = (target.is_unit.shape[0], target.is_unit.shape[1])
         if num_calls == 0:
-            return self.process.uniform(shape, device=lengths.device), t
+            return self.process.uniform(shape, device=device), t
         result = reverse_diffusion(
             self.process,
-            self._denoise(conditions, lengths, is_unit, allowed, is_known),
+            self._denoise(conditions, target.lengths, target.layout, allowed, is_known),
             batch_shape=shape,
             schedule=schedule[: num_calls + 1],
-            device=lengths.device,
+            device=device,
             allowed=allowed,
         )
         return result.beliefs, t
@@ -158,13 +158,13 @@ class CategoricalCore(StructuredCore):
         self,
         conditions: Conditions,
         lengths: Tensor,
-        is_unit: Tensor,
+        layout: Layout,
         allowed: Tensor | None,
         is_known: Tensor | None,
     ) -> Callable[[Tensor, int], Denoised]:
         def denoise(beliefs: Tensor, t: int) -> Denoised:
             step = torch.full((1,), t, device=beliefs.device)
-            potentials = self.potentials(beliefs, step, conditions, is_unit, is_known)
+            potentials = self.potentials(beliefs, step, conditions, layout, is_known)
             return Denoised(self.distribution(potentials, lengths, allowed).marginals(), potentials)
 
         return denoise

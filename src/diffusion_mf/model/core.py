@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import abc
+from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from diffusion_mf.config import Config
 from diffusion_mf.diffusion import BitCodes, CategoricalDiffusion, GaussianDiffusion
+from diffusion_mf.layouts import Layout
 from diffusion_mf.model.draws import StepDraws
 from diffusion_mf.model.prediction import Prediction, Request
 from diffusion_mf.structures import STRUCTURES, InferenceSettings, LabelDistribution, Potentials
+
+
+class Target(NamedTuple):
+    """What a batch is to be labelled with, and how its units lie."""
+
+    labels: Int[Tensor, "B N"]
+    lengths: Int[Tensor, "B"]
+    is_unit: Bool[Tensor, "B N"]
+    layout: Layout
 
 
 class Core(nn.Module, abc.ABC):
@@ -32,10 +43,8 @@ class Core(nn.Module, abc.ABC):
     @abc.abstractmethod
     def loss_terms(
         self,
-        states: Float[Tensor, "B N D"],
-        labels: Int[Tensor, "B N"],
-        lengths: Int[Tensor, "B"],
-        is_unit: Bool[Tensor, "B N"],
+        states: Float[Tensor, "*units D"],
+        target: Target,
         draws: StepDraws,
     ) -> dict[str, Tensor]:
         """The terms of the objective, each a sum over the batch's units."""
@@ -61,4 +70,6 @@ class StructuredCore(Core):
         self, potentials: Potentials, lengths: Int[Tensor, "B"], allowed: Bool[Tensor, "B N K"] | None = None
     ) -> LabelDistribution:
         """The distribution over label sequences; given ``allowed``, conditional on the clamps."""
+        # A row that only fills a batch has no units; structures know no such sentence.
+        lengths = lengths.clamp(min=1)
         return self.structure.from_potentials(potentials, lengths, allowed=allowed, settings=self.settings)

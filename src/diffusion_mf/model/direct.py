@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from jaxtyping import Bool, Float, Int
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from diffusion_mf.config import Config
 from diffusion_mf.decoding import Evidence
-from diffusion_mf.model.core import StructuredCore
+from diffusion_mf.model.core import StructuredCore, Target
 from diffusion_mf.model.draws import StepDraws
 from diffusion_mf.model.objective import structured_terms
 from diffusion_mf.model.prediction import Prediction, Request
@@ -25,18 +26,18 @@ class DirectCore(StructuredCore):
 
     def loss_terms(
         self,
-        states: Float[Tensor, "B N D"],
-        labels: Int[Tensor, "B N"],
-        lengths: Int[Tensor, "B"],
-        is_unit: Bool[Tensor, "B N"],
+        states: Float[Tensor, "*units D"],
+        target: Target,
         draws: StepDraws,
     ) -> dict[str, Tensor]:
         """L_den or L_seq."""
-        return structured_terms(self.distribution(self.scorer(states), lengths), labels, is_unit, self.weights)
+        potentials = self.scorer(states, target.layout)
+        distribution = self.distribution(potentials, target.lengths)
+        return structured_terms(distribution, target.labels, target.is_unit, self.weights)
 
     def predict(self, request: Request) -> Prediction:
         """Log-marginals for argmax and Mask-Viterbi, potentials for Viterbi; clamps condition both."""
-        potentials = self.scorer(request.states)
+        potentials = self.scorer(request.states, request.layout)
         distribution = self.distribution(potentials, request.lengths, request.allowed)
         evidence = Evidence(
             lengths=request.lengths,
@@ -46,4 +47,5 @@ class DirectCore(StructuredCore):
             allowed=request.allowed,
             check=request.allowed is not None,
         )
-        return Prediction(evidence=evidence, marginals=distribution.marginals(), num_calls=0)
+        marginals = torch.where(request.is_unit[..., None], distribution.marginals(), 0)
+        return Prediction(evidence=evidence, marginals=marginals, num_calls=0)

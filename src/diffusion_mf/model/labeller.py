@@ -23,7 +23,7 @@ from diffusion_mf.diffusion import (
 from diffusion_mf.encoders import build_encoder
 from diffusion_mf.model.bits import BitsCore
 from diffusion_mf.model.categorical import CategoricalCore
-from diffusion_mf.model.core import Core
+from diffusion_mf.model.core import Core, Target
 from diffusion_mf.model.direct import DirectCore
 from diffusion_mf.model.draws import StepDraws, content_keys
 from diffusion_mf.model.objective import with_total
@@ -106,12 +106,12 @@ class Labeller(nn.Module):
         """
         if batch.label_ids is None:
             raise ValueError("losses need labels")
-        is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
-        states = self.encoder(batch)
+        layout, is_unit = batch.layout, unit_mask(batch.lengths, batch.form_ids.shape[1])
+        states = self.encoder(batch, layout)
         draws = StepDraws(seed, step, sentence_keys.to(batch.lengths.device, non_blocking=True))
-        terms = self.core.loss_terms(states, batch.label_ids, batch.lengths, is_unit, draws)
+        terms = self.core.loss_terms(states, Target(batch.label_ids, batch.lengths, is_unit, layout), draws)
         if self.auxiliary is not None:
-            log_probs = self.auxiliary(states).log_softmax(-1)
+            log_probs = layout.unpack(self.auxiliary(states)).log_softmax(-1)
             terms["auxiliary"] = sum_over_units(token_cross_entropy(log_probs, batch.label_ids), is_unit)
         return with_total(terms, self.config.weights)
 
@@ -134,11 +134,12 @@ class Labeller(nn.Module):
         if self.training:
             raise RuntimeError("predict would use dropout: call eval() first")
         settings = self.config.inference
-        is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
+        layout, is_unit = batch.layout, unit_mask(batch.lengths, batch.form_ids.shape[1])
         if num_calls is None and base is None:
             num_calls = settings.num_calls
         request = Request(
-            states=self.encoder(batch),
+            states=self.encoder(batch, layout),
+            layout=layout,
             lengths=batch.lengths,
             is_unit=is_unit,
             content_keys=content_keys(batch.form_ids, is_unit),

@@ -52,7 +52,7 @@ def structured_terms(
     if weights.denoising:
         terms["denoising"] = sum_over_units(token_cross_entropy(distribution.log_marginals(), labels), is_unit)
     if weights.sequence:
-        terms["sequence"] = -distribution.log_prob(labels).sum()
+        terms["sequence"] = sum_over_units(-distribution.log_prob(labels), is_unit[:, 0])
     if weights.marginal:
         terms["marginal"] = sum_over_units(token_cross_entropy(distribution.log_marginals(), labels), is_unit)
     if weights.posterior and noisy is not None:

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffusion_mf.decoding import Evidence, Legality
+from diffusion_mf.layouts import Layout
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,7 +28,8 @@ class Prediction:
 class Request:
     """What `Labeller.predict` was asked for, settled: nothing here is left to a default."""
 
-    states: Float[Tensor, "B N D"]
+    states: Float[Tensor, "*units D"]
+    layout: Layout
     lengths: Int[Tensor, "B"]
     is_unit: Bool[Tensor, "B N"]
     content_keys: Int[Tensor, "B"]

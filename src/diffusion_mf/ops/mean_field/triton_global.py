@@ -12,7 +12,7 @@ import triton.language as tl
 from diffusion_mf.ops.mean_field.triton_tiles import (
     load_transitions,
     product,
-    row_scales,
+    scaled_rows,
     softmax_gradient,
     softmax_rows,
     split,
@@ -254,10 +254,10 @@ def gradient_kernel(
             sums += product(tl.trans(left_high), tl.trans(left_low), other_high, other_low, top, USE_HALVES, DTYPE)
 
             grad_scores = softmax_gradient(beliefs, grad)
-            own = row_scales(grad_scores)
+            scaled, own = scaled_rows(grad_scores)
             _publish(
                 high_pointer + new * exchange_stride, low_pointer + new * exchange_stride,
-                grad_scores / own[:, None], cells, is_unit, USE_HALVES,
+                scaled, cells, is_unit, USE_HALVES,
             )  # fmt: skip
             tl.store(scales_pointer + new * scales_stride + positions, own, mask=positions < length)
             total = tl.load(grad_unary_pointer + places, mask=is_unit & is_label & (done > 0), other=0.0)

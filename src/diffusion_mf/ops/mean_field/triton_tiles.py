@@ -61,8 +61,14 @@ def product(left_high, left_low, right_high, right_low, scale, USE_HALVES: tl.co
     return result
 
 
+# Rows of smaller numbers count as zero: a number that is hardly a float32 has no finite reciprocal.
+NEGLIGIBLE = tl.constexpr(1e-30)
+
+
 @triton.jit
-def row_scales(values):
-    """Largest magnitude of each row, 1 where it is 0: what a row is divided by to lie in half precision's range."""
+def scaled_rows(values):
+    """Rows divided by their largest magnitude, so that they lie in half precision's range, and that; negligible rows are 0."""
     top = tl.max(tl.abs(values), 1)
-    return tl.where(top == 0.0, 1.0, top)
+    is_negligible = top < NEGLIGIBLE
+    scaled = values / tl.where(is_negligible, 1.0, top)[:, None]
+    return tl.where(is_negligible[:, None], 0.0, scaled), tl.where(is_negligible, 0.0, top)

@@ -1,0 +1,152 @@
+"""Batches in a few fixed shapes: units packed one after the other, rows, words and characters filled up.
+
+A GPU computes nothing for padding then, and what it does for one batch can be recorded and replayed for others. Sentences are
+grouped by length into classes, each twice as long as the one before, so that the rectangles of structures stay small, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int64
+from torch import Tensor
+
+from diffusion_mf.data.batching import Batch
+from diffusion_mf.layouts import PackedLayout
+
+SHORTEST_CLASS = 16
+ROWS_STEP, WORDS_STEP = 64, 512
+
+
+class Shape(NamedTuple):
+    """What tensors of a packed batch are filled up to."""
+
+    num_tokens: int
+    """T, of the packed sequence"""
+    num_sentences: int
+    """B, more than there are: at least one row of padding is needed for the filling"""
+    num_units: int
+    """N, of the rectangle"""
+    num_words: int
+    num_characters: int
+
+
+def length_class(length: int) -> int:
+    """The number of places a sentence of this length is given: a power of two."""
+    return max(SHORTEST_CLASS, 1 << (length - 1).bit_length())
+
+
+def packed_batches(lengths: Sequence[int], *, budget: int, seed: int | str, epoch: int = 0) -> list[list[int]]:
+    """Indices of sentences in batches of at most ``budget`` units, in random order; a longer sentence stands alone.
+
+    A batch holds sentences of one length class; what is left of a class when no batch can be filled goes with the next one.
+    """
+    # Only random() itself is promised to give the same numbers in every version of Python.
+    generator = random.Random(f"packed batches {seed} {epoch}")
+    keys = [generator.random() for _ in lengths]
+    classes: dict[int, list[int]] = {}
+    for index in sorted(range(len(lengths)), key=keys.__getitem__):
+        classes.setdefault(length_class(lengths[index]), []).append(index)
+    batches: list[list[int]] = []
+    remainder: list[int] = []
+    for _, members in sorted(classes.items()):
+        full, remainder = _filled(remainder + members, lengths, budget)
+        batches.extend(full)
+    if remainder:
+        batches.append(remainder)
+    keys = [generator.random() for _ in batches]
+    return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
+
+
+def _filled(members: Sequence[int], lengths: Sequence[int], budget: int) -> tuple[list[list[int]], list[int]]:
+    """Batches as full as the order allows, and the last one, which others may join."""
+    batches: list[list[int]] = [[]]
+    size = 0
+    for index in members:
+        if batches[-1] and size + lengths[index] > budget:
+            batches.append([])
+            size = 0
+        batches[-1].append(index)
+        size += lengths[index]
+    return batches[:-1], batches[-1]
+
+
+def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:
+    """The smallest of the fixed shapes that holds a batch."""
+    num_units = length_class(int(batch.lengths.max()))
+    num_tokens = _stepped(max(budget, int(batch.lengths.sum())), ROWS_STEP)
+    # Rows without units share the filling, and none may get more than fits a row.
+    num_filling = num_tokens - int(batch.lengths.sum())
+    num_sentences = len(batch.lengths) + max(1, -(-num_filling // num_units))
+    longest_word = min(batch.character_ids.shape[1], max_characters)
+    return Shape(
+        num_tokens,
+        _stepped(num_sentences, ROWS_STEP),
+        num_units,
+        _stepped(len(batch.character_lengths), WORDS_STEP),
+        # Characters beyond those that a word is cut to are needed to cut it; a batch has them or not.
+        batch.character_ids.shape[1] if batch.character_ids.shape[1] > max_characters else _stepped(longest_word, 4),
+    )
+
+
+def _stepped(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+def pack(batch: Batch, shape: Shape) -> Batch:
+    """The batch filled up to ``shape``, with the packed layout of its units; rows that fill it have no units."""
+
+    def filled(tensor: Tensor, rows: int, columns: int) -> Tensor:
+        return F.pad(tensor, (0, columns - tensor.shape[1], 0, rows - tensor.shape[0]))
+
+    lengths = F.pad(batch.lengths, (0, shape.num_sentences - len(batch.lengths)))
+    rows, columns = shape.num_sentences, shape.num_units
+    return dataclasses.replace(
+        batch,
+        form_ids=filled(batch.form_ids, rows, columns),
+        word_rows=filled(batch.word_rows, rows, columns),
+        character_ids=filled(batch.character_ids, shape.num_words, shape.num_characters),
+        character_lengths=F.pad(batch.character_lengths, (0, shape.num_words - len(batch.character_lengths))),
+        lengths=lengths,
+        label_ids=None if batch.label_ids is None else filled(batch.label_ids, rows, columns),
+        packing=packed_layout(lengths, num_units=columns, num_tokens=shape.num_tokens),
+    )
+
+
+def packed_layout(lengths: Int64[Tensor, "B"], *, num_units: int, num_tokens: int) -> PackedLayout:
+    """The layout of sentences of these lengths, the last of which must have none, and of the filling after them."""
+    real = lengths.numpy()
+    num_sentences, num_real = len(real), int(real.sum())
+    if real[-1] != 0 or num_real > num_tokens:
+        raise ValueError("a packed batch needs an empty last row and room for all units")
+    # Empty rows share the filling equally.
+    is_empty = real == 0
+    shares = np.zeros_like(real)
+    quotient, remainder = divmod(num_tokens - num_real, int(is_empty.sum()))
+    shares[is_empty] = quotient + (np.arange(int(is_empty.sum())) < remainder)
+    sizes = real + shares
+    if sizes.max() > num_units:
+        raise ValueError("a packed batch needs more rows for its filling")
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    sentences = np.repeat(np.arange(num_sentences), sizes)
+    positions = np.arange(num_tokens) - starts[:-1][sentences]
+    padding = (num_sentences - 1) * num_units
+    is_filling = is_empty[sentences]
+    has_next = positions + 1 < real[sentences]
+    pair_padding = (num_sentences - 1) * (num_units - 1)
+    is_unit = np.arange(num_units) < real[:, None]
+    return PackedLayout(
+        places=torch.from_numpy(np.where(is_filling, padding, sentences * num_units + positions)),
+        pair_places=torch.from_numpy(np.where(has_next, sentences * (num_units - 1) + positions, pair_padding)),
+        units=torch.from_numpy(np.where(is_unit, starts[:-1, None] + np.arange(num_units), 0)),
+        sentences=torch.from_numpy(sentences),
+        positions=torch.from_numpy(positions),
+        boundaries=torch.from_numpy(starts.astype(np.int32)),
+        longest=num_units,
+    )

@@ -1,0 +1,173 @@
+"""How the units of a batch lie in memory inside the networks: padded to a rectangle, or packed one after the other.
+
+Outside the networks a batch is always (B, N, …). Position-wise layers do not care; attention, positions and what belongs to a
+sentence ask the layout. Packing spares a GPU the work on padding, and gives every batch of a token budget the same shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+ROTARY_PERIOD = 10_000.0
+
+
+class Rotation(NamedTuple):
+    """The angles of rotary positions (Su et al., 2021), made once and used by every layer."""
+
+    cosine: Float[Tensor, "*units 1 half"]
+    sine: Float[Tensor, "*units 1 half"]
+
+    @classmethod
+    def of_positions(cls, positions: Int[Tensor, "*units"], head_width: int) -> Rotation:
+        """Position i turns pair p of a head's dimensions by i·period^(−2p/width)."""
+        half = head_width // 2
+        rates = ROTARY_PERIOD ** (torch.arange(half, device=positions.device, dtype=torch.float32) / -half)
+        angles = positions.float()[..., None, None] * rates
+        return cls(angles.cos(), angles.sin())
+
+    def turn(self, values: Float[Tensor, "*units H d"]) -> Float[Tensor, "*units H d"]:
+        """Rotate; products of two turned vectors depend on the distance of their positions only."""
+        first, second = values.float().chunk(2, dim=-1)
+        turned = (first * self.cosine - second * self.sine, second * self.cosine + first * self.sine)
+        return torch.cat(turned, dim=-1).to(values.dtype)
+
+
+@runtime_checkable
+class Layout(Protocol):
+    """What the networks ask; ``*units`` is (B, N) or (T,)."""
+
+    def pack(self, values: Tensor) -> Tensor:
+        """(B, N, …) as (*units, …), without a gradient."""
+        ...
+
+    def unpack(self, values: Tensor) -> Tensor:
+        """(*units, …) as (B, N, …); what stands at padding means nothing."""
+        ...
+
+    def unpack_pairs(self, values: Tensor) -> Tensor:
+        """(*units, …) as (B, N − 1, …): row i belongs to the pair of units i and i + 1."""
+        ...
+
+    def spread(self, values: Tensor) -> Tensor:
+        """One row per sentence, or one for all, (b, D), so that it broadcasts over (*units, D)."""
+        ...
+
+    def rotation(self, head_width: int) -> Rotation:
+        """The angles of all positions."""
+        ...
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of (*units, H, d) among the units of each sentence."""
+        ...
+
+
+class PaddedLayout(NamedTuple):
+    """A rectangle: every sentence has N places, and those past its length are never attended to."""
+
+    is_unit: Bool[Tensor, "B N"]
+
+    def pack(self, values: Tensor) -> Tensor:
+        """The values as they are."""
+        return values
+
+    def unpack(self, values: Tensor) -> Tensor:
+        """The values as they are."""
+        return values
+
+    def unpack_pairs(self, values: Tensor) -> Tensor:
+        """All but the last place."""
+        return values[:, :-1]
+
+    def spread(self, values: Float[Tensor, "b D"]) -> Float[Tensor, "b 1 D"]:
+        """Over the places of each sentence."""
+        return values[:, None]
+
+    def rotation(self, head_width: int) -> Rotation:
+        """The angles of places 0…N−1, the same for all sentences."""
+        return Rotation.of_positions(torch.arange(self.is_unit.shape[1], device=self.is_unit.device), head_width)
+
+    def attend(
+        self, query: Float[Tensor, "B N H d"], key: Float[Tensor, "B N H d"], value: Float[Tensor, "B N H d"]
+    ) -> Float[Tensor, "B N H d"]:
+        """Masked attention."""
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=self.is_unit[:, None, None, :])
+        return attended.transpose(1, 2)
+
+
+class PackedLayout(NamedTuple):
+    """T units, sentence after sentence; sentences without units share the filling after the last of them.
+
+    ``data.packing`` makes the indices. Filling is attended to only by itself, and what becomes of it is not read.
+    """
+
+    places: Int[Tensor, "T"]
+    """where each unit lies in the rectangle, b·N + i; filling lies at a place of padding"""
+    pair_places: Int[Tensor, "T"]
+    """the same for the pair of a unit and the next one, b·(N − 1) + i; a last unit's lies at a place of padding"""
+    units: Int[Tensor, "B N"]
+    """where each place lies in the packed sequence; 0 for padding"""
+    sentences: Int[Tensor, "T"]
+    positions: Int[Tensor, "T"]
+    boundaries: Int[Tensor, "B_plus_1"]
+    """the first unit of each sentence, and T; int32"""
+    longest: int
+    """no sentence, filling included, has more units"""
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PackedLayout:
+        """The same layout on another device."""
+        tensors = (tensor.to(device, non_blocking=non_blocking) for tensor in self[:-1])
+        return PackedLayout(*tensors, self.longest)
+
+    def pack(self, values: Tensor) -> Tensor:
+        """The units' rows of the rectangle."""
+        return values.flatten(0, 1).index_select(0, self.places)
+
+    def unpack(self, values: Tensor) -> Tensor:
+        """Back to the rectangle; its gradient is `pack`."""
+        return _Unpacked.apply(values, self.units, self.places)
+
+    def unpack_pairs(self, values: Tensor) -> Tensor:
+        """The same for pairs."""
+        return _Unpacked.apply(values, self.units[:, :-1], self.pair_places)
+
+    def spread(self, values: Float[Tensor, "b D"]) -> Float[Tensor, "#T D"]:
+        """Each sentence's row for each of its units."""
+        return values if len(values) == 1 else values[self.sentences]
+
+    def rotation(self, head_width: int) -> Rotation:
+        """The angles of each unit's position in its sentence."""
+        return Rotation.of_positions(self.positions, head_width)
+
+    def attend(
+        self, query: Float[Tensor, "T H d"], key: Float[Tensor, "T H d"], value: Float[Tensor, "T H d"]
+    ) -> Float[Tensor, "T H d"]:
+        """Attention within boundaries: a fused kernel for half precision on a GPU, else a mask of T × T."""
+        if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+            from torch.nn.attention.varlen import varlen_attn
+
+            attended = varlen_attn(query, key, value, self.boundaries, self.boundaries, self.longest, self.longest)
+            assert isinstance(attended, Tensor)
+            return attended
+        mask = self.sentences[:, None] == self.sentences
+        query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)[0].transpose(0, 1)
+
+
+class _Unpacked(torch.autograd.Function):
+    """A gather whose gradient is a gather too: no two units share a place, and padding has no gradient to add up."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, units: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        return values.index_select(0, units.flatten()).unflatten(0, units.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        return grad.flatten(0, 1).index_select(0, places), None, None
