@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffusion_mf.config import EncoderConfig
-from diffusion_mf.data.batching import Batch, PrepareInput
+from diffusion_mf.data.batching import Batch, EncoderInput, PrepareInput
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.encoders.encoder import Encoder
@@ -23,6 +24,7 @@ from diffusion_mf.encoders.pretrained.hugging_face import (
     load_pretrained,
     write_architecture,
 )
+from diffusion_mf.encoders.pretrained.state_cache import CachedStates, StateCache, digest_of
 from diffusion_mf.encoders.pretrained.subword_batch import OnLong, SubwordBatch, SubwordPreparer, WindowSettings
 from diffusion_mf.encoders.pretrained.subword_ids import SubwordIds
 from diffusion_mf.encoders.pretrained.trainable import add_adapters, choose_trainable
@@ -61,6 +63,7 @@ class PretrainedEncoder(Encoder):
             self.model.gradient_checkpointing_enable(  # type: ignore[operator]
                 gradient_checkpointing_kwargs={"use_reentrant": False}
             )
+        self.cache = None if config.cache is None else StateCache(Path(config.cache))
         choose_trainable(self.model, config)
         if config.lora_rank:
             add_adapters(self.model, config)
@@ -69,8 +72,12 @@ class PretrainedEncoder(Encoder):
 
     @property
     def prepare_input(self) -> PrepareInput:
-        """Makes subword tensors."""
-        return self.preparer
+        """Makes subword tensors, or takes states from the cache."""
+        return self.preparer if self.cache is None else self._from_cache
+
+    def _from_cache(self, sentences: Sequence[Sentence]) -> EncoderInput:
+        cached = None if self.cache is None else self.cache.of_batch(sentences)
+        return self.preparer(sentences) if cached is None else cached
 
     @property
     def is_frozen(self) -> bool:
@@ -90,20 +97,22 @@ class PretrainedEncoder(Encoder):
 
     def forward(self, batch: Batch, layout: Any = None) -> Float[Tensor, "*units D"]:
         """The states of a batch, (B, N, D), or as ``layout`` packs them."""
-        subwords = batch.encoder_input
-        if not isinstance(subwords, SubwordBatch):
+        given = batch.encoder_input
+        if isinstance(given, SubwordBatch):
+            given = self._encode(given)
+        if not isinstance(given, CachedStates):
             raise ValueError("the batch has no subwords: collate it with this encoder's prepare_input")
-        states = self.dropout(self._pooled(subwords))
+        states = self.dropout(torch.where(given.has_state[..., None], given.states, self.missing_state))
         return states if layout is None else layout.pack(states)
 
-    def _pooled(self, subwords: SubwordBatch) -> Float[Tensor, "B N D"]:
+    def _encode(self, subwords: SubwordBatch) -> CachedStates:
         with torch.no_grad() if self.is_frozen else contextlib.nullcontext(), self._autocast(subwords.ids.device):
             output = self.model(input_ids=subwords.ids, attention_mask=subwords.is_subword.long())
             states = output.last_hidden_state
         pooled = F.embedding_bag(
             subwords.pooled, states.flatten(0, 1).float(), subwords.bag_starts, mode="mean", include_last_offset=True
-        ).view(*subwords.has_state.shape, self.width)
-        return torch.where(subwords.has_state[..., None], pooled, self.missing_state)
+        )
+        return CachedStates(states=pooled.view(*subwords.has_state.shape, self.width), has_state=subwords.has_state)
 
     def _autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         precision = self.config.precision
@@ -115,6 +124,7 @@ class PretrainedEncoder(Encoder):
 
     def study(self, sentences: Iterable[Sentence], *, note: Callable[[str], None]) -> None:
         """Cut the sentences of a run into subwords once, and say how many are too long or unknown to the tokenizer."""
+        sentences = list(sentences)
         counts = self.preparer.study(sentences)
         if counts.num_long:
             note(
@@ -126,6 +136,22 @@ class PretrainedEncoder(Encoder):
                 f"the tokenizer knows too little: {counts.num_unknown:,} subwords of {counts.num_units:,} units are "
                 "unknown to it; is it the right encoder for this language?"
             )
+
+        if self.cache is not None and sentences:
+            self._fill_cache(self.cache, sentences, note)
+
+    @torch.no_grad()
+    def _fill_cache(self, cache: StateCache, sentences: Sequence[Sentence], note: Callable[[str], None]) -> None:
+        device = self.missing_state.device
+        digest = digest_of(
+            type(self.model).__name__,
+            dataclasses.asdict(self.preparer.settings),
+            (self.config.precision, device.type),
+            self.preparer.study_digest(sentences),
+            weights=self.model.state_dict(),
+        )
+        if cache.add(sentences, lambda batch: self._encode(self.preparer(batch).to(device)), digest=digest):
+            note(f"the states of {len(sentences):,} sentences were computed and kept in {self.config.cache}")
 
     def write_files(self, folder: Path) -> None:
         """The model's configuration and the tokenizer."""

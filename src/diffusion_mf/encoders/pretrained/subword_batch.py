@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
@@ -127,6 +128,14 @@ class SubwordPreparer:
             if self.subword_ids.unknown_id is not None:
                 num_unknown += int((cut.ids == self.subword_ids.unknown_id).sum())
         return StudyCounts(len(sentences), num_long, num_units, num_unknown)
+
+    def study_digest(self, sentences: Iterable[Sentence]) -> str:
+        """A name for the subwords of ``sentences`` and for which units they belong to."""
+        digest = hashlib.sha256()
+        for sentence in sentences:
+            ids, counts = self.subword_ids.of_units(sentence.units)
+            digest.update(counts.tobytes() + ids.tobytes() + b"\n")
+        return digest.hexdigest()
 
     def __call__(self, sentences: Sequence[Sentence]) -> SubwordBatch:
         """The tensors of a batch."""
