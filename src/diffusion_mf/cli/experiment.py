@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -116,3 +117,62 @@ def _devices(text: str) -> list[str]:
 
     count = torch.cuda.device_count()
     return [f"cuda:{index}" for index in range(count)] or ["cpu"]
+
+
+@app.command()
+def table(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of dmf experiment run.")],
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            help="main, denoiser, objective, calls, ner, seg-pos, scaling, depth, iterations or base.",
+            show_default="as the plan says",
+        ),
+    ] = None,
+    table_format: Annotated[str, typer.Option("--format", help="markdown, latex, csv or json.")] = "markdown",
+    output: Annotated[str, typer.Option(metavar="FILE", help="Where to write; - is standard output.")] = "-",
+    plan: Annotated[str | None, typer.Option(help="Which plan, where several were run in the folder.")] = None,
+    record: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Result file to put the rows into, such as results/scratch.json."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """The paper's tables from finished runs: mean ± sample deviation over seeds, the paper's values beside ours."""
+    from diffusion_mf.experiments.folders import ExperimentFolder
+    from diffusion_mf.experiments.record import save_rows
+    from diffusion_mf.experiments.selection import read_outcomes
+    from diffusion_mf.experiments.tables import FORMATS, TABLES, render
+    from diffusion_mf.files import open_output
+
+    chosen_format = "json" if as_json else table_format
+    _check_choice("--format", chosen_format, FORMATS)
+    details, outcomes = read_outcomes(ExperimentFolder(folder), plan=plan)
+    chosen = kind or details["table"]
+    _check_choice("--kind", chosen, TABLES)
+    if not outcomes.groups:
+        raise InputError("no run has finished yet", path=folder, remedy="run dmf experiment run first")
+    text = render(TABLES[chosen](outcomes), chosen_format)  # type: ignore[index]
+    with open_output(output) as stream:
+        stream.write(text.encode())
+    if record is not None:
+        count = save_rows(record, outcomes, experiment=chosen)
+        note(f"{count} rows are in {record}")
+
+
+@app.command()
+def readme(
+    path: Annotated[str, typer.Argument(metavar="[FILE]", help="Markdown file with the two marks.")] = "README.md",
+    results: Annotated[str, typer.Option(metavar="FILE", help="Result file.")] = "results/scratch.json",
+) -> None:
+    """Write the results table of the README anew from a result file."""
+    from diffusion_mf.experiments.record import update_readme
+
+    update_readme(path, results)
+    note(f"{path} has the results of {results}")
+
+
+def _check_choice(option: str, value: str, choices: Iterable[str]) -> None:
+    known = list(choices)
+    if value not in known:
+        raise InputError(f"{option}: unknown {value!r}", remedy=f"choose one of {', '.join(known)}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,13 +55,26 @@ class _Section(pydantic.BaseModel):
 
 
 class CorpusEntry(_Section):
-    """A corpus: its task and its files, ``$NAME`` standing for environment variables."""
+    """A corpus: its task and its files, ``$NAME`` standing for environment variables.
+
+    Of several names for a file, the first that exists counts.
+    """
 
     task: Task = pydantic.Field(strict=False)
-    train: str
-    dev: str
-    test: str | None = None
+    train: str | list[str]
+    dev: str | list[str]
+    test: str | list[str] | None = None
     set: dict[str, Any] = {}
+
+    def files(self) -> dict[str, str]:
+        """The splits' files."""
+        found = {}
+        for split, names in (("train", self.train), ("dev", self.dev), ("test", self.test)):
+            candidates = [names] if isinstance(names, str) else names or []
+            if candidates:
+                existing = (name for name in candidates if os.path.exists(os.path.expandvars(name)))
+                found[split] = next(existing, candidates[0])
+        return found
 
 
 class ExceptionEntry(_Section):
@@ -287,7 +301,7 @@ def _run(
             if exception.skip:
                 return None
             settings |= flat_settings(exception.set)
-    settings |= {f"data.{split}": found for split in ("train", "dev", "test") if (found := getattr(corpus, split))}
+    settings |= {f"data.{split}": name for split, name in corpus.files().items()}
     settings["seed"] = place["seed"]
     given = [*(f"{key}={_toml_value(value)}" for key, value in settings.items()), *overrides]
     base = path.parent / plan.configs.format(task=corpus.task.value, system=place["system"], corpus=place["corpus"])

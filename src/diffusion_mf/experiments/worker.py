@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import sys
 import threading
 import time
@@ -98,8 +99,9 @@ def _train_and_score(place: RunPlace, *, device: str) -> None:
         )
     scored = time.monotonic()
     scores = score_model(place.model, config, description["evaluation"], device=device, known=known)
-    entries = place.last_entries()
+    entries = place.last_entries(num_bytes=sys.maxsize)
     trained = max((entry["seconds"] for entry in entries if "seconds" in entry), default=0.0)
+    speeds = [entry["sentences_per_second"] for entry in entries if "sentences_per_second" in entry]
     place.save_result(
         {
             "name": place.name,
@@ -107,6 +109,7 @@ def _train_and_score(place: RunPlace, *, device: str) -> None:
             "task": config.task.value,
             **scores,
             "seconds": known.get("seconds") or trained,
+            "sentences_per_second": statistics.median(speeds) if speeds else None,
             "scoring_seconds": round(time.monotonic() - scored, 3),
             "configuration": description["source"],
             "config": config.model_dump(mode="json"),

@@ -1,0 +1,155 @@
+"""Results of a plan, by seed, and selection as in the paper: the mean dev score over seeds chooses settings and decoder."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.errors import InputError
+from diffusion_mf.experiments.aggregation import Summary, summarise
+from diffusion_mf.experiments.folders import ExperimentFolder
+from diffusion_mf.systems import SYSTEMS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The runs that differ in nothing but their seed."""
+
+    corpus: str
+    system: str
+    encoder: str
+    variant: str
+    results: Mapping[int, Mapping[str, Any]]
+    """of finished runs, by seed"""
+    planned: tuple[int, ...]
+    """the seeds of the plan"""
+    diverged: tuple[int, ...] = ()
+
+    @property
+    def task(self) -> Task:
+        """What was labelled."""
+        return Task(self._any()["task"])
+
+    @property
+    def metric(self) -> str:
+        """The one that selects."""
+        return str(self._any()["metric"])
+
+    @property
+    def decoders(self) -> tuple[str, ...]:
+        """Those that every run was scored with."""
+        first, *rest = [result["decoders"] for result in self.results.values()]
+        return tuple(name for name in first if all(name in other for other in rest))
+
+    def _any(self) -> Mapping[str, Any]:
+        return next(iter(self.results.values()))
+
+    def scores(
+        self, split: str, decoder: str, metric: str | None = None, *, schedule: str | None = None
+    ) -> dict[int, float]:
+        """A metric by seed, of the seeds that have it; ``schedule`` is one of the plan's evaluations, such as calls=5."""
+        found = {}
+        for seed, result in self.results.items():
+            if schedule is None:
+                by_decoder = result["decoders"] if split == "dev" else result.get("test_decoders", {})
+            else:
+                by_decoder = result.get("schedules", {}).get(schedule, {}).get(split, {})
+            value = by_decoder.get(decoder, {}).get(metric or self.metric)
+            if value is not None:
+                found[seed] = value
+        return found
+
+    def summary(
+        self, split: str, decoder: str, metric: str | None = None, *, schedule: str | None = None
+    ) -> Summary | None:
+        """`scores`, summarised."""
+        return summarise(self.scores(split, decoder, metric, schedule=schedule))
+
+    def selected_decoder(self) -> str:
+        """The one with the best mean dev score; the first of equals."""
+
+        def mean_dev(decoder: str) -> float:
+            found = self.summary("dev", decoder)
+            return float("-inf") if found is None else found.mean
+
+        return max(self.decoders, key=mean_dev)
+
+    def mean_dev(self) -> float:
+        """The mean dev score with the selected decoder."""
+        found = self.summary("dev", self.selected_decoder())
+        return float("-inf") if found is None else found.mean
+
+
+class Outcomes:
+    """The groups of a plan that have results."""
+
+    def __init__(self, groups: Iterable[Group]) -> None:
+        self.groups = [group for group in groups if group.results]
+
+    def find(self, **wanted: str) -> list[Group]:
+        """Groups with the given corpus, system, encoder or variant."""
+        return [group for group in self.groups if all(getattr(group, key) == value for key, value in wanted.items())]
+
+    def selected(self, corpus: str, system: str, encoder: str) -> Group | None:
+        """Of the settings tried, the one with the best mean dev score, over as many seeds as any has."""
+        candidates = self.find(corpus=corpus, system=system, encoder=encoder)
+        most = max((len(group.results) for group in candidates), default=0)
+        return max(
+            (group for group in candidates if len(group.results) == most),
+            key=lambda group: group.mean_dev(),
+            default=None,
+        )
+
+    def values(self, key: str) -> list[str]:
+        """The corpora, systems, encoders or variants there are, in the order of the plan; systems as in their table."""
+        found = list(dict.fromkeys(getattr(group, key) for group in self.groups))
+        return sorted(found, key=list(SYSTEMS).index) if key == "system" else found
+
+
+def read_outcomes(folder: ExperimentFolder, *, plan: str | None = None) -> tuple[dict[str, Any], Outcomes]:
+    """The record of a plan that was run in ``folder``, and what came of it."""
+    records = folder.plan_records()
+    if not records:
+        raise InputError(
+            "no plan was run in this folder", path=folder.root, remedy="name the --output of dmf experiment run"
+        )
+    if plan is None and len(records) > 1:
+        raise InputError(
+            "several plans were run in this folder",
+            path=folder.root,
+            remedy=f"choose one with --plan: {', '.join(records)}",
+        )
+    if plan is not None and plan not in records:
+        raise InputError(
+            f"no plan {plan!r} was run in this folder", path=folder.root, remedy=f"known are {', '.join(records)}"
+        )
+    record = records[plan or next(iter(records))]
+    grouped: dict[tuple[str, str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for run in record["runs"]:
+        grouped[run["corpus"], run["system"], run["encoder"], run["variant"]].append(run)
+    return record, Outcomes(_group(folder, *key, runs) for key, runs in grouped.items())
+
+
+def _group(
+    folder: ExperimentFolder, corpus: str, system: str, encoder: str, variant: str, runs: list[dict[str, Any]]
+) -> Group:
+    results, diverged = {}, []
+    for run in runs:
+        place = folder.run(run["name"])
+        result = place.result()
+        if result is not None and result.get("decoders"):
+            results[int(run["seed"])] = result
+        elif any(attempt.get("outcome") == "diverged" for attempt in place.attempts()[-1:]):
+            diverged.append(int(run["seed"]))
+    return Group(
+        corpus=corpus,
+        system=system,
+        encoder=encoder,
+        variant=variant,
+        results=results,
+        planned=tuple(int(run["seed"]) for run in runs),
+        diverged=tuple(diverged),
+    )

@@ -1,0 +1,28 @@
+"""The paper's tables from our results, each with the paper's value beside ours."""
+
+from collections.abc import Callable, Mapping
+
+from diffusion_mf.experiments.plan import TableKind
+from diffusion_mf.experiments.selection import Outcomes
+from diffusion_mf.experiments.tables.ablations import calls_tables, objective_tables
+from diffusion_mf.experiments.tables.full import ner_tables, segmentation_tables
+from diffusion_mf.experiments.tables.grid import Cell, Table
+from diffusion_mf.experiments.tables.main_results import denoiser_tables, main_tables
+from diffusion_mf.experiments.tables.rendering import FORMATS, render
+from diffusion_mf.experiments.tables.sweeps import base_tables, depth_tables, iterations_tables, scaling_tables
+
+TABLES: Mapping[TableKind, Callable[[Outcomes], list[Table]]] = {
+    "main": main_tables,
+    "denoiser": denoiser_tables,
+    "objective": objective_tables,
+    "calls": calls_tables,
+    "ner": ner_tables,
+    "seg-pos": segmentation_tables,
+    "scaling": scaling_tables,
+    "depth": depth_tables,
+    "iterations": iterations_tables,
+    "base": base_tables,
+}
+"""The makers of tables, by kind."""
+
+__all__ = ["FORMATS", "TABLES", "Cell", "Table", "render"]

@@ -1,0 +1,157 @@
+"""Ablations of the objective and of the number of calls (paper: “Diffusion Objective and Inference Budget”).
+
+The decoder is fixed: argmax for POS, Mask-Viterbi for NER and Chinese. Calls are varied on one checkpoint per seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from diffusion_mf.experiments.aggregation import paired_difference
+from diffusion_mf.experiments.paper import ablation_decoder, paper_ablation
+from diffusion_mf.experiments.selection import Group, Outcomes
+from diffusion_mf.experiments.tables.grid import (
+    Cell,
+    Row,
+    Table,
+    score_cell,
+    seed_notes,
+    short_title,
+    significance_notes,
+)
+from diffusion_mf.experiments.tables.main_results import PAPER_NOTE
+
+_SETTING_TITLES = {"full": "Full hybrid", "no-denoising": "− L_den", "no-posterior": "− L_post"}
+
+
+class _Setting(NamedTuple):
+    name: str
+    group: Group | None
+    schedule: str | None
+
+    def decoder(self) -> str:
+        if self.group is None:
+            return ""
+        wanted = ablation_decoder(self.group.task)
+        # Diffusion-LCRF and DiffusionSL have decoders of their own.
+        return wanted if wanted in self.group.decoders else self.group.selected_decoder()
+
+    def scores(self, split: str) -> dict[int, float]:
+        if self.group is None:
+            return {}
+        return self.group.scores(split, self.decoder(), schedule=self.schedule)
+
+
+def objective_tables(outcomes: Outcomes) -> list[Table]:
+    """Variants of the plan named full, no-denoising, no-posterior (others are shown, too), and full minus each."""
+    tables = []
+    for system in outcomes.values("system"):
+        for encoder in outcomes.values("encoder"):
+            names = outcomes.values("variant")
+            names.sort(key=lambda name: name != "full")
+
+            def setting(corpus: str, name: str, system: str = system, encoder: str = encoder) -> _Setting:
+                found = outcomes.find(corpus=corpus, system=system, encoder=encoder, variant=name)
+                return _Setting(name, found[0] if found else None, None)
+
+            grid = {corpus: [setting(corpus, name) for name in names] for corpus in outcomes.values("corpus")}
+            tables += _tables("objective", grid, system=system, encoder=encoder, reference="full", sign=1)
+    return tables
+
+
+def calls_tables(outcomes: Outcomes) -> list[Table]:
+    """The plan's evaluations with several numbers of calls, and each minus ten."""
+    tables = []
+    for system in outcomes.values("system"):
+        for encoder in outcomes.values("encoder"):
+            groups = {corpus: outcomes.selected(corpus, system, encoder) for corpus in outcomes.values("corpus")}
+            names = _calls([group for group in groups.values() if group is not None])
+            if names:
+                grid = {
+                    corpus: [_Setting(name, group, f"calls={name}") for name in names]
+                    for corpus, group in groups.items()
+                }
+                tables += _tables("calls", grid, system=system, encoder=encoder, reference="10", sign=-1)
+    return tables
+
+
+def _calls(groups: Sequence[Group]) -> list[str]:
+    found = {
+        name.removeprefix("calls=")
+        for group in groups
+        for result in group.results.values()
+        for name in result.get("schedules", {})
+        if name.startswith("calls=")
+    }
+    return sorted(found, key=int)
+
+
+def _tables(
+    kind: str, grid: dict[str, list[_Setting]], *, system: str, encoder: str, reference: str, sign: int
+) -> list[Table]:
+    """Scores on test and dev, and paired differences with the reference (times ``sign``)."""
+    corpora = list(grid)
+    names = [setting.name for setting in next(iter(grid.values()))]
+    is_papers = system == "diffusion-mf" and encoder == "scratch"
+    columns = [f"{short_title(corpus)} {split}" for split in ("test", "dev") for corpus in corpora]
+    rows, difference_rows = [], []
+    for place, name in enumerate(names):
+        cells: list[Cell | None] = []
+        differences: list[Cell | None] = []
+        for split in ("test", "dev"):
+            for corpus in corpora:
+                setting = grid[corpus][place]
+                about = {"corpus": corpus, "system": system, "encoder": encoder, "setting": name}
+                metric = "" if setting.group is None else setting.group.metric
+                has_paper = is_papers and split == "test"
+                cells.append(
+                    score_cell(
+                        setting.group,
+                        split,
+                        setting.decoder(),
+                        metric,
+                        schedule=setting.schedule,
+                        paper=paper_ablation(kind, name, corpus) if has_paper else None,
+                        about=about,
+                    )
+                )
+                base = next((each for each in grid[corpus] if each.name == reference), None)
+                found = None
+                if base is not None and name != reference:
+                    pair = (base.scores(split), setting.scores(split))
+                    found = paired_difference(*pair[::sign])
+                paper = paper_ablation(kind, name, corpus, difference=True) if has_paper else None
+                is_empty = found is None and paper is None
+                difference_about = {**about, "split": split, "metric": metric, "reference": reference}
+                differences.append(None if is_empty else Cell(difference=found, paper=paper, about=difference_about))
+        rows.append(Row(heading=(_SETTING_TITLES.get(name, name),), cells=cells))
+        if name != reference:
+            difference_rows.append(Row(heading=(_SETTING_TITLES.get(name, name),), cells=differences))
+    groups = [setting.group for settings in grid.values() for setting in settings if setting.group is not None]
+    what = "Training objective" if kind == "objective" else "Denoiser calls"
+    direction = "full minus ablated" if sign == 1 else f"minus {reference} calls, same checkpoint"
+    title = f"{what}, {system}, encoder {encoder}"
+    fixed = "Decoder: argmax for POS, Mask-Viterbi for NER and Chinese."
+    unique = list({id(group): group for group in groups}.values())
+    tables = [
+        Table(
+            title=title,
+            headings=("Setting",),
+            columns=columns,
+            rows=rows,
+            notes=[PAPER_NOTE, fixed, *seed_notes(unique)],
+        ).with_best()
+    ]
+    if difference_rows:
+        made = Table(
+            title=f"{title}: paired differences, {direction}",
+            headings=("Setting",),
+            columns=columns,
+            rows=difference_rows,
+        )
+        notes = significance_notes(made.cells())
+        tables.append(
+            Table(title=made.title, headings=made.headings, columns=columns, rows=difference_rows, notes=notes)
+        )
+    return tables

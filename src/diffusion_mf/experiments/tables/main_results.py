@@ -1,0 +1,192 @@
+"""The main results and the comparison of denoisers (paper: tables 1 and 2, and the full POS table)."""
+
+from __future__ import annotations
+
+import statistics
+
+from diffusion_mf.experiments.aggregation import Summary, paired_difference
+from diffusion_mf.experiments.paper import LANGUAGES, paper_score
+from diffusion_mf.experiments.selection import Group, Outcomes
+from diffusion_mf.experiments.tables.grid import (
+    Cell,
+    Row,
+    Table,
+    score_cell,
+    seed_notes,
+    short_title,
+    significance_notes,
+    system_title,
+)
+from diffusion_mf.systems import SYSTEMS
+
+PAPER_NOTE = "Small figures are the paper's."
+LANGUAGE_NOTE = (
+    "No training split of German and Dutch was at hand: no average over fewer than four languages is printed."
+)
+
+# (corpus, metric) of every column.
+_COLUMNS = (
+    *((language, "accuracy") for language in (*LANGUAGES, "average")),
+    *(("conll2003", metric) for metric in ("precision", "recall", "f1")),
+    *(("zh-gsdsimp", metric) for metric in ("seg_f1", "gold_xpos", "joint_f1")),
+)
+
+
+def primary_metric(corpus: str) -> str:
+    """The metric that selects on one of the paper's corpora."""
+    return {"conll2003": "f1", "zh-gsdsimp": "joint_f1"}.get(corpus, "accuracy")
+
+
+def main_tables(outcomes: Outcomes) -> list[Table]:
+    """Test means with dev-selected settings and decoders, and what Diffusion-MF gains over each other system."""
+    tables = []
+    for encoder in outcomes.values("encoder"):
+        tables.append(_main_table(outcomes, encoder))
+        extra = [corpus for corpus in outcomes.values("corpus") if corpus not in known]
+        if extra:
+            tables.append(_other_corpora_table(outcomes, encoder, extra))
+        differences = difference_table(outcomes, encoder)
+        if differences is not None:
+            tables.append(differences)
+    return tables
+
+
+def _systems(outcomes: Outcomes, encoder: str) -> list[str]:
+    """Those with results, in the order of their table."""
+    found = {group.system for group in outcomes.find(encoder=encoder)}
+    return [system for system in SYSTEMS if system in found]
+
+
+def _main_table(outcomes: Outcomes, encoder: str) -> Table:
+    rows = []
+    systems = _systems(outcomes, encoder)
+    for system in systems:
+        about = {"system": system, "encoder": encoder}
+        cells: list[Cell | None] = []
+        for corpus, metric in _COLUMNS:
+            group = None if corpus == "average" else outcomes.selected(corpus, system, encoder)
+            decoder = "" if group is None else group.selected_decoder()
+            paper = paper_score(corpus, system, encoder, metric)
+            if corpus == "average":
+                cells.append(
+                    Cell(
+                        summary=_average(outcomes, system, encoder),
+                        paper=paper,
+                        about={**about, "corpus": corpus, "split": "test", "metric": metric},
+                    )
+                )
+            else:
+                cells.append(score_cell(group, "test", decoder, metric, paper=paper, about={**about, "corpus": corpus}))
+        rows.append(Row(heading=(system_title(system),), cells=cells))
+    columns = [
+        short_title(corpus) if corpus in (*LANGUAGES, "average") else f"{short_title(corpus)} {short_title(metric)}"
+        for corpus, metric in _COLUMNS
+    ]
+    notes = [PAPER_NOTE, LANGUAGE_NOTE, *seed_notes(outcomes.find(encoder=encoder))]
+    title = f"Test results, encoder {encoder}: settings and decoder selected by the mean dev score over seeds"
+    return Table(title=title, headings=("Model",), columns=columns, rows=rows, notes=notes).with_best()
+
+
+def _other_corpora_table(outcomes: Outcomes, encoder: str, corpora: list[str]) -> Table:
+    rows = []
+    for system in _systems(outcomes, encoder):
+        cells: list[Cell | None] = []
+        for corpus in corpora:
+            group = outcomes.selected(corpus, system, encoder)
+            if group is None:
+                cells += [None, None]
+                continue
+            about = {"corpus": corpus, "system": system, "encoder": encoder}
+            cells += [
+                score_cell(group, split, group.selected_decoder(), group.metric, paper=None, about=about)
+                for split in ("dev", "test")
+            ]
+        rows.append(Row(heading=(system_title(system),), cells=cells))
+    columns = [f"{corpus} {split}" for corpus in corpora for split in ("dev", "test")]
+    title = f"Corpora that are not the paper's, encoder {encoder}: primary metric"
+    notes = seed_notes(group for corpus in corpora for group in outcomes.find(encoder=encoder, corpus=corpus))
+    return Table(title=title, headings=("Model",), columns=columns, rows=rows, notes=notes).with_best()
+
+
+def _average(outcomes: Outcomes, system: str, encoder: str) -> Summary | None:
+    """The unweighted mean of the four languages' means; None unless there are four."""
+    groups = [outcomes.selected(language, system, encoder) for language in LANGUAGES]
+    found = [
+        summary
+        for group in groups
+        if group is not None and (summary := group.summary("test", group.selected_decoder())) is not None
+    ]
+    if len(found) < len(LANGUAGES):
+        return None
+    seeds = set.intersection(*(set(summary.seeds) for summary in found))
+    return Summary(statistics.fmean(summary.mean for summary in found), None, tuple(sorted(seeds)))
+
+
+def difference_table(outcomes: Outcomes, encoder: str, *, against: str = "diffusion-mf") -> Table | None:
+    """What ``against`` gains over every other system on test, paired over seeds; None where there is nothing to compare."""
+    corpora = [corpus for corpus in outcomes.values("corpus") if outcomes.selected(corpus, against, encoder)]
+    others = [system for system in _systems(outcomes, encoder) if system != against]
+    if not corpora or not others:
+        return None
+    rows = []
+    for system in others:
+        cells: list[Cell | None] = []
+        for corpus in corpora:
+            first, second = outcomes.selected(corpus, against, encoder), outcomes.selected(corpus, system, encoder)
+            difference = None
+            if first is not None and second is not None:
+                difference = paired_difference(_selected_test(first), _selected_test(second))
+            about = {"corpus": corpus, "system": against, "minus": system, "encoder": encoder, "split": "test"}
+            cells.append(None if difference is None else Cell(difference=difference, about=about))
+        rows.append(Row(heading=(f"− {system_title(system)}",), cells=cells))
+    metrics = {corpus: outcomes.find(corpus=corpus)[0].metric for corpus in corpora}
+    columns = [f"{short_title(corpus)} {short_title(metric)}" for corpus, metric in metrics.items()]
+    table = Table(
+        title=f"{system_title(against)} minus every other system on test, encoder {encoder}",
+        headings=(system_title(against),),
+        columns=columns,
+        rows=rows,
+    )
+    return Table(
+        title=table.title, headings=table.headings, columns=columns, rows=rows, notes=significance_notes(table.cells())
+    )
+
+
+def _selected_test(group: Group) -> dict[int, float]:
+    return group.scores("test", group.selected_decoder())
+
+
+def denoiser_tables(outcomes: Outcomes) -> list[Table]:
+    """The three categorical denoisers by their primary metric on test."""
+    systems = ("diffusion-uni", "diffusion-lcrf", "diffusion-mf")
+    rows = []
+    for encoder in outcomes.values("encoder"):
+        for corpus in (*LANGUAGES, "average", "conll2003", "zh-gsdsimp"):
+            metric = primary_metric(corpus)
+            cells: list[Cell | None] = []
+            for system in systems:
+                paper = paper_score(corpus, system, encoder, metric)
+                about = {"corpus": corpus, "system": system, "encoder": encoder}
+                if corpus == "average":
+                    summary = _average(outcomes, system, encoder)
+                    cells.append(Cell(summary=summary, paper=paper, about={**about, "split": "test"}))
+                    continue
+                group = outcomes.selected(corpus, system, encoder)
+                decoder = "" if group is None else group.selected_decoder()
+                cells.append(score_cell(group, "test", decoder, metric, paper=paper, about=about))
+            rows.append(Row(heading=(f"{short_title(corpus)} {encoder}",), cells=cells))
+    table = Table(
+        title="Denoisers: primary metric on test after dev selection",
+        headings=("Setting",),
+        columns=[system_title(system) for system in systems],
+        rows=[_best_of_row(row) for row in rows],
+        notes=[PAPER_NOTE, LANGUAGE_NOTE, *seed_notes(g for g in outcomes.groups if g.system in systems)],
+    )
+    return [table]
+
+
+def _best_of_row(row: Row) -> Row:
+    turned = Table(
+        title="", headings=("",), columns=["x"], rows=[Row(heading=("",), cells=[cell]) for cell in row.cells]
+    ).with_best()
+    return Row(heading=row.heading, cells=[each.cells[0] for each in turned.rows])

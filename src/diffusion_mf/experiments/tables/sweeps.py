@@ -1,0 +1,181 @@
+"""Sweeps on English EWT: model size, denoiser depth, Mean-Field iterations, base of the reverse schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from diffusion_mf.experiments.aggregation import Summary, summarise
+from diffusion_mf.experiments.paper import PaperValue, paper_relative_throughput, paper_sweep
+from diffusion_mf.experiments.selection import Group, Outcomes
+from diffusion_mf.experiments.tables.grid import Cell, Row, Table, score_cell, seed_notes, short_title, system_title
+from diffusion_mf.experiments.tables.main_results import PAPER_NOTE
+from diffusion_mf.presets import SIZES
+
+PaperLookup = Callable[[str, str, str], PaperValue | None]
+"""system, setting, encoder → the paper's value"""
+
+
+def setting_of(variant: str, key: str) -> str | None:
+    """The value of ``key`` in a variant that a plan's grid made.
+
+    >>> setting_of("layers=4", "layers"), setting_of("width=8 layers=4", "layers"), setting_of("full", "layers")
+    ('4', '4', None)
+    """
+    found = dict(part.split("=", 1) for part in variant.split() if "=" in part)
+    return found.get(key)
+
+
+def scaling_tables(outcomes: Outcomes) -> list[Table]:
+    """Dev scores by size; the plan's grid varies ``size``."""
+    return _variant_tables(
+        outcomes,
+        "size",
+        lambda system, setting, encoder: paper_sweep("scaling", system, setting, encoder=encoder),
+        title="Model size",
+        order=[str(size) for size in SIZES].index,
+    )
+
+
+def depth_tables(outcomes: Outcomes) -> list[Table]:
+    """Dev scores by depth; the plan's grid varies ``denoiser.layers``."""
+    return _variant_tables(
+        outcomes,
+        "layers",
+        lambda system, setting, encoder: paper_sweep("depth", system, setting) if encoder == "scratch" else None,
+        title="Denoiser layers",
+        order=int,
+    )
+
+
+def iterations_tables(outcomes: Outcomes) -> list[Table]:
+    """Dev scores by Mean-Field iterations, and training speed relative to one; the grid varies ``num_iterations``."""
+    key = "num_iterations"
+    tables = _variant_tables(outcomes, key, lambda *_: None, title="Mean-Field iterations", order=int)
+    for corpus in outcomes.values("corpus"):
+        settings = _settings(outcomes.find(corpus=corpus), key, int)
+        rows = []
+        for system in outcomes.values("system"):
+            for encoder in outcomes.values("encoder"):
+                groups = _by_setting(outcomes.find(corpus=corpus, system=system, encoder=encoder), key)
+                base = groups.get("1")
+                cells: list[Cell | None] = []
+                for setting in settings:
+                    summary = _relative_speed(groups.get(setting), base)
+                    paper = paper_relative_throughput(system, setting) if corpus == "en-ewt" else None
+                    about = {"corpus": corpus, "system": system, "encoder": encoder, "setting": setting}
+                    cells.append(Cell(summary=summary, paper=paper, digits=1, about={**about, "metric": "speed"}))
+                rows.append(Row(heading=(system_title(system), encoder), cells=cells))
+        note = "From the runs' own logs: rough where runs shared a GPU; dmf benchmark mean-field measures it alone."
+        tables.append(
+            Table(
+                title=f"Training speed by Mean-Field iterations, {short_title(corpus)}, % of one iteration's",
+                headings=("Model", "Encoder"),
+                columns=settings,
+                rows=rows,
+                notes=[PAPER_NOTE, note],
+            )
+        )
+    return tables
+
+
+def base_tables(outcomes: Outcomes) -> list[Table]:
+    """Dev scores by the base of the reverse schedule, on one checkpoint per seed; direct systems have none."""
+    tables = []
+    for corpus in outcomes.values("corpus"):
+        names = sorted(
+            {
+                name.removeprefix("base=")
+                for group in outcomes.find(corpus=corpus)
+                for result in group.results.values()
+                for name in result.get("schedules", {})
+                if name.startswith("base=")
+            },
+            key=float,
+        )
+        rows = []
+        for system in outcomes.values("system"):
+            for encoder in outcomes.values("encoder"):
+                group = outcomes.selected(corpus, system, encoder)
+                if group is None:
+                    continue
+                is_diffusion = any(result.get("is_diffusion") for result in group.results.values())
+                cells: list[Cell | None] = []
+                for name in ["-", *names]:
+                    if (name == "-") == is_diffusion:
+                        cells.append(None)
+                        continue
+                    cells.append(
+                        score_cell(
+                            group,
+                            "dev",
+                            group.selected_decoder(),
+                            group.metric,
+                            schedule=None if name == "-" else f"base={name}",
+                            paper=paper_sweep("base", system, name) if corpus == "en-ewt" else None,
+                            about={"corpus": corpus, "system": system, "encoder": encoder, "setting": name},
+                        )
+                    )
+                rows.append(Row(heading=(system_title(system), encoder), cells=cells))
+        note = "The paper's sweep has a pretrained encoder, one denoiser layer and one Mean-Field iteration."
+        tables.append(
+            Table(
+                title=f"Base of the reverse schedule, dev, {short_title(corpus)}",
+                headings=("Model", "Encoder"),
+                columns=["direct", *(f"b = {name}" for name in names)],
+                rows=rows,
+                notes=[PAPER_NOTE, note, *seed_notes(outcomes.find(corpus=corpus))],
+            )
+        )
+    return tables
+
+
+def _by_setting(groups: Sequence[Group], key: str) -> dict[str, Group]:
+    return {setting: group for group in groups if (setting := setting_of(group.variant, key)) is not None}
+
+
+def _settings(groups: Sequence[Group], key: str, order: Callable[[str], int]) -> list[str]:
+    return sorted(_by_setting(groups, key), key=order)
+
+
+def _variant_tables(
+    outcomes: Outcomes, key: str, paper: PaperLookup, *, title: str, order: Callable[[str], int]
+) -> list[Table]:
+    tables = []
+    for corpus in outcomes.values("corpus"):
+        settings = _settings(outcomes.find(corpus=corpus), key, order)
+        rows = []
+        for encoder in outcomes.values("encoder"):
+            for place, system in enumerate(outcomes.values("system")):
+                groups = _by_setting(outcomes.find(corpus=corpus, system=system, encoder=encoder), key)
+                cells: list[Cell | None] = []
+                for setting in settings:
+                    group = groups.get(setting)
+                    value = paper(system, setting, encoder) if corpus == "en-ewt" else None
+                    about = {"corpus": corpus, "system": system, "encoder": encoder, "setting": setting}
+                    decoder = "" if group is None else group.selected_decoder()
+                    metric = "" if group is None else group.metric
+                    cells.append(score_cell(group, "dev", decoder, metric, paper=value, about=about))
+                rows.append(Row(heading=(system_title(system), encoder), cells=cells, starts_block=place == 0))
+        tables.append(
+            Table(
+                title=f"{title}, dev, {short_title(corpus)}",
+                headings=("Model", "Encoder"),
+                columns=settings,
+                rows=rows,
+                notes=[PAPER_NOTE, *seed_notes(outcomes.find(corpus=corpus))],
+            ).with_best()
+        )
+    return tables
+
+
+def _relative_speed(group: Group | None, base: Group | None) -> Summary | None:
+    """Sentences per second relative to ``base``'s, in percent, seed by seed."""
+    if group is None or base is None:
+        return None
+    ratios = {}
+    for seed, result in group.results.items():
+        speed = result.get("sentences_per_second")
+        reference = base.results.get(seed, {}).get("sentences_per_second")
+        if speed and reference:
+            ratios[seed] = 100 * speed / reference
+    return summarise(ratios)
