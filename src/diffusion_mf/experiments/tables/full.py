@@ -47,7 +47,8 @@ def _table(outcomes: Outcomes, corpus: str, encoder: str, split: str, metrics: t
                 )
                 for metric in metrics
             ]
-            rows.append(Row(heading=(system_title(system), short_title(decoder)), cells=cells, starts_block=index == 0))
+            heading = (system_title(system), short_title(decoder) + ("†" if decoder == selected else ""))
+            rows.append(Row(heading=heading, cells=cells, starts_block=index == 0))
     return Table(
         title=f"{corpus}, {split}, encoder {encoder}, every decoder",
         headings=("Model", "Dec."),

@@ -41,7 +41,9 @@ def main_tables(outcomes: Outcomes) -> list[Table]:
     """Test means with dev-selected settings and decoders, and what Diffusion-MF gains over each other system."""
     tables = []
     for encoder in outcomes.values("encoder"):
-        tables.append(_main_table(outcomes, encoder))
+        known = {corpus for corpus, _ in _COLUMNS}
+        if any(group.corpus in known for group in outcomes.find(encoder=encoder)):
+            tables.append(_main_table(outcomes, encoder))
         extra = [corpus for corpus in outcomes.values("corpus") if corpus not in known]
         if extra:
             tables.append(_other_corpora_table(outcomes, encoder, extra))
