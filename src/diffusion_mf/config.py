@@ -119,6 +119,14 @@ class EncoderConfig(_Section):
         _check_heads(self.width, self.heads)
         return self
 
+    @property
+    def title(self) -> str:
+        """What to call the encoder in tables: its kind, or its name on the hub or that of its folder."""
+        if self.kind != "pretrained" or self.model is None:
+            return self.kind
+        is_path = self.model.count("/") > 1 or self.model.startswith((".", "/", "~"))
+        return os.path.basename(os.path.normpath(self.model)) if is_path else self.model
+
     @pydantic.model_validator(mode="after")
     def _pretrained_fits(self) -> Self:
         if self.kind == "pretrained" and not self.model:
@@ -228,6 +236,12 @@ class TrainingConfig(_Section):
     evaluate_every: PositiveInt = 1
     """epochs"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    layout: Literal["auto", "padded", "packed"] = "auto"
+    """of units inside the networks: a rectangle, or one after the other; auto packs on a GPU in bfloat16"""
+    use_graphs: bool = True
+    """record the work on packed batches and replay it, on a GPU"""
+    compile: bool = False
+    """Transformer blocks, on a GPU: worth the minute it takes in long runs"""
     threads: PositiveInt | None = None
     log_every: PositiveInt = 50
     """steps"""

@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from diffusion_mf.cli import benchmark, data, demo, evaluate, experiment, score, tag, train
+from diffusion_mf.cli import benchmark, convert_encoder, data, demo, evaluate, experiment, score, tag, train
 from diffusion_mf.errors import DiffusionMFError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.command(name="score")(score.score)
 app.command(name="train")(train.train)
 app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="tag")(tag.tag)
+app.command(name="convert-encoder")(convert_encoder.convert_encoder)
 
 
 def _print_version(value: bool) -> None:

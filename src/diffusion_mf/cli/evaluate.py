@@ -8,7 +8,7 @@ import typer
 
 from diffusion_mf.cli.output import half_up, print_json, print_table, progress
 from diffusion_mf.cli.score import print_report
-from diffusion_mf.cli.tag import BatchTokens, Calls, DecoderName, Device, Model
+from diffusion_mf.cli.tag import BatchTokens, Calls, DecoderName, Device, Model, OnLong, note_long_sentences
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
@@ -29,6 +29,7 @@ def evaluate(
         FileFormat | None, typer.Option("--format", help="Format of FILE.", show_default="told by its name")
     ] = None,
     batch_tokens: BatchTokens = None,
+    on_long: OnLong = None,
     device: Device = "auto",
     details: Annotated[
         bool, typer.Option("--details", help="Also by label, type and sentence length, and the confusions.")
@@ -42,6 +43,8 @@ def evaluate(
     from diffusion_mf.tagger.files import TaggingOptions, evaluate_corpus
 
     tagger = Tagger.from_pretrained(model, device=device)
+    if on_long is not None:
+        tagger.set_on_long(on_long)
     column = column or tagger.model.config.data.column
     corpus = read_task(file, tagger.task, column=column, scheme=scheme, file_format=file_format)
     with progress("evaluating", total=len(corpus)) as advance:
@@ -51,6 +54,7 @@ def evaluate(
             options=TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder),
             advance=advance,
         )
+    note_long_sentences(tagger)
     used = {"system": tagger.model.config.system, "decoder": decoder or tagger.decoder, "calls": calls}
     if as_json:
         values = summary_values(found.report) | used

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from diffusion_mf.cli.output import progress
+from diffusion_mf.cli.output import note, progress
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
+
+if TYPE_CHECKING:
+    from diffusion_mf.tagger import Tagger
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a trained model, or its name on the hub.")]
 Calls = Annotated[int | None, typer.Option(help="Denoising steps of a diffusion system.", show_default="as configured")]
@@ -22,6 +25,12 @@ DecoderName = Annotated[
 BatchTokens = Annotated[
     int | None,
     typer.Option(help="Units computed at once; 1 answers sentence by sentence.", show_default="as configured"),
+]
+OnLong = Annotated[
+    Literal["window", "error", "truncate"] | None,
+    typer.Option(
+        help="Sentences too long for a pretrained encoder: window, error or truncate.", show_default="as trained"
+    ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
@@ -49,6 +58,7 @@ def tag(
     calls: Calls = None,
     decoder: DecoderName = None,
     batch_tokens: BatchTokens = None,
+    on_long: OnLong = None,
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --to jsonl.")] = False,
 ) -> None:
@@ -62,6 +72,8 @@ def tag(
     from diffusion_mf.tagger.files import TaggingOptions, tag_file
 
     tagger = Tagger.from_pretrained(model, device=device)
+    if on_long is not None:
+        tagger.set_on_long(on_long)
     # A bar would stand among the results.
     bar = contextlib.nullcontext(lambda count: None) if output == "-" else progress("tagging")
     with bar as advance:
@@ -77,3 +89,10 @@ def tag(
             use_scores=scores,
             advance=advance,
         )
+    note_long_sentences(tagger)
+
+
+def note_long_sentences(tagger: Tagger) -> None:
+    """Say how many sentences a pretrained encoder could not take at once."""
+    if tagger.num_long_sentences:
+        note(f"{tagger.num_long_sentences:,} sentences were longer than the encoder takes at once")

@@ -7,7 +7,7 @@ import os
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,6 +26,12 @@ def train(
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Set something else than the file does; may be repeated."),
+    ] = None,
+    on_long: Annotated[
+        Literal["window", "error", "truncate"] | None,
+        typer.Option(
+            help="The same as --set encoder.on_long=…, for pretrained encoders.", show_default="as configured"
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run begun in the folder.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto is a GPU where there is one.")] = "auto",
@@ -46,7 +52,8 @@ def train(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from diffusion_mf.config import load_config
 
-    config = load_config(config_path, overrides or ())
+    overrides = [*(overrides or ()), *([] if on_long is None else [f"encoder.on_long={on_long}"])]
+    config = load_config(config_path, overrides)
     if count:
         _print_count(config, as_json=as_json)
         return
@@ -106,7 +113,7 @@ def _record(path: Path, config: Config, folder: Path, *, config_path: str, overr
         "task": config.task,
         "train": Path(config.data.train or "").name,
         "system": config.system,
-        "encoder": config.encoder.kind,
+        "encoder": config.encoder.title,
         "seed": config.seed,
         "config": config_path,
         "overrides": overrides,

@@ -1,9 +1,13 @@
-"""Models from the Hugging Face hub."""
+"""Models from the Hugging Face hub, and to it."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from diffusion_mf.errors import InputError
 from diffusion_mf.tagger.storage import ENCODER, MODEL_FILES
+
+_PATTERNS = (*MODEL_FILES, f"{ENCODER}/*")
 
 
 def download(name: str, *, revision: str | None = None) -> str:
@@ -12,9 +16,33 @@ def download(name: str, *, revision: str | None = None) -> str:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return snapshot_download(name, revision=revision, allow_patterns=[*MODEL_FILES, f"{ENCODER}/*"])
+        return snapshot_download(name, revision=revision, allow_patterns=list(_PATTERNS))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise InputError(
-            f"neither a model folder nor to be had from the hub ({reason})", path=name, remedy="check the name"
+            f"neither a model folder nor to be had from the hub ({_reason(error)})", path=name, remedy="check the name"
         ) from None
+
+
+def upload(folder: Path, name: str, *, private: bool, token: str | None, message: str) -> str:
+    """Make the repository ``name`` hold exactly the files of the model ``folder``; returns where they are to be seen.
+
+    Files that an older model left there are removed; others, such as licences, stay.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    api = HfApi(token=token)
+    try:
+        api.create_repo(name, private=private, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=name, folder_path=folder, commit_message=message, delete_patterns=list(_PATTERNS)
+        )
+    except (HFValidationError, HfHubHTTPError, OSError) as error:
+        raise InputError(
+            f"the hub did not take the model ({_reason(error)})", path=name, remedy="check the name, and hf auth login"
+        ) from None
+    return str(commit.commit_url)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from diffusion_mf import __version__
 
 if TYPE_CHECKING:
-    from diffusion_mf.config import Config
+    from diffusion_mf.config import Config, EncoderConfig
 
 
 def model_card(
@@ -25,11 +25,13 @@ def model_card(
     measured = [f"| {name} | {value:.2f} |" for name, value in _flat(metrics) if not isinstance(value, bool)]
     table = ["| metric | value |", "|---|---|", *measured] if measured else ["Nothing was measured."]
     data = config.data.train
+    encoder, base_model = _encoder(config.encoder)
     lines = [
         "---",
         "library_name: diffusion-mf",
         "pipeline_tag: token-classification",
         "tags: [sequence-labelling, diffusion, structured-prediction]",
+        *([f"base_model: {base_model}"] if base_model else []),
         "---",
         "",
         f"# {config.system} for {config.task}",
@@ -42,6 +44,7 @@ def model_card(
         f"| task | {config.task} |",
         f"| labels | {num_labels} |",
         f"| parameters | {num_parameters:,} |",
+        f"| encoder | {encoder} |",
         f"| trained on | {os.path.basename(data) if data else 'not recorded'} |",
         f"| seed | {config.seed} |",
         f"| decoder | {decoder} |",
@@ -63,11 +66,28 @@ def model_card(
         "result.labels, result.scores, result.spans",
         "```",
         "",
+        "Or as a pipeline of transformers would be used:",
+        "",
+        "```python",
+        "from diffusion_mf.tagger import TokenClassificationPipeline",
+        "",
+        'pipeline = TokenClassificationPipeline.from_pretrained("this-folder", aggregation_strategy="simple")',
+        'pipeline("The text of a sentence.")',
+        "```",
+        "",
         "On the command line: `dmf tag this-folder FILE` or `dmf evaluate this-folder FILE`.",
         "",
         "The files are JSON and safetensors: loading them runs no code.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _encoder(config: EncoderConfig) -> tuple[str, str | None]:
+    """What to call the encoder, and its name on the hub where it has one; nobody needs to know the folders it was in."""
+    if config.kind != "pretrained" or config.model is None:
+        return config.kind, None
+    is_hub_name = config.title == config.model and not os.path.isdir(config.model)
+    return f"pretrained: {config.title}, {config.pooling} subword", config.model if is_hub_name else None
 
 
 def _flat(metrics: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,13 +22,15 @@ from diffusion_mf.evaluation.reconstruction import NO_LABEL
 from diffusion_mf.files import StrPath
 from diffusion_mf.memory import is_out_of_memory, release_memory
 from diffusion_mf.tagger.clamps import Clamp, stack_allowed
-from diffusion_mf.tagger.hub import download
+from diffusion_mf.tagger.hub import download, upload
 from diffusion_mf.tagger.requests import Request, RequestReader, Units
 from diffusion_mf.tagger.results import TaggedSentence, TrajectoryStep, scored_spans
 from diffusion_mf.tagger.storage import StoredModel, load_model, save_model
 from diffusion_mf.tagger.streaming import in_order, windows
 
 if TYPE_CHECKING:
+    from diffusion_mf.encoders import PretrainedEncoder
+    from diffusion_mf.encoders.pretrained.subword_batch import OnLong
     from diffusion_mf.model import Prediction
 
 
@@ -73,6 +77,40 @@ class Tagger:
     def save(self, folder: StrPath) -> None:
         """Write a model folder that `load` reads."""
         save_model(folder, *self._model)
+
+    def push_to_hub(
+        self, name: str, *, private: bool = False, token: str | None = None, message: str = "Upload a tagger"
+    ) -> str:
+        """Put the files that `save` writes into the repository ``name`` of the Hugging Face hub, made if need be.
+
+        Returns the address of the commit. `from_pretrained` with the same name loads the model again.
+        """
+        with tempfile.TemporaryDirectory(prefix="diffusion-mf-") as temporary:
+            folder = Path(temporary) / "model"
+            self.save(folder)
+            return upload(folder, name, private=private, token=token, message=message)
+
+    @property
+    def num_long_sentences(self) -> int:
+        """How many sentences so far were longer than a pretrained encoder takes at once."""
+        encoder = self._pretrained_encoder()
+        return 0 if encoder is None else encoder.preparer.num_long
+
+    def set_on_long(self, on_long: OnLong) -> None:
+        """Say what becomes of sentences longer than a pretrained encoder takes at once; other encoders take any.
+
+        ``window``: they are encoded in overlapping windows; ``error``: an `InputError`; ``truncate``: what comes after the
+        units that training with this setting would see is labelled without being encoded.
+        """
+        encoder = self._pretrained_encoder()
+        if encoder is not None:
+            encoder.set_on_long(on_long)
+
+    def _pretrained_encoder(self) -> PretrainedEncoder | None:
+        from diffusion_mf.encoders import PretrainedEncoder
+
+        encoder = getattr(self._labeller, "encoder", None)
+        return encoder if isinstance(encoder, PretrainedEncoder) else None
 
     @property
     def labels(self) -> tuple[str, ...]:

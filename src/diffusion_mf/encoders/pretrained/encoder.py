@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +28,7 @@ from diffusion_mf.encoders.pretrained.subword_batch import OnLong, SubwordBatch,
 from diffusion_mf.encoders.pretrained.subword_ids import SubwordIds
 from diffusion_mf.encoders.pretrained.trainable import add_adapters, choose_trainable
 from diffusion_mf.errors import InputError
+from diffusion_mf.layouts import Layout
 
 MISSING_DEVIATION = 0.02
 """of the state of units without a subword at the start: as of embeddings in BERT"""
@@ -95,7 +95,7 @@ class PretrainedEncoder(Encoder):
             self.model.eval()
         return self
 
-    def forward(self, batch: Batch, layout: Any = None) -> Float[Tensor, "*units D"]:
+    def forward(self, batch: Batch, layout: Layout | None = None) -> Float[Tensor, "*units D"]:
         """The states of a batch, (B, N, D), or as ``layout`` packs them."""
         given = batch.encoder_input
         if isinstance(given, SubwordBatch):

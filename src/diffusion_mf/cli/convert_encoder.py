@@ -1,0 +1,27 @@
+"""``dmf convert-encoder``: a pretrained encoder's PyTorch weights as safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diffusion_mf.cli.output import note, print_json
+
+
+def convert_encoder(
+    source: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of the model, with .bin, .pt or .pth files.")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="NEW-FOLDER", help="Folder to write.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Write an encoder with safetensors, which encoder.model can name; the old weights are read without running code."""
+    from diffusion_mf.encoders.pretrained.conversion import convert_encoder as convert
+
+    num_tensors = convert(source, target)
+    if as_json:
+        print_json({"folder": str(target), "tensors": num_tensors})
+    else:
+        note(f"{num_tensors:,} tensors are in {target}")

@@ -1,0 +1,112 @@
+"""A tagger that is called like a token-classification pipeline of transformers: text in, dictionaries out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.errors import InputError
+from diffusion_mf.files import StrPath
+from diffusion_mf.tagger.results import TaggedSentence
+from diffusion_mf.tagger.tagger import Tagger
+
+Entity = dict[str, Any]
+AggregationStrategy = Literal["none", "simple"]
+Offsets = list[tuple[int, int]]
+
+# Words with their apostrophes, hyphens and inner points and commas; else one character that is no blank.
+_WORD = re.compile(r"\w+(?:['’.,:-]\w+)*|[^\w\s]")
+
+
+class TokenClassificationPipeline:
+    """``pipeline("John lives in Paris")`` gives ``[{"entity_group": "PER", "score": …, "word": "John", …}, …]``.
+
+    A text gives a list of entities, a list of texts a list of lists. A sentence may also be given as a list of its words, which
+    is better than leaving it to a few rules to find them (characters, for segmentation). ``start`` and ``end`` count characters
+    of the text, or of the words with a blank between them.
+
+    | aggregation_strategy | an entity is |
+    |---|---|
+    | none | a unit: ``entity``, ``score``, ``index`` (from 1), ``word``, ``start``, ``end`` |
+    | simple | a span, or a unit where labels have no boundaries: ``entity_group``, ``score``, ``word``, ``start``, ``end`` |
+    """
+
+    task = "token-classification"
+
+    def __init__(
+        self,
+        tagger: Tagger,
+        *,
+        aggregation_strategy: AggregationStrategy = "none",
+        ignore_labels: Sequence[str] = ("O",),
+    ) -> None:
+        if aggregation_strategy not in ("none", "simple"):
+            raise InputError(
+                f"no aggregation strategy is called {aggregation_strategy!r}", remedy="choose none or simple"
+            )
+        self.tagger = tagger
+        self.aggregation_strategy = aggregation_strategy
+        self.ignore_labels = frozenset(ignore_labels)
+
+    @classmethod
+    def from_pretrained(
+        cls, name: StrPath, *, device: str = "auto", aggregation_strategy: AggregationStrategy = "none"
+    ) -> TokenClassificationPipeline:
+        """The pipeline of a model folder, or of a model on the hub."""
+        return cls(Tagger.from_pretrained(name, device=device), aggregation_strategy=aggregation_strategy)
+
+    @overload
+    def __call__(self, inputs: str) -> list[Entity]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def __call__(self, inputs: Sequence[str] | Sequence[Sequence[str]]) -> list[list[Entity]]: ...
+
+    def __call__(self, inputs: str | Sequence[str] | Sequence[Sequence[str]]) -> list[Entity] | list[list[Entity]]:
+        """The entities of a text, or of every text or sentence of a list."""
+        sentences = [inputs] if isinstance(inputs, str) else list(inputs)
+        texts = [sentence if isinstance(sentence, str) else " ".join(sentence) for sentence in sentences]
+        offsets = [
+            self._find_units(sentence) if isinstance(sentence, str) else _joined(sentence) for sentence in sentences
+        ]
+        units = [[text[start:end] for start, end in places] for text, places in zip(texts, offsets, strict=True)]
+        found = [
+            self._entities(result, text, places)
+            for result, text, places in zip(self.tagger.tag(units), texts, offsets, strict=True)
+        ]
+        return found[0] if isinstance(inputs, str) else found
+
+    def _find_units(self, text: str) -> Offsets:
+        if self.tagger.task is Task.SEG_POS:
+            return [(index, index + 1) for index, character in enumerate(text) if not character.isspace()]
+        return [found.span() for found in _WORD.finditer(text)]
+
+    def _entities(self, result: TaggedSentence, text: str, places: Offsets) -> list[Entity]:
+        if self.aggregation_strategy == "simple" and self.tagger.scheme is not LabelScheme.PLAIN:
+            return [
+                _entity("entity_group", label, confidence, text, places[start][0], places[end - 1][1])
+                for start, end, label, confidence in result.spans
+                if label not in self.ignore_labels
+            ]
+        name = "entity_group" if self.aggregation_strategy == "simple" else "entity"
+        entities = []
+        for index, (label, score, (start, end)) in enumerate(zip(result.labels, result.scores, places, strict=True), 1):
+            if label not in self.ignore_labels:
+                entity = _entity(name, label, score, text, start, end)
+                entities.append(entity if name == "entity_group" else {**entity, "index": index})
+        return entities
+
+
+def _entity(name: str, label: str, score: float, text: str, start: int, end: int) -> Entity:
+    return {name: label, "score": float(score), "word": text[start:end], "start": start, "end": end}
+
+
+def _joined(units: Sequence[str]) -> Offsets:
+    offsets: Offsets = []
+    start = 0
+    for unit in units:
+        offsets.append((start, start + len(unit)))
+        start += len(unit) + 1
+    return offsets
