@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.config import Config
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.evaluation import PRIMARY_METRICS
@@ -97,7 +98,7 @@ def _scores(
     model: StoredModel, config: Config, data: TrainingData, sentences: Sequence[Sentence], processes: Processes
 ) -> Scores:
     found = evaluate(
-        model.labeller,
+        Predictor(model.labeller, processes.device),
         sentences,
         config=config,
         vocabulary=data.vocabulary,

@@ -92,7 +92,7 @@ def _train_and_score(place: RunPlace, *, device: str) -> None:
         train(
             without_test,
             output=place.root,
-            resume=True,
+            resume=place.checkpoint.exists() or place.model.exists(),
             device=device,
             checkpoint_every=description["checkpoint_every"],
             display=LineDisplay(),

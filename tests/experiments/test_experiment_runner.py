@@ -1,0 +1,132 @@
+"""Plans run by real processes: killed and continued, shared by two runners, with runs that fail and that diverge."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from experiment_files import attempts_of, start_runner, write_plan
+
+SITE = """
+import os, pathlib, signal, sys
+if any(argument.endswith("experiments.worker") for argument in sys.orig_argv):
+    flag = pathlib.Path(os.environ["CRASHED_ONCE"])
+    if not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_failures_are_retried_and_reported_and_diverged_runs_are_not(tmp_path: Path) -> None:
+    plan = write_plan(
+        tmp_path,
+        """
+systems = ["diffusion-mf"]
+seeds = [1]
+[variants.good]
+[variants.diverging]
+training.learning_rate = 1e30
+training.warmup_steps = 0
+training.clip_norm = 1e30
+[variants.refused]
+data.column = "xpos"
+data.format = "conllu"
+[evaluation]
+calls = [1]
+""",
+    )
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(SITE, encoding="utf-8")
+    environment = {"PYTHONPATH": str(site), "CRASHED_ONCE": str(tmp_path / "crashed")}
+    output = tmp_path / "out"
+    runner = start_runner(plan, output, "--workers", "2", "--json", environment=environment)
+    stdout, stderr = runner.communicate(timeout=120)
+
+    assert runner.returncode == 1, stderr
+    outcomes = attempts_of(output)
+    by_state = {row["state"]: outcomes[row["name"]] for row in json.loads(stdout)}
+    # The first process of all was killed: that one failed, and was tried again.
+    assert sum(attempts.count("failed") for attempts in by_state.values()) == 1
+    assert {state: attempts[-1] for state, attempts in by_state.items()} == {
+        "complete": "complete",
+        "diverged": "diverged",
+        "failed": "refused",
+    }
+    assert all(len([each for each in attempts if each != "failed"]) == 1 for attempts in by_state.values())
+    assert "no longer finite" in stderr
+    assert "diverged; the end of" in stderr
+    assert "it will be tried again" in stderr
+    result = json.loads(next((output / "runs").glob("*.seed1.*/result.json")).read_text())
+    assert set(result["test_decoders"]) == set(result["decoders"]) == {"argmax", "mask-viterbi"}
+    assert result["test"] == result["test_decoders"][result["decoder"]]
+    assert set(result["schedules"]) == {"calls=1"}
+    assert result["commit"] is None or len(result["commit"]) >= 40
+    assert result["analysis"]["calibration"]["bins"]
+    assert not list((output / "claims").glob("*.json"))
+
+
+def test_killed_plan_continues_and_two_runners_never_share_a_run(tmp_path: Path) -> None:
+    plan = write_plan(
+        tmp_path,
+        """
+systems = ["diffusion-mf", "lcrf"]
+seeds = [1]
+[set]
+training.epochs = 25
+[evaluation]
+analysis = false
+""",
+        sentences=60,
+    )
+    output = tmp_path / "out"
+    first, second = (start_runner(plan, output, "--workers", "1") for _ in range(2))
+    _wait_for(lambda: len(list((output / "runs").glob("*/log.jsonl"))) == 2)
+    # Each has one: a run is never run by both.
+    assert len(list((output / "claims").glob("*.json"))) == 2
+    # One is asked to stop; the other is killed outright, and takes its run with it.
+    first.send_signal(signal.SIGTERM)
+    second.kill()
+    _, stderr = first.communicate(timeout=60)
+    assert first.returncode == 1, stderr
+    second.communicate(timeout=60)
+    _wait_for(lambda: not list((output / "claims").glob("*.json")))
+    assert list(attempts_of(output).values()) == [["interrupted"]]
+    steps = {path.parents[1].name: _step(path) for path in (output / "runs").glob("*/checkpoint/state.json")}
+    assert len(steps) == 2
+    assert not list((output / "runs").glob("*/result.json"))
+
+    last = start_runner(plan, output, "--workers", "2")
+    _, stderr = last.communicate(timeout=120)
+    assert last.returncode == 0, stderr
+    for name, attempts in attempts_of(output).items():
+        assert attempts[-1] == "complete"
+        assert attempts.count("complete") == 1
+        log = [json.loads(line) for line in (output / "runs" / name / "log.jsonl").read_text().splitlines()]
+        logged = [entry["step"] for entry in log if entry["event"] == "step"]
+        assert logged == list(range(1, logged[-1] + 1))
+        assert sum(entry["event"] == "start" for entry in log) == 1
+        assert logged[-1] > steps[name] > 0
+
+    # Nothing is left to do: no process is started.
+    again = start_runner(plan, output)
+    _, stderr = again.communicate(timeout=60)
+    assert again.returncode == 0
+    assert "2 of 2 runs complete" in stderr
+    assert all(attempts.count("complete") == 1 for attempts in attempts_of(output).values())
+
+
+def _step(state: Path) -> int:
+    return json.loads(state.read_text())["state"]["training"]["step"]
+
+
+def _wait_for(condition: object, seconds: float = 60.0) -> None:
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail("it did not happen in time")
+        time.sleep(0.05)
