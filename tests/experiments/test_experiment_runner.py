@@ -76,7 +76,8 @@ def test_killed_plan_continues_and_two_runners_never_share_a_run(tmp_path: Path)
 systems = ["diffusion-mf", "lcrf"]
 seeds = [1]
 [set]
-training.epochs = 25
+training.epochs = 20
+training.evaluate_every = 10
 [evaluation]
 analysis = false
 """,

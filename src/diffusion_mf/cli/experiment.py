@@ -176,3 +176,26 @@ def _check_choice(option: str, value: str, choices: Iterable[str]) -> None:
     known = list(choices)
     if value not in known:
         raise InputError(f"{option}: unknown {value!r}", remedy=f"choose one of {', '.join(known)}")
+
+
+@app.command()
+def plot(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of dmf experiment run.")],
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write the plots.", show_default="DIR/plots")
+    ] = None,
+    plan: Annotated[str | None, typer.Option(help="Which plan, where several were run in the folder.")] = None,
+    file_format: Annotated[str, typer.Option("--format", help="png, pdf or svg.")] = "png",
+) -> None:
+    """Learning curves, score against calls, base, depth, size and iterations, calibration, and where each system errs."""
+    from diffusion_mf.experiments.folders import ExperimentFolder
+    from diffusion_mf.experiments.plots import write_plots
+    from diffusion_mf.experiments.selection import read_outcomes
+
+    _check_choice("--format", file_format, ("png", "pdf", "svg"))
+    place = ExperimentFolder(folder)
+    details, outcomes = read_outcomes(place, plan=plan)
+    if not outcomes.groups:
+        raise InputError("no run has finished yet", path=folder, remedy="run dmf experiment run first")
+    for path in write_plots(outcomes, place, output or folder / "plots", details, suffix=file_format):
+        print(path)
