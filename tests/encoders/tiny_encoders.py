@@ -72,17 +72,11 @@ _SIZES = {
 }  # fmt: skip
 ARCHITECTURES: dict[str, Any] = {
     "bert": (transformers.BertConfig, word_pieces, {"max_position_embeddings": MAX_SUBWORDS}),
-    "electra": (
-        transformers.ElectraConfig, word_pieces, {"max_position_embeddings": MAX_SUBWORDS, "embedding_size": 8},
-    ),
     "albert": (
         transformers.AlbertConfig, word_pieces, {"max_position_embeddings": MAX_SUBWORDS, "embedding_size": 8},
     ),
     # Position embeddings of these begin after padding, which is number 1.
     "roberta": (transformers.RobertaConfig, byte_level, {"max_position_embeddings": MAX_SUBWORDS + 2, "pad_token_id": 1}),
-    "xlm-roberta": (
-        transformers.XLMRobertaConfig, byte_level, {"max_position_embeddings": MAX_SUBWORDS + 2, "pad_token_id": 1},
-    ),
     "mpnet": (transformers.MPNetConfig, byte_level, {"max_position_embeddings": MAX_SUBWORDS + 2, "pad_token_id": 1}),
     "deberta-v2": (
         transformers.DebertaV2Config, word_pieces,

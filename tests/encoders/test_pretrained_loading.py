@@ -1,0 +1,206 @@
+"""Folders and names of encoders: what is refused and how it is said; no network, no pickles."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+import tiny_encoders
+from tiny_encoders import SENTENCES, VOCABULARY, batch_of, tiny_encoder, write_encoder
+from typer.testing import CliRunner
+
+from diffusion_mf.cli import app
+from diffusion_mf.config import Config, EncoderConfig, load_config
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.encoders.pretrained import hugging_face
+from diffusion_mf.encoders.pretrained.conversion import convert_encoder
+from diffusion_mf.encoders.pretrained.trainable import choose_trainable
+from diffusion_mf.errors import InputError
+from diffusion_mf.model import count_parameters
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_encoder(tmp_path / "bert")
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every attempt to reach another machine is recorded and fails."""
+    attempts: list[object] = []
+
+    def refuse(*arguments: object, **options: object) -> None:
+        attempts.append(arguments)
+        raise OSError("there is no network in this test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    return attempts
+
+
+def test_a_folder_never_touches_the_network(folder: Path, no_network: list[object]) -> None:
+    tiny_encoder(folder)
+    assert not no_network
+
+
+def test_a_missing_model_says_how_to_get_it(no_network: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Read from HF_HUB_OFFLINE when the package is imported; without it, the hub is asked again and again.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError) as caught:
+        tiny_encoder("nobody/no-such-encoder")
+    assert "hf download nobody/no-such-encoder --local-dir FOLDER" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("/no/such/folder", "there is no such folder of an encoder"),
+        ("$NO_SUCH_VARIABLE/granite", "names a variable that is not set"),
+    ],
+)
+def test_paths_are_not_looked_for_on_the_hub(name: str, message: str, no_network: list[object]) -> None:
+    with pytest.raises(InputError, match=message):
+        tiny_encoder(name)
+    assert not no_network
+
+
+def test_variables_in_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_ENCODERS", "/encoders")
+    path = tmp_path / "config.toml"
+    path.write_text('task = "pos"\nsystem = "lcrf"\n[encoder]\nkind = "pretrained"\nmodel = "$SOME_ENCODERS/granite"\n')
+    config = load_config(path)
+    assert config.encoder.model == "/encoders/granite"
+    assert config.encoder.title == "granite"
+    assert EncoderConfig(kind="pretrained", model="hfl/chinese").title == "hfl/chinese"
+    assert EncoderConfig().title == "scratch"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ('kind = "pretrained"', "a pretrained encoder needs a model"),
+        ('model = "bert"', 'kind is "scratch"'),
+        ('kind = "pretrained"\nmodel = "bert"\ncache = "states"', 'cache needs freeze = "all"'),
+        ('kind = "pretrained"\nmodel = "bert"\non_long = "windows"', "the nearest is window"),
+    ],
+)
+def test_settings_that_do_not_fit(tmp_path: Path, settings: str, message: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f'task = "pos"\nsystem = "lcrf"\n[encoder]\n{settings}\n')
+    with pytest.raises(InputError, match=message):
+        load_config(path)
+
+
+def test_folders_without_configuration_or_weights(folder: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(InputError, match="lacks config"):
+        tiny_encoder(empty)
+    (folder / "model.safetensors").rename(folder / "other.txt")
+    with pytest.raises(InputError, match="no weights as safetensors; copy all files"):
+        tiny_encoder(folder)
+    torch.save({}, folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match="dmf convert-encoder"):
+        tiny_encoder(folder)
+
+
+def test_a_tokenizer_of_another_model(folder: Path) -> None:
+    tiny_encoders.byte_level().save_pretrained(folder)
+    with pytest.raises(InputError, match=r"ids up to \d+, the model embeds 25; use the tokenizer"):
+        tiny_encoder(folder)
+
+
+def test_a_configuration_of_another_model(folder: Path) -> None:
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "num_hidden_layers": 3}))
+    with pytest.raises(InputError, match="the weights lack 16 of the model's tensors"):
+        tiny_encoder(folder)
+
+
+def test_transformers_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(InputError, match=r"pip install 'diffusion-mf\[pretrained\]'"):
+        hugging_face.load_pretrained(EncoderConfig(kind="pretrained", model=str(folder)))
+
+
+def test_parameters_are_counted_without_weights(folder: Path) -> None:
+    values = {"task": "pos", "system": "unigram", "encoder": {"kind": "pretrained", "model": str(folder)}}
+    counted = count_parameters(Config.model_validate(values), VOCABULARY, LabelScheme.PLAIN)
+    own = sum(parameter.numel() for parameter in tiny_encoder(folder).parameters())
+    assert counted > own > 16 * 25
+
+
+def test_shared_layers_are_not_frozen_one_by_one(tmp_path: Path) -> None:
+    encoder = tiny_encoder(write_encoder(tmp_path / "albert", "albert"))
+    with pytest.raises(InputError, match="freeze_layers is 2"):
+        choose_trainable(encoder.model, encoder.config.model_copy(update={"freeze_layers": 2}))
+
+
+# PyTorch files.
+
+
+def as_pytorch(folder: Path, *, parts: int = 1, rename: tuple[str, str] = ("", "")) -> None:
+    from safetensors.torch import load_file
+
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = list(weights)
+    for part in range(parts):
+        chosen = {name.replace(*rename): weights[name] for name in names[part::parts]}
+        name = "pytorch_model.bin" if parts == 1 else f"pytorch_model-{part + 1:05}-of-{parts:05}.bin"
+        torch.save(chosen, folder / name)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_converted_weights_are_the_same(folder: Path, tmp_path: Path, parts: int) -> None:
+    with torch.no_grad():
+        encoder = tiny_encoder(folder)
+        expected = encoder(batch_of(encoder, SENTENCES))
+        as_pytorch(folder, parts=parts, rename=("LayerNorm.weight", "LayerNorm.gamma"))
+        result = CliRunner().invoke(app, ["convert-encoder", str(folder), str(tmp_path / "new"), "--json"])
+        assert result.exit_code == 0
+        assert json.loads(result.stdout)["tensors"] == 39
+        encoder = tiny_encoder(tmp_path / "new")
+        assert encoder(batch_of(encoder, SENTENCES)).equal(expected)
+    assert not list((tmp_path / "new").glob("*.bin"))
+
+
+class Harmful:
+    """Unpickling it would make a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_file_that_would_run_code_is_refused_and_does_not(folder: Path, tmp_path: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": Harmful(tmp_path / "harm")}, folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match="no file of plain tensors"):
+        convert_encoder(folder, tmp_path / "new")
+    assert not (tmp_path / "harm").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bert"]
+
+
+def test_conversions_that_cannot_be(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there are no PyTorch weights"):
+        convert_encoder(folder, tmp_path / "new")
+    with pytest.raises(InputError, match="exists already"):
+        convert_encoder(folder, folder)
+    with pytest.raises(InputError, match="lacks config"):
+        convert_encoder(tmp_path, tmp_path / "new")
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": "text"}, folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match="no named tensors"):
+        convert_encoder(folder, tmp_path / "new")
