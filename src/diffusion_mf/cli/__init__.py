@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from diffusion_mf.cli import benchmark, convert_encoder, data, demo, evaluate, experiment, score, tag, train
+from diffusion_mf.cli import benchmark, convert_encoder, data, demo, evaluate, experiment, score, search, tag, train
 from diffusion_mf.errors import DiffusionMFError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.add_typer(benchmark.app, name="benchmark")
 app.add_typer(experiment.app, name="experiment")
 app.command(name="score")(score.score)
 app.command(name="train")(train.train)
+app.command(name="search")(search.search)
 app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="tag")(tag.tag)
 app.command(name="convert-encoder")(convert_encoder.convert_encoder)

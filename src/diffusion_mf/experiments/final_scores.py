@@ -98,7 +98,7 @@ def _scores(
     model: StoredModel, config: Config, data: TrainingData, sentences: Sequence[Sentence], processes: Processes
 ) -> Scores:
     found = evaluate(
-        Predictor(model.labeller, processes.device),
+        Predictor(model.labeller, config, processes.device),
         sentences,
         config=config,
         vocabulary=data.vocabulary,

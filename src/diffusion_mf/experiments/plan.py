@@ -200,7 +200,7 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
     ``overrides`` are settings for all runs, such as ``training.epochs=3``; ``corpora_file`` replaces the plan's.
     """
     path = Path(path)
-    values, text = _read_toml(path)
+    values, text = read_toml(path)
     try:
         plan = PlanFile.model_validate(values)
     except pydantic.ValidationError as error:
@@ -208,14 +208,14 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
     for name in ("systems", "corpora", "encoders", "seeds"):
         if not getattr(plan, name):
             raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
-    corpora = _corpora(plan, path, corpora_file)
+    corpora = read_corpora(plan.corpora, path.parent / plan.corpora_file, corpora_file)
     variants = _variants(plan, path)
     places = itertools.product(plan.seeds, corpora, plan.encoders, variants, plan.systems)
     runs = [
         run
         for seed, corpus, encoder, variant, system in places
         if (
-            run := _run(
+            run := make_run(
                 plan,
                 path,
                 {"corpus": corpus, "system": system, "encoder": encoder, "variant": variant, "seed": seed},
@@ -231,7 +231,8 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
     return Plan(name=plan.name or path.stem, table=plan.table, runs=runs, evaluation=plan.evaluation, settings=plan.run)
 
 
-def _read_toml(path: Path) -> tuple[dict[str, Any], str]:
+def read_toml(path: Path) -> tuple[dict[str, Any], str]:
+    """A TOML file's values, and its text."""
     with open_input(path) as stream:
         content = stream.read()
     try:
@@ -245,11 +246,14 @@ class _CorporaFile(pydantic.RootModel[dict[str, CorpusEntry]]):
     pass
 
 
-def _corpora(plan: PlanFile, path: Path, given: StrPath | None) -> dict[str, CorpusEntry]:
-    if isinstance(plan.corpora, dict) and given is None:
-        return plan.corpora
-    source = path.parent / plan.corpora_file if given is None else Path(given)
-    values, _ = _read_toml(source)
+def read_corpora(
+    wanted: list[str] | dict[str, CorpusEntry], default: Path, given: StrPath | None = None
+) -> dict[str, CorpusEntry]:
+    """The corpora of a plan: its own entries, or those of the file ``default``; those in the file ``given`` win."""
+    if isinstance(wanted, dict) and given is None:
+        return wanted
+    source = default if given is None else Path(given)
+    values, _ = read_toml(source)
     try:
         known = _CorporaFile.model_validate(values).root
     except pydantic.ValidationError as error:
@@ -257,11 +261,11 @@ def _corpora(plan: PlanFile, path: Path, given: StrPath | None) -> dict[str, Cor
         key = ".".join(str(part) for part in first["loc"])
         raise InputError(f"{key}: {first['msg']}", path=source, remedy="correct it") from None
     found = {}
-    for name in plan.corpora:
+    for name in wanted:
         if name in known:
             found[name] = known[name]
-        elif isinstance(plan.corpora, dict):
-            found[name] = plan.corpora[name]
+        elif isinstance(wanted, dict):
+            found[name] = wanted[name]
         else:
             raise InputError(f"there is no corpus {name!r}", path=source, remedy=f"known are {', '.join(known)}")
     return found
@@ -282,7 +286,7 @@ def _variants(plan: PlanFile, path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _run(
+def make_run(
     plan: PlanFile,
     path: Path,
     place: dict[str, Any],
@@ -290,6 +294,7 @@ def _run(
     variant: Mapping[str, Any],
     overrides: Sequence[str],
 ) -> Run | None:
+    """The run at a place of the plan, with the settings of its variant; None where an exception skips it."""
     settings: dict[str, Any] = {
         **flat_settings(plan.set),
         **flat_settings(corpus.set),
@@ -303,7 +308,7 @@ def _run(
             settings |= flat_settings(exception.set)
     settings |= {f"data.{split}": name for split, name in corpus.files().items()}
     settings["seed"] = place["seed"]
-    given = [*(f"{key}={_toml_value(value)}" for key, value in settings.items()), *overrides]
+    given = [*(f"{key}={toml_value(value)}" for key, value in settings.items()), *overrides]
     base = path.parent / plan.configs.format(task=corpus.task.value, system=place["system"], corpus=place["corpus"])
     config = load_config(base, [*given, f"system={place['system']}", f"task={corpus.task.value}"])
     shown = [each for each in given if not each.startswith(("data.", "seed="))]
@@ -340,6 +345,7 @@ def _flattened(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it."""
     # JSON's strings, numbers, lists and truth values are TOML's, too.
     return json.dumps(value, ensure_ascii=False)

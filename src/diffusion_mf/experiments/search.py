@@ -1,0 +1,383 @@
+"""The staged search, with Optuna: resumable, shared by any number of workers and machines through its database.
+
+Every subject (corpus, system, encoder) has a study for each stage. Trials train in processes of their own, in folders named
+after their settings: a trial that is tried again finds what it had done before. Dev scores go to Optuna after every epoch,
+which gives up the trials that fall behind. Test data are never read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diffusion_mf.errors import InputError
+from diffusion_mf.experiments.claims import Claim, Claims
+from diffusion_mf.experiments.folders import ExperimentFolder, Outcome, RunPlace
+from diffusion_mf.experiments.plan import fingerprint
+from diffusion_mf.experiments.processes import RunProcess
+from diffusion_mf.experiments.search_plan import Range, SearchPlan, Stage, Subject
+
+if TYPE_CHECKING:
+    import optuna
+
+SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_BETWEEN_HEARTBEATS = 20
+SECONDS_UNTIL_STALE = 120
+REASON = "reason"
+"""the attribute of trials that count although they have no score"""
+
+
+class Stopped(Exception):  # noqa: N818 (nothing went wrong)
+    """The search was told to stop; the trial will be continued."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How to search."""
+
+    device: str = "auto"
+    threads: int = 1
+    keep_checkpoints: bool = False
+    command: str = "dmf search"
+
+
+def import_optuna() -> Any:
+    """Optuna, quiet; one sentence where it is not installed."""
+    try:
+        import optuna
+    except ImportError:
+        raise InputError("the search needs Optuna", remedy="pip install 'diffusion-mf[experiments]'") from None
+    # Trials that are stopped or given up are no news.
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def open_storage(url: str) -> Any:
+    """The database of the search; ``postgresql://`` uses psycopg 3."""
+    optuna = import_optuna()
+    if url.startswith(("postgresql://", "postgres://")):
+        url = "postgresql+psycopg://" + url.partition("://")[2]
+    try:
+        with warnings.catch_warnings():
+            # Heartbeats have been "experimental" for years.
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return optuna.storages.RDBStorage(
+                url,
+                heartbeat_interval=SECONDS_BETWEEN_HEARTBEATS,
+                grace_period=SECONDS_UNTIL_STALE,
+                engine_kwargs={"connect_args": {"timeout": 60}}
+                if url.startswith("sqlite")
+                else {"pool_pre_ping": True},
+            )
+    except ImportError as error:
+        raise InputError(
+            f"the database {url} needs a driver ({error})", remedy="pip install 'psycopg[binary]'"
+        ) from None
+    except Exception as error:  # SQLAlchemy's errors have no common root that every version exports
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"the database {_without_password(url)} cannot be used ({reason})", remedy="check --storage"
+        ) from None
+
+
+def _without_password(url: str) -> str:
+    head, _, place = url.rpartition("@")
+    return url if not head else f"{head.partition('://')[0]}://…@{place}"
+
+
+class Search:
+    """A search in progress, or finished."""
+
+    def __init__(
+        self,
+        plan: SearchPlan,
+        storage: Any,
+        folder: ExperimentFolder,
+        options: SearchOptions,
+        *,
+        note: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        self.plan, self.storage, self.folder, self.options, self.note = plan, storage, folder, options, note
+        self.stop = threading.Event()
+        self._claims = Claims(folder.claims)
+        self._optuna = import_optuna()
+
+    def work(self, offset: int = 0) -> None:
+        """Advance every subject until all are finished, beginning with the one at ``offset``; may run in many threads."""
+        subjects = self.plan.subjects
+        start = offset % len(subjects)
+        for subject in (*subjects[start:], *subjects[:start]):
+            settings: dict[str, Any] = {}
+            for number, stage in enumerate(subject.stages):
+                self._finish_stage(subject, number, stage, settings)
+                if self.stop.is_set():
+                    return
+                settings |= self.best_settings(subject, number)
+
+    def study(self, subject: Subject, number: int, *, num_trials: int = 0) -> optuna.Study:
+        """The study of a subject's stage, with a sampler for the trial after the first ``num_trials``."""
+        stage, file = subject.stages[number], self.plan.file
+        # With the number of trials so far: a search that goes on must not draw what it drew at first.
+        seed = zlib.crc32(f"{file.sampler_seed}/{subject.name}/{number}/{num_trials}".encode())
+        samplers = self._optuna.samplers
+        pruner = self._optuna.pruners.NopPruner()
+        if file.pruner.enabled:
+            pruner = self._optuna.pruners.MedianPruner(
+                n_startup_trials=file.pruner.startup_trials, n_warmup_steps=file.pruner.warmup_epochs
+            )
+        try:
+            return self._optuna.create_study(
+                storage=self.storage,
+                study_name=f"{self.plan.name}/{subject.name}/{number}-{stage.name}",
+                direction="maximize",
+                sampler=samplers.RandomSampler(seed=seed)
+                if file.sampler == "random"
+                else samplers.TPESampler(seed=seed, n_startup_trials=max(2, stage.trials // 3)),
+                pruner=pruner,
+                load_if_exists=True,
+            )
+        except self._optuna.exceptions.StorageInternalError as error:
+            raise InputError(f"the database cannot be used ({error})", remedy="check --storage") from None
+
+    def counted(self, subject: Subject, number: int) -> list[Any]:
+        """The trials of a stage that count, in order, no more than planned: finished, given up, failed or diverged."""
+        states = self._optuna.trial.TrialState
+        trials = [
+            trial
+            for trial in self.study(subject, number).get_trials(deepcopy=False)
+            if trial.state in (states.COMPLETE, states.PRUNED)
+            or (trial.state == states.FAIL and REASON in trial.user_attrs)
+        ]
+        return trials[: subject.stages[number].trials]
+
+    def best_settings(self, subject: Subject, number: int) -> dict[str, Any]:
+        """What a stage chooses; nothing where no trial came to an end."""
+        complete = [
+            trial
+            for trial in self.counted(subject, number)
+            if trial.value is not None and trial.state.name == "COMPLETE"
+        ]
+        best = max(complete, key=lambda trial: trial.value, default=None)
+        return {} if best is None else dict(best.params)
+
+    def best_trial(self, subject: Subject) -> Any | None:
+        """The best of all stages."""
+        trials = [trial for number in range(len(subject.stages)) for trial in self.counted(subject, number)]
+        complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
+        return max(complete, key=lambda trial: trial.value, default=None)
+
+    def is_finished(self, subject: Subject) -> bool:
+        """Whether every stage has had its trials."""
+        return all(len(self.counted(subject, n)) >= stage.trials for n, stage in enumerate(subject.stages))
+
+    def _finish_stage(self, subject: Subject, number: int, stage: Stage, settings: Mapping[str, Any]) -> None:
+        study = self.study(subject, number)
+        states = self._optuna.trial.TrialState
+        while not self.stop.is_set() and len(self.counted(subject, number)) < stage.trials:
+            self._continue_lost_trials(study)
+            trials = study.get_trials(deepcopy=False)
+            running = sum(trial.state == states.RUNNING for trial in trials)
+            if len(self.counted(subject, number)) + running >= stage.trials:
+                # Others are at the last ones; if they are lost, their heartbeats stop, and it is our turn.
+                self._fail_stale(study)
+                self.stop.wait(5 * SECONDS_BETWEEN_LOOKS)
+                continue
+            study = self.study(subject, number, num_trials=len(trials))
+            self._choose_next(study, subject, number)
+            try:
+                study.optimize(lambda trial: self._trial(trial, subject, stage, settings), n_trials=1, catch=(_Failed,))
+            except Stopped:
+                return
+            done = self.counted(subject, number)
+            last = max(done, key=lambda trial: trial.number, default=None)
+            if last is not None:
+                value = "no score" if last.value is None else f"{last.value:.2f}"
+                self.note(
+                    f"{subject.name}, {stage.name}: {len(done)} of {stage.trials} trials; last {last.state.name.lower()}, {value}"
+                )
+
+    def _choose_next(self, study: Any, subject: Subject, number: int) -> None:
+        """In a small set of combinations none is tried twice: the next one, in an order of chance, is given to the sampler."""
+        combinations = subject.stages[number].combinations()
+        if combinations is None:
+            return
+        name = f"{self.plan.file.sampler_seed}/{subject.name}/{number}"
+        combinations.sort(key=lambda each: zlib.crc32(f"{name}/{sorted(each.items())}".encode()))
+        states = self._optuna.trial.TrialState
+        trials = study.get_trials(deepcopy=False)
+        known = [_params(trial) for trial in trials]
+        if not any(trial.state == states.WAITING for trial in trials):
+            following = next((each for each in combinations if each not in known), None)
+            if following is not None:
+                study.enqueue_trial(following)
+
+    def _fail_stale(self, study: Any) -> None:
+        self._optuna.storages.fail_stale_trials(study)
+
+    def _continue_lost_trials(self, study: Any) -> None:
+        """Settings of trials that were stopped or killed come first again; their checkpoints are still there."""
+        states = self._optuna.trial.TrialState
+        trials = study.get_trials(deepcopy=False)
+        known = [_params(trial) for trial in trials if trial.state != states.FAIL or REASON in trial.user_attrs]
+        for trial in trials:
+            params = _params(trial)
+            if trial.state == states.FAIL and REASON not in trial.user_attrs and params and params not in known:
+                study.enqueue_trial(params)
+                known.append(params)
+
+    def _trial(self, trial: Any, subject: Subject, stage: Stage, settings: Mapping[str, Any]) -> float:
+        chosen = {**settings, **{name: _suggest(trial, name, values) for name, values in stage.space.items()}}
+        scores: list[float] = []
+        for seed in self.plan.file.seeds:
+            scores.append(self._seed_score(trial, subject, chosen, seed, scores))
+        return sum(scores) / len(scores)
+
+    def _seed_score(
+        self, trial: Any, subject: Subject, settings: Mapping[str, Any], seed: int, earlier: list[float]
+    ) -> float:
+        try:
+            config, source = self.plan.config(subject, settings, seed)
+        except InputError as error:
+            # Candidates that do not go together, such as a width and a number of heads.
+            trial.set_user_attr(REASON, str(error))
+            raise _Failed from None
+        place = self.folder.run(f"{subject.name}.seed{seed}.{fingerprint(config)}")
+        coordinates = {"corpus": subject.corpus, "system": subject.system, "encoder": subject.encoder}
+        trial.set_user_attr(f"run_seed{seed}", place.name)
+        claim = self._claim(place.name)
+        try:
+            result = place.result()
+            if result is None:
+                place.describe(
+                    {
+                        "coordinates": {**coordinates, "variant": "search", "seed": seed},
+                        "source": source,
+                        "config": config.model_dump(mode="json"),
+                        "evaluation": {"analysis": False},
+                        "checkpoint_every": 300.0,
+                        "keep": "all" if self.options.keep_checkpoints else "scores",
+                        "command": self.options.command,
+                    }
+                )
+                result = self._run(trial, place, claim, earlier)
+        finally:
+            claim.release()
+        return float(result["dev"][result["metric"]])
+
+    def _claim(self, name: str) -> Claim:
+        """Wait until nobody else works on the same settings."""
+        while not self.stop.is_set():
+            claim = self._claims.take(name)
+            if claim is not None:
+                return claim
+            self.stop.wait(5 * SECONDS_BETWEEN_LOOKS)
+        raise Stopped
+
+    def _run(self, trial: Any, place: RunPlace, claim: Claim, earlier: list[float]) -> dict[str, Any]:
+        process = RunProcess(place, claim=claim, device=self.options.device, threads=self.options.threads)
+        try:
+            reported = 0
+            while (outcome := process.outcome()) is None:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+                if self.stop.is_set() and not process.is_stopped:
+                    process.stop()
+                reported = self._report(trial, place, earlier, reported)
+                if not process.is_stopped and not earlier and reported and trial.should_prune():
+                    process.kill()
+                    for remains in (place.checkpoint, place.model):
+                        shutil.rmtree(remains, ignore_errors=True)
+                    raise self._optuna.TrialPruned
+        finally:
+            if process.exit_status is None:
+                process.kill()
+        result = place.result()
+        if outcome is Outcome.COMPLETE and result is not None:
+            self._report(trial, place, earlier, reported)
+            return result
+        if self.stop.is_set() or outcome is Outcome.INTERRUPTED:
+            raise Stopped
+        last = place.last_lines(1)
+        trial.set_user_attr(REASON, f"{outcome.value}: {last[0] if last else 'no output'}")
+        if outcome is Outcome.DIVERGED:
+            raise self._optuna.TrialPruned
+        raise _Failed
+
+    def _report(self, trial: Any, place: RunPlace, earlier: list[float], reported: int) -> int:
+        """Tell Optuna the dev scores of the first seed's epochs; returns the last epoch told."""
+        if earlier:
+            return reported  # only the first seed can be given up: the others complete a mean
+        for entry in place.last_entries():
+            if entry.get("event") == "evaluation" and entry.get("epoch", 0) > reported:
+                reported = int(entry["epoch"])
+                trial.report(float(entry["score"]), reported)
+        return reported
+
+
+class _Failed(Exception):  # noqa: N818 (counted, not handled)
+    """A trial that counts, but has no score."""
+
+
+def _params(trial: Any) -> dict[str, Any]:
+    """A trial's settings, also those that are only enqueued."""
+    return dict(trial.system_attrs.get("fixed_params", trial.params))
+
+
+def _suggest(trial: Any, name: str, values: list[Any] | Range) -> Any:
+    if isinstance(values, Range):
+        return trial.suggest_float(name, values.low, values.high, log=values.is_log)
+    return trial.suggest_categorical(name, values)
+
+
+def run_search(search: Search, *, workers: int, time_limit: float | None, has_stopped: Callable[[], bool]) -> bool:
+    """Search with so many trials at a time; whether all subjects are finished afterwards."""
+    errors: list[BaseException] = []
+
+    def work(offset: int) -> None:
+        try:
+            search.work(offset)
+        except BaseException as error:
+            errors.append(error)
+            search.stop.set()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
+    start = time.monotonic()
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+        is_late = time_limit is not None and time.monotonic() - start >= time_limit
+        if (is_late or has_stopped()) and not search.stop.is_set():
+            search.note("stopping; what was begun continues another time")
+            search.stop.set()
+    if errors:
+        raise errors[0]
+    return all(search.is_finished(subject) for subject in search.plan.subjects)
+
+
+def selected_text(search: Search) -> str:
+    """The chosen settings as exceptions for a plan."""
+    from diffusion_mf.experiments.plan import toml_value
+
+    lines = ["# Chosen by dmf search; each block is an exception for a plan.", ""]
+    for subject in search.plan.subjects:
+        settings: dict[str, Any] = {}
+        for number in range(len(subject.stages)):
+            settings |= search.best_settings(subject, number)
+        if settings:
+            place = {"corpus": subject.corpus, "system": subject.system, "encoder": subject.encoder}
+            where = ", ".join(f"{key} = {toml_value(value)}" for key, value in place.items())
+            chosen = ", ".join(f"{toml_value(key)} = {toml_value(value)}" for key, value in settings.items())
+            lines += ["[[exceptions]]", f"where = {{ {where} }}", f"set = {{ {chosen} }}", ""]
+    return "\n".join(lines)
+
+
+def default_storage(folder: Path) -> str:
+    """SQLite, in the folder of the search."""
+    return f"sqlite:///{(folder / 'search.db').resolve()}"
