@@ -192,12 +192,19 @@ def _stages(plan: SearchFile, system: str, path: Path) -> list[Stage]:
                 path=path,
                 remedy="begin with a stage for all systems",
             )
-    # Where all there is has been tried, more trials would say nothing new.
-    sizes = [None if (found := stage.combinations()) is None else len(found) for stage in stages]
-    return [
-        stage if size is None or size >= stage.trials else dataclasses.replace(stage, trials=size)
-        for stage, size in zip(stages, sizes, strict=True)
-    ]
+    return _shared_out(stages)
+
+
+def _shared_out(stages: Sequence[Stage]) -> list[Stage]:
+    """Trials beyond the combinations of a small stage would say nothing new: they go to the last stage with room for them."""
+    sizes = [math.inf if (found := stage.combinations()) is None else len(found) for stage in stages]
+    trials = [min(stage.trials, size) for stage, size in zip(stages, sizes, strict=True)]
+    surplus = sum(stage.trials for stage in stages) - sum(trials)
+    for place in reversed(range(len(stages))):
+        moved = min(surplus, sizes[place] - trials[place])
+        trials[place] += moved
+        surplus -= moved
+    return [dataclasses.replace(stage, trials=int(number)) for stage, number in zip(stages, trials, strict=True)]
 
 
 def flat_settings_of_space(values: Mapping[str, Any]) -> dict[str, list[Any] | Range]:
