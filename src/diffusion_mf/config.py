@@ -258,6 +258,9 @@ class InferenceConfig(_Section):
     budget: PositiveInt = 20000
     """units of a batch, padding counted"""
     exit_tolerance: PositiveFloat | None = None
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    layout: Literal["auto", "padded", "packed"] = "auto"
+    """as in training"""
 
 
 class Config(_Section):

@@ -6,6 +6,7 @@ sentence ask the layout. Packing spares a GPU the work on padding, and gives eve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -121,8 +122,19 @@ class PackedLayout(NamedTuple):
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PackedLayout:
         """The same layout on another device."""
-        tensors = (tensor.to(device, non_blocking=non_blocking) for tensor in self[:-1])
-        return PackedLayout(*tensors, self.longest)
+        moved = [tensor.to(device, non_blocking=non_blocking) for tensor in self.tensors]
+        return PackedLayout.of_tensors(moved, longest=self.longest)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All indices, in the order of the fields."""
+        return self.places, self.pair_places, self.units, self.sentences, self.positions, self.boundaries
+
+    @classmethod
+    def of_tensors(cls, tensors: Sequence[Tensor], *, longest: int) -> PackedLayout:
+        """The inverse of `tensors`."""
+        places, pair_places, units, sentences, positions, boundaries = tensors
+        return cls(places, pair_places, units, sentences, positions, boundaries, longest)
 
     def pack(self, values: Tensor) -> Tensor:
         """The units' rows of the rectangle."""

@@ -15,6 +15,7 @@ import small_runs
 import torch
 from torch import nn
 
+from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.errors import DiffusionMFError, InputError
 from diffusion_mf.tagger import load_model
 from diffusion_mf.training import distributed
@@ -127,8 +128,9 @@ def test_shares_of_evaluation_fit_together_whatever_the_budgets(finished_run: Pa
 
     def labelled(rank: int, world_size: int, budget: int) -> tuple[torch.Tensor, torch.Tensor]:
         processes = Processes(rank, world_size, torch.device("cpu"))
+        predictor = Predictor(model.labeller, model.config, torch.device("cpu"))
         return _predict_share(
-            model.labeller, sentences, model.vocabulary, ["argmax", "mask-viterbi"], processes, budget=budget
+            predictor, sentences, model.vocabulary, ["argmax", "mask-viterbi"], processes, budget=budget
         )
 
     labels, marginals = labelled(0, 1, 500)

@@ -11,6 +11,7 @@ import small_runs
 import torch
 from torch import Tensor, nn
 
+from diffusion_mf.acceleration.precision import autocast_for
 from diffusion_mf.config import TrainingConfig
 from diffusion_mf.data.batching import Batch
 from diffusion_mf.errors import DiffusionMFError
@@ -19,7 +20,7 @@ from diffusion_mf.training.corpora import TrainingData, read_training_data
 from diffusion_mf.training.distributed import Processes
 from diffusion_mf.training.gradients import StepGradients, dropout_seed
 from diffusion_mf.training.learner import Learner
-from diffusion_mf.training.steps import StepPreparer, plan_epoch
+from diffusion_mf.training.steps import PackingSettings, StepPreparer, plan_epoch
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 
@@ -90,6 +91,37 @@ def test_the_gradient_is_that_of_the_total_over_all_units(labeller: Labeller, da
     _assert_close(by_hand, _gradient(labeller, data, plan))
 
 
+@pytest.mark.parametrize("is_flat", [False, True])
+@pytest.mark.parametrize("num_pieces", [1, 3])
+def test_packed_batches_give_the_same_gradient(
+    labeller: Labeller, data: TrainingData, is_flat: bool, num_pieces: int
+) -> None:
+    """Also by way of one vector of integers, in which step and units of the moment are written."""
+    plan = [[0, 1, 2], [3, 4, 5]]
+    expected = _gradient(labeller, data, plan)
+    gradients = _step_gradients(labeller, data)
+    gradients.num_pieces = num_pieces
+    packing = PackingSettings(64, 32, is_flat=is_flat)
+    prepared = StepPreparer(data.train, data.vocabulary, ALONE, packing=packing).prepare(plan, num_pieces)
+    assert all((piece.flat is not None) == is_flat for piece in prepared.pieces)
+    gradients.compute(prepared, step=4, units=_units(data, plan))
+    _assert_close(_taken(labeller), expected)
+
+
+def test_weights_learn_from_steps_on_the_models_own_trajectory(corpus: Path, data: TrainingData) -> None:
+    """In bfloat16, where calls without gradients come first: what they cast must not be kept for those with."""
+    own = {"diffusion": {"own_trajectory_share": 1.0, "own_trajectory_calls": 3}}
+    labeller = Labeller(small_runs.small_config(corpus, small_runs.NO_DROPOUT, own), data.vocabulary, data.scheme)
+    step = next(step for step in range(20) if labeller.choice(seed=1, step=step) == 3)
+    gradients = _step_gradients(labeller, data)
+    gradients._autocast = autocast_for(torch.device("cpu"), "bfloat16")
+    prepared = StepPreparer(data.train, data.vocabulary, ALONE).prepare([[0, 1, 2]], 1)
+    gradients.compute(prepared, step=step, units=10)
+    weight = labeller.get_parameter("core.scorer.unary.0.weight")
+    assert weight.grad is not None
+    assert weight.grad.abs().max() > 0
+
+
 def test_dropout_is_the_same_whenever_a_step_is_computed(corpus: Path, data: TrainingData) -> None:
     torch.manual_seed(5)
     labeller = Labeller(small_runs.small_config(corpus), data.vocabulary, data.scheme).train()
@@ -116,7 +148,12 @@ class _Forgetful(nn.Module):
         self.limit, self.error, self.in_backward = limit, error, in_backward
         self.sizes: list[int] = []
 
-    def loss_sums(self, batch: Batch, *, seed: int, step: int, sentence_keys: Tensor) -> dict[str, Tensor]:
+    def choice(self, *, seed: int, step: int) -> None:
+        return None
+
+    def loss_sums(
+        self, batch: Batch, *, seed: int, step: int, sentence_keys: Tensor, device_step: Tensor | None = None
+    ) -> dict[str, Tensor]:
         self.sizes.append(len(batch.lengths))
         is_too_large = len(batch.lengths) > self.limit
         if is_too_large and not self.in_backward:

@@ -94,8 +94,8 @@ def _scripted(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
     """Dev scores by a script instead of a model."""
     real, remaining = loop.evaluate, list(scores)
 
-    def evaluate(labeller: Labeller, sentences: Any, **options: Any) -> Any:
-        found = real(labeller, sentences, **options)
+    def evaluate(predictor: Any, sentences: Any, **options: Any) -> Any:
+        found = real(predictor, sentences, **options)
         if len(sentences) == 1:
             return found  # the trial before training
         return type(found)(

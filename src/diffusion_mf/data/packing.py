@@ -21,7 +21,8 @@ from diffusion_mf.data.batching import Batch
 from diffusion_mf.layouts import PackedLayout
 
 SHORTEST_CLASS = 16
-ROWS_STEP, WORDS_STEP = 64, 512
+TOKENS_STEP = 64
+FEWEST_ROWS, FEWEST_WORDS = 64, 512
 
 
 class Shape(NamedTuple):
@@ -42,7 +43,9 @@ def length_class(length: int) -> int:
     return max(SHORTEST_CLASS, 1 << (length - 1).bit_length())
 
 
-def packed_batches(lengths: Sequence[int], *, budget: int, seed: int | str, epoch: int = 0) -> list[list[int]]:
+def packed_batches(
+    lengths: Sequence[int], *, budget: int, seed: int, epoch: int, max_sentences: int | None = None
+) -> list[list[int]]:
     """Indices of sentences in batches of at most ``budget`` units, in random order; a longer sentence stands alone.
 
     A batch holds sentences of one length class; what is left of a class when no batch can be filled goes with the next one.
@@ -56,7 +59,7 @@ def packed_batches(lengths: Sequence[int], *, budget: int, seed: int | str, epoc
     batches: list[list[int]] = []
     remainder: list[int] = []
     for _, members in sorted(classes.items()):
-        full, remainder = _filled(remainder + members, lengths, budget)
+        full, remainder = _filled(remainder + members, lengths, budget, max_sentences)
         batches.extend(full)
     if remainder:
         batches.append(remainder)
@@ -64,12 +67,15 @@ def packed_batches(lengths: Sequence[int], *, budget: int, seed: int | str, epoc
     return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
 
 
-def _filled(members: Sequence[int], lengths: Sequence[int], budget: int) -> tuple[list[list[int]], list[int]]:
+def _filled(
+    members: Sequence[int], lengths: Sequence[int], budget: int, max_sentences: int | None
+) -> tuple[list[list[int]], list[int]]:
     """Batches as full as the order allows, and the last one, which others may join."""
     batches: list[list[int]] = [[]]
     size = 0
     for index in members:
-        if batches[-1] and size + lengths[index] > budget:
+        is_full = size + lengths[index] > budget or len(batches[-1]) == max_sentences
+        if batches[-1] and is_full:
             batches.append([])
             size = 0
         batches[-1].append(index)
@@ -80,16 +86,16 @@ def _filled(members: Sequence[int], lengths: Sequence[int], budget: int) -> tupl
 def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:
     """The smallest of the fixed shapes that holds a batch."""
     num_units = length_class(int(batch.lengths.max()))
-    num_tokens = _stepped(max(budget, int(batch.lengths.sum())), ROWS_STEP)
+    num_tokens = _stepped(max(budget, int(batch.lengths.sum())), TOKENS_STEP)
     # Rows without units share the filling, and none may get more than fits a row.
     num_filling = num_tokens - int(batch.lengths.sum())
     num_sentences = len(batch.lengths) + max(1, -(-num_filling // num_units))
     longest_word = min(batch.character_ids.shape[1], max_characters)
     return Shape(
         num_tokens,
-        _stepped(num_sentences, ROWS_STEP),
+        _laddered(num_sentences, FEWEST_ROWS),
         num_units,
-        _stepped(len(batch.character_lengths), WORDS_STEP),
+        _laddered(len(batch.character_lengths), FEWEST_WORDS),
         # Characters beyond those that a word is cut to are needed to cut it; a batch has them or not.
         batch.character_ids.shape[1] if batch.character_ids.shape[1] > max_characters else _stepped(longest_word, 4),
     )
@@ -97,6 +103,14 @@ def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:
 
 def _stepped(number: int, step: int) -> int:
     return -(-number // step) * step
+
+
+def _laddered(number: int, lowest: int) -> int:
+    """The next of lowest · 1, 1.5, 2, 3, 4, 6, 8…: few steps, and none leaves more than a third empty."""
+    step = lowest
+    while step < number:
+        step = step * 3 // 2 if step & (step - 1) == 0 else step * 4 // 3
+    return step
 
 
 def pack(batch: Batch, shape: Shape) -> Batch:

@@ -18,7 +18,7 @@ def keyed_uniforms(
     shape: tuple[int, ...],
     *,
     seed: int,
-    step: int = 0,
+    step: int | Int[Tensor, ""] = 0,
     stream: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "B ..."]:
@@ -35,7 +35,7 @@ def keyed_normals(
     shape: tuple[int, ...],
     *,
     seed: int,
-    step: int = 0,
+    step: int | Int[Tensor, ""] = 0,
     stream: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "B ..."]:
@@ -65,7 +65,7 @@ def _mixed(values: Tensor) -> Tensor:
     return values ^ _shifted(values, 31)
 
 
-def _hashes(keys: Tensor, shape: tuple[int, ...], seed: int, step: int, stream: int) -> Tensor:
+def _hashes(keys: Tensor, shape: tuple[int, ...], seed: int, step: int | Tensor, stream: int) -> Tensor:
     state = torch.zeros_like(keys, dtype=torch.int64)
     for part in (seed, step, stream, keys):
         part = part.long() if isinstance(part, Tensor) else _signed(part)

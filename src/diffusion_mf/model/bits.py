@@ -42,6 +42,10 @@ class BitsCore(Core):
             use_self_conditioning=config.bits.self_conditioning,
         )
 
+    def choice(self, draws: StepDraws) -> bool:
+        """Whether the step sees a first estimate."""
+        return self.config.bits.self_conditioning and draws.for_step(Use.SELF_CONDITIONING) < SELF_CONDITIONING_SHARE
+
     def loss_terms(
         self,
         states: Float[Tensor, "*units D"],
@@ -59,8 +63,7 @@ class BitsCore(Core):
         if is_given is not None:
             noisy = torch.where(is_given[..., None], clean, noisy)
         previous = None
-        uses_estimates = self.config.bits.self_conditioning
-        if uses_estimates and draws.for_step(Use.SELF_CONDITIONING) < SELF_CONDITIONING_SHARE:
+        if self.choice(draws):
             with torch.no_grad():
                 first = self._predicted(noisy, t, conditions, layout, None, is_given)
             previous = first.clamp(-self.codes.scale, self.codes.scale)

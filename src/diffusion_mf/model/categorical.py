@@ -52,6 +52,13 @@ class CategoricalCore(StructuredCore):
         """One call of the network: scores given beliefs about y^t; the structure comes after it."""
         return self.scorer(self.denoiser(beliefs, t, conditions, layout, is_known), layout)
 
+    def choice(self, draws: StepDraws) -> int | None:
+        """The number of calls that lead to the model's own beliefs; None for a step on noisy gold labels."""
+        diffusion = self.config.diffusion
+        if not diffusion.own_trajectory_share or draws.for_step(Use.OWN_TRAJECTORY) >= diffusion.own_trajectory_share:
+            return None
+        return int(draws.for_step(Use.NUM_OWN_CALLS) * (diffusion.own_trajectory_calls + 1))
+
     def loss_terms(
         self,
         states: Float[Tensor, "*units D"],
@@ -73,9 +80,8 @@ class CategoricalCore(StructuredCore):
             is_given = is_given & is_unit
             allowed = ~is_given[..., None] | (one_hot(labels, self.num_labels) > 0)
         noisy: NoisyLabels | None = None
-        share = diffusion.own_trajectory_share
-        if share and draws.for_step(Use.OWN_TRAJECTORY) < share:
-            num_calls = int(draws.for_step(Use.NUM_OWN_CALLS) * (diffusion.own_trajectory_calls + 1))
+        num_calls = self.choice(draws)
+        if num_calls is not None:
             beliefs, t = self._own_beliefs(num_calls, conditions, target, allowed, is_given)
         else:
             noisy = self._noisy_labels(labels, draws)

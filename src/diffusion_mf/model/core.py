@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
@@ -39,6 +40,10 @@ class Core(nn.Module, abc.ABC):
         self.num_labels = num_labels
         self.state_width = state_width
         self.weights = config.weights
+
+    def choice(self, draws: StepDraws) -> Hashable:
+        """What the host decides for a whole step: steps of the same choice do the same work."""
+        return None
 
     @abc.abstractmethod
     def loss_terms(

@@ -34,14 +34,20 @@ class StepDraws:
     seed: int
     step: int
     sentence_keys: Int[Tensor, "B"]
+    device_step: Int[Tensor, ""] | None = None
+    """the step again, where work is recorded once and replayed for other steps; decisions of the host are not recorded"""
 
     def uniforms(self, use: Use, shape: tuple[int, ...]) -> Float[Tensor, "B ..."]:
         """From [0, 1), (B, *shape)."""
-        return keyed_uniforms(self.sentence_keys, shape, seed=self.seed, step=self.step, stream=use)
+        return keyed_uniforms(self.sentence_keys, shape, seed=self.seed, step=self._step, stream=use)
 
     def normals(self, use: Use, shape: tuple[int, ...]) -> Float[Tensor, "B ..."]:
         """Standard normal, (B, *shape)."""
-        return keyed_normals(self.sentence_keys, shape, seed=self.seed, step=self.step, stream=use)
+        return keyed_normals(self.sentence_keys, shape, seed=self.seed, step=self._step, stream=use)
+
+    @property
+    def _step(self) -> int | Tensor:
+        return self.step if self.device_step is None else self.device_step
 
     def for_step(self, use: Use) -> float:
         """One number from [0, 1) that all sentences of the step share; made on the host, for decisions of the host."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 
 import torch
@@ -98,17 +99,30 @@ class Labeller(nn.Module):
         """How many numbers training adjusts."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def loss_sums(self, batch: Batch, *, seed: int, step: int, sentence_keys: Int[Tensor, "B"]) -> dict[str, Tensor]:
+    def choice(self, *, seed: int, step: int) -> Hashable:
+        """What the host decides for a step: `loss_sums` does the same work in steps of the same choice."""
+        return self.core.choice(StepDraws(seed, step, torch.empty(0, dtype=torch.int64)))
+
+    def loss_sums(
+        self,
+        batch: Batch,
+        *,
+        seed: int,
+        step: int,
+        sentence_keys: Int[Tensor, "B"],
+        device_step: Int[Tensor, ""] | None = None,
+    ) -> dict[str, Tensor]:
         """Every term of the objective as a sum over units, and their weighted sum ``total``.
 
         The caller divides by the units of the global batch. Timesteps, noise and clamps are keyed by (seed, step, sentence);
-        dropout takes torch's generator. Nothing here waits for the device.
+        dropout takes torch's generator. Nothing here waits for the device. ``device_step`` takes the place of ``step`` where
+        the work is recorded for other steps of the same `choice`.
         """
         if batch.label_ids is None:
             raise ValueError("losses need labels")
         layout, is_unit = batch.layout, unit_mask(batch.lengths, batch.form_ids.shape[1])
         states = self.encoder(batch, layout)
-        draws = StepDraws(seed, step, sentence_keys.to(batch.lengths.device, non_blocking=True))
+        draws = StepDraws(seed, step, sentence_keys.to(batch.lengths.device, non_blocking=True), device_step)
         terms = self.core.loss_terms(states, Target(batch.label_ids, batch.lengths, is_unit, layout), draws)
         if self.auxiliary is not None:
             log_probs = layout.unpack(self.auxiliary(states)).log_softmax(-1)
@@ -140,7 +154,8 @@ class Labeller(nn.Module):
         request = Request(
             states=self.encoder(batch, layout),
             layout=layout,
-            lengths=batch.lengths,
+            # Rows that only fill a batch have no units; structures and decoders know no such sentence.
+            lengths=batch.lengths.clamp(min=1),
             is_unit=is_unit,
             content_keys=content_keys(batch.form_ids, is_unit),
             legality=self.legality,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from diffusion_mf.acceleration.prediction import Options, Predictor
 from diffusion_mf.data.batching import collate
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelScheme
@@ -44,6 +45,7 @@ class _Options(NamedTuple):
     calls: int | None
     decoder: str
     trajectory: bool
+    budget: int
 
 
 class Tagger:
@@ -56,6 +58,7 @@ class Tagger:
         self._model = model
         self.device = _device(device)
         self._labeller = model.labeller.to(self.device).eval()
+        self._predictor = Predictor(self._labeller, model.config, self.device)
         self._read_requests = RequestReader(
             model.config.task, model.config.data, model.vocabulary, model.labeller.legality
         )
@@ -183,7 +186,7 @@ class Tagger:
         budget = self._model.config.inference.budget if batch_tokens is None else batch_tokens
         if budget < 1:
             raise InputError(f"a batch must hold a unit, found {budget}", remedy="give a positive number of tokens")
-        options = _Options(self._checked_calls(calls), self._checked_decoder(decoder), trajectory)
+        options = _Options(self._checked_calls(calls), self._checked_decoder(decoder), trajectory, budget)
         # The arguments are checked at once; the sentences only as they are read.
         return self._stream(self._read_requests(sentences, clamp), options, budget)
 
@@ -243,13 +246,17 @@ class Tagger:
             [request.prepared for request in requests],
             self._model.vocabulary,
             prepare_input=self._labeller.prepare_input,
-        ).to(self.device)
+        )
         num_units = batch.form_ids.shape[1]
         allowed = stack_allowed([request.allowed for request in requests], num_units, len(self.labels))
         if allowed is not None:
             allowed = allowed.to(self.device)
-        prediction = self._labeller.predict(
-            batch, num_calls=options.calls, allowed=allowed, keep_trajectory=options.trajectory
+        prediction = self._predictor(
+            batch,
+            Options(num_calls=options.calls),
+            budget=options.budget,
+            allowed=allowed,
+            keep_trajectory=options.trajectory,
         )
         label_ids = DECODERS[options.decoder](prediction.evidence)
         scores = self._scores(prediction.marginals, label_ids, allowed).tolist()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from typing import Literal
+from collections.abc import Iterator
 
 import torch
 import torch.utils.deterministic
@@ -31,18 +30,6 @@ def reproducible(device: torch.device, *, threads: int | None) -> Iterator[None]
         torch.set_num_threads(previous_threads)
         torch.set_deterministic_debug_mode(previous_mode)
         torch.utils.deterministic.fill_uninitialized_memory = previous_fill  # type: ignore[attr-defined]
-
-
-def autocast_for(
-    device: torch.device, precision: Literal["auto", "float32", "bfloat16"]
-) -> Callable[[], contextlib.AbstractContextManager[object]]:
-    """A maker of contexts for forward passes: bfloat16 where asked for, or where "auto" finds a GPU that has it."""
-    use_bfloat16 = precision == "bfloat16" or (
-        precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
-    )
-    if not use_bfloat16:
-        return contextlib.nullcontext
-    return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 class Interruption:

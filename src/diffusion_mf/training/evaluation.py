@@ -24,6 +24,7 @@ from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.training.distributed import Processes
 
 if TYPE_CHECKING:
+    from diffusion_mf.acceleration.prediction import Predictor
     from diffusion_mf.model import Labeller
 
 
@@ -45,7 +46,7 @@ def candidate_decoders(labeller: Labeller) -> tuple[str, ...]:
 
 
 def evaluate(
-    labeller: Labeller,
+    predictor: Predictor,
     sentences: Sequence[Sentence],
     *,
     config: Config,
@@ -54,11 +55,12 @@ def evaluate(
     decoders: Sequence[str],
     processes: Processes,
 ) -> Evaluation:
-    """Score ``labeller`` on labelled ``sentences``; the processes share the work and all know the result."""
+    """Score a model on labelled ``sentences``; the processes share the work and all know the result."""
+    labeller = predictor.labeller
     was_training = labeller.training
     labeller.eval()
     try:
-        labels, marginals = _predict(labeller, sentences, config, vocabulary, decoders, processes)
+        labels, marginals = _predict(predictor, sentences, config, vocabulary, decoders, processes)
     finally:
         labeller.train(was_training)
     # `diffusion.NO_LABEL` is −1: the last of the names.
@@ -77,7 +79,7 @@ def evaluate(
 
 
 def _predict(
-    labeller: Labeller,
+    predictor: Predictor,
     sentences: Sequence[Sentence],
     config: Config,
     vocabulary: Vocabulary,
@@ -89,7 +91,7 @@ def _predict(
     while True:
         labels, marginals = None, None
         try:
-            labels, marginals = _predict_share(labeller, sentences, vocabulary, decoders, processes, budget=budget)
+            labels, marginals = _predict_share(predictor, sentences, vocabulary, decoders, processes, budget=budget)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -110,7 +112,7 @@ def _predict(
 
 @torch.no_grad()
 def _predict_share(
-    labeller: Labeller,
+    predictor: Predictor,
     sentences: Sequence[Sentence],
     vocabulary: Vocabulary,
     decoders: Sequence[str],
@@ -128,11 +130,12 @@ def _predict_share(
         members = [share[row] for row in batch_rows]
         # Without labels: those of a test file need not be in the vocabulary.
         unlabelled = [Sentence(sentences[index].units) for index in members]
-        batch = collate(unlabelled, vocabulary, prepare_input=labeller.prepare_input).to(processes.device)
-        prediction = labeller.predict(batch)
+        batch = collate(unlabelled, vocabulary, prepare_input=predictor.labeller.prepare_input)
+        prediction = predictor(batch, budget=budget)
         is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
         places = torch.cat([torch.arange(starts[index], starts[index + 1]) for index in members])
-        marginals[places] = prediction.marginals[is_unit].float().cpu()
+        rows, columns = is_unit.shape
+        marginals[places] = prediction.marginals[:rows, :columns].float().cpu()[is_unit]
         for row, decoder in enumerate(decoders):
-            labels[row, places] = DECODERS[decoder](prediction.evidence)[is_unit].cpu()
+            labels[row, places] = DECODERS[decoder](prediction.evidence)[:rows, :columns].cpu()[is_unit]
     return labels, marginals

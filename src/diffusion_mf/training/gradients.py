@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Hashable, Mapping
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from diffusion_mf.acceleration.flat_batch import FlatBatch, Form, unflatten
+from diffusion_mf.acceleration.recording import Recorder
 from diffusion_mf.data.batching import Batch
 from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.memory import is_out_of_memory, release_memory
 from diffusion_mf.training.distributed import Processes
 from diffusion_mf.training.optimizer import Optimizer
-from diffusion_mf.training.steps import PreparedStep, StepPreparer
+from diffusion_mf.training.steps import Piece, PreparedStep, StepPreparer
 
 TOTAL = "total"
 
@@ -22,9 +24,23 @@ TOTAL = "total"
 class HasLoss(Protocol):
     """What is asked of a model here."""
 
-    def loss_sums(self, batch: Batch, *, seed: int, step: int, sentence_keys: Tensor) -> Mapping[str, Tensor]:
+    def choice(self, *, seed: int, step: int) -> Hashable:
+        """What the host decides for a step."""
+        ...
+
+    def loss_sums(
+        self, batch: Batch, *, seed: int, step: int, sentence_keys: Tensor, device_step: Tensor | None = None
+    ) -> Mapping[str, Tensor]:
         """Every term of the loss summed over units, and their weighted ``total``."""
         ...
+
+
+class PieceResult(NamedTuple):
+    """Loss sums, float64, by name, and the gradient of every parameter, None where there is none."""
+
+    names: tuple[str, ...]
+    sums: Tensor
+    gradients: tuple[Tensor | None, ...]
 
 
 class StepGradients:
@@ -49,10 +65,13 @@ class StepGradients:
         self.num_pieces = num_pieces
         self._model = model
         self._optimizer = optimizer
+        self._parameters = list(optimizer.parameters.values())
         self._preparer = preparer
         self._processes = processes
         self._seed = seed
         self._autocast = autocast
+        self._step = 0
+        self._recorder = Recorder(self._recorded_piece, processes.device)
 
     def compute(self, prepared: PreparedStep, *, step: int, units: int) -> dict[str, Tensor]:
         """Leave the gradient of the step in the parameters; returns the loss sums of this process's share."""
@@ -68,7 +87,7 @@ class StepGradients:
             # Outside the handler, whose exception would hold on to the tensors of the failed attempt.
             self._optimizer.forget_gradients()
             release_memory(self._processes.device)
-            longest = max(len(piece.keys) for piece in prepared.pieces)
+            longest = max(int((piece.batch.lengths > 0).sum()) for piece in prepared.pieces)
             if longest == 1:
                 num_units = max(int(piece.batch.lengths.max()) for piece in prepared.pieces)
                 raise DiffusionMFError(
@@ -81,21 +100,42 @@ class StepGradients:
 
     def _attempt(self, prepared: PreparedStep, *, step: int, units: int) -> dict[str, Tensor]:
         torch.manual_seed(dropout_seed(self._seed, step, self._processes.rank))
-        device = self._processes.device
         sums: dict[str, Tensor] = {}
-        for batch, keys in prepared.pieces:
-            with self._autocast():
-                terms = self._model.loss_sums(
-                    batch.to(device, non_blocking=True),
-                    seed=self._seed,
-                    step=step,
-                    sentence_keys=keys.to(device, non_blocking=True),
-                )
-            (terms[TOTAL] / units).backward()
-            for name, value in terms.items():
-                value = value.detach().double()
+        for piece in prepared.pieces:
+            result = (
+                self._directly(piece, step, units) if piece.flat is None else self._by_replay(piece.flat, step, units)
+            )
+            for name, value in zip(result.names, result.sums.clone(), strict=True):
                 sums[name] = sums[name] + value if name in sums else value
+            for parameter, gradient in zip(self._parameters, result.gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         return sums
+
+    def _directly(self, piece: Piece, step: int, units: int) -> PieceResult:
+        device = self._processes.device
+        batch, keys = piece.batch.to(device, non_blocking=True), piece.keys.to(device, non_blocking=True)
+        return self._compute(batch, keys, step, units)
+
+    def _by_replay(self, flat: FlatBatch, step: int, units: int) -> PieceResult:
+        self._step = step
+        flat.numbers[-2:] = torch.tensor([step, units])
+        return self._recorder(flat, self._model.choice(seed=self._seed, step=step))
+
+    def _recorded_piece(self, form: Form, numbers: Tensor) -> PieceResult:
+        batch, extras = unflatten(form, numbers)
+        return self._compute(batch, extras[:-2], self._step, extras[-1], extras[-2])
+
+    def _compute(
+        self, batch: Batch, keys: Tensor, step: int, units: int | Tensor, device_step: Tensor | None = None
+    ) -> PieceResult:
+        with self._autocast():
+            terms = self._model.loss_sums(
+                batch, seed=self._seed, step=step, sentence_keys=keys, device_step=device_step
+            )
+        gradients = torch.autograd.grad(terms[TOTAL] / units, self._parameters, allow_unused=True)
+        sums = torch.stack([value.detach().double() for value in terms.values()])
+        return PieceResult(tuple(terms), sums, gradients)
 
 
 def dropout_seed(seed: int, step: int, rank: int) -> int:

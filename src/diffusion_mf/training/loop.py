@@ -17,13 +17,16 @@ from typing import Any
 
 import torch
 
+from diffusion_mf.acceleration.compilation import compile_blocks
+from diffusion_mf.acceleration.precision import autocast_for, uses_packing
+from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.config import Config
 from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.files import StrPath
 from diffusion_mf.model import Labeller
 from diffusion_mf.training.best_model import BestModel
-from diffusion_mf.training.conditions import Interruption, autocast_for, reproducible
+from diffusion_mf.training.conditions import Interruption, reproducible
 from diffusion_mf.training.corpora import TrainingData, read_training_data
 from diffusion_mf.training.distributed import Processes, connected
 from diffusion_mf.training.evaluation import Evaluation, candidate_decoders, evaluate
@@ -34,7 +37,7 @@ from diffusion_mf.training.loss_window import LossWindow
 from diffusion_mf.training.progress import Display, LogDisplay, NoDisplay, SpeedMeter, Standing
 from diffusion_mf.training.resumption import RunFolder, load_run, save_run
 from diffusion_mf.training.state import TrainingState
-from diffusion_mf.training.steps import PreparedStep, StepPreparer, plan_epoch
+from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan, StepPreparer, plan_epoch
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 
@@ -95,19 +98,33 @@ class _Run:
         self.log: Log = NoLog()
         self.state = TrainingState()
         self.lengths = [len(sentence.units) for sentence in data.train]
-        self.num_steps = sum(
-            len(plan_epoch(self.lengths, self.settings, seed=config.seed, epoch=epoch))
-            for epoch in range(self.settings.epochs)
+        self.is_packed = uses_packing(
+            processes.device, config.encoder.kind, layout=self.settings.layout, precision=self.settings.precision
         )
+        self.num_steps = sum(len(self._plan(epoch)) for epoch in range(self.settings.epochs))
         torch.manual_seed(config.seed)
         self.labeller = Labeller(config, data.vocabulary, data.scheme).to(processes.device)
         self.labeller.train()
         for part in (data.train, data.dev, data.test):
             self.labeller.encoder.study(part or (), note=display.note)
         self.decoders = candidate_decoders(self.labeller)
+        self.predictor = Predictor(self.labeller, config, processes.device)
         processes.spread(list(self.labeller.state_dict().values()))
         self.learner = Learner(self.labeller, self.settings, total_steps=self.num_steps)
-        self.preparer = StepPreparer(data.train, data.vocabulary, processes, prepare_input=self.labeller.prepare_input)
+        is_gpu = processes.device.type == "cuda"
+        if self.settings.compile and is_gpu:
+            compile_blocks(self.labeller)
+        self.preparer = StepPreparer(
+            data.train,
+            data.vocabulary,
+            processes,
+            prepare_input=self.labeller.prepare_input,
+            packing=PackingSettings(
+                self.settings.budget, config.encoder.max_characters, is_flat=is_gpu and self.settings.use_graphs
+            )
+            if self.is_packed
+            else None,
+        )
         self.gradients = StepGradients(
             self.labeller,
             self.learner.optimizer,
@@ -172,7 +189,7 @@ class _Run:
     def _try_evaluation(self) -> None:
         """Label one sentence with every decoder: one that does not suit the system is refused before training."""
         if self.data.dev:
-            self._evaluate(self.labeller, self.data.dev[:1], self.decoders)
+            self._evaluate(self.predictor, self.data.dev[:1], self.decoders)
 
     def run(self) -> None:
         """Train until the epochs are over or dev scores no longer rise."""
@@ -186,12 +203,15 @@ class _Run:
                 self._checkpoint()
         self._finish()
 
+    def _plan(self, epoch: int) -> list[StepPlan]:
+        return plan_epoch(self.lengths, self.settings, seed=self.config.seed, epoch=epoch, is_packed=self.is_packed)
+
     def _is_over(self) -> bool:
         return self.state.is_stopped or self.state.epoch >= self.settings.epochs
 
     def _epoch(self) -> None:
         state = self.state
-        plans = plan_epoch(self.lengths, self.settings, seed=self.config.seed, epoch=state.epoch)
+        plans = self._plan(state.epoch)
         for prepared in self.preparer.stream(plans[state.position :], self.gradients.num_pieces):
             self._step(prepared)
             is_due = self.checkpoint_every <= time.monotonic() - self.last_checkpoint
@@ -254,9 +274,9 @@ class _Run:
         position = {"step": state.step, "epoch": state.epoch, "seconds": round(state.seconds, 3)}
         self.log.write(event, {**position, **values})
 
-    def _evaluate(self, labeller: Labeller, sentences: Any, decoders: tuple[str, ...]) -> Evaluation:
+    def _evaluate(self, predictor: Predictor, sentences: Any, decoders: tuple[str, ...]) -> Evaluation:
         return evaluate(
-            labeller,
+            predictor,
             sentences,
             config=self.config,
             vocabulary=self.data.vocabulary,
@@ -272,7 +292,7 @@ class _Run:
         if not self.data.dev:
             return
         with self.learner.averaged():
-            found = self._evaluate(self.labeller, self.data.dev, self.decoders)
+            found = self._evaluate(self.predictor, self.data.dev, self.decoders)
             is_best = state.best_score is None or found.score > state.best_score
             if is_best:
                 state.best_score, state.best_epoch, state.best_decoder = found.score, state.epoch, found.decoder
@@ -325,7 +345,9 @@ class _Run:
                 self.best.take(self.labeller, decoder=self.decoders[-1], temperature=1.0, metrics=self._position())
         labeller, decoder = self.best.labeller(self.processes.device)
         if self.data.test and "test" not in self.best.metrics:
-            scores = self._evaluate(labeller, self.data.test, (decoder,)).scores[decoder]
+            scores = self._evaluate(
+                Predictor(labeller, self.config, self.processes.device), self.data.test, (decoder,)
+            ).scores[decoder]
             self.best.add_metrics({"test": dict(scores)})
             self._write_log("test", {"decoder": decoder, "scores": dict(scores)})
         self._checkpoint()

@@ -13,8 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from diffusion_mf.acceleration.flat_batch import FlatBatch, flatten
 from diffusion_mf.config import TrainingConfig
 from diffusion_mf.data.batching import Batch, PrepareInput, collate, training_batches
+from diffusion_mf.data.encoded import EncodedSentences
+from diffusion_mf.data.packing import pack, packed_batches, shape_for
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.training.distributed import Processes
@@ -23,11 +26,12 @@ StepPlan = list[list[int]]
 """the batches of a step, each a list of indices of sentences"""
 
 
-def plan_epoch(lengths: Sequence[int], settings: TrainingConfig, *, seed: int, epoch: int) -> list[StepPlan]:
-    """The steps of an epoch: a function of the lengths, settings, seed and epoch alone, whatever the processes."""
-    batches = training_batches(
-        lengths, budget=settings.budget, max_sentences=settings.max_sentences, seed=seed, epoch=epoch
-    )
+def plan_epoch(
+    lengths: Sequence[int], settings: TrainingConfig, *, seed: int, epoch: int, is_packed: bool = False
+) -> list[StepPlan]:
+    """The steps of an epoch: a function of the arguments alone, whatever the processes."""
+    cut = packed_batches if is_packed else training_batches
+    batches = cut(lengths, budget=settings.budget, max_sentences=settings.max_sentences, seed=seed, epoch=epoch)
     size = settings.accumulation
     return [batches[start : start + size] for start in range(0, len(batches), size)]
 
@@ -37,6 +41,8 @@ class Piece(NamedTuple):
 
     batch: Batch
     keys: Tensor
+    flat: FlatBatch | None = None
+    """a packed batch, its keys, and places for step and units, ready for the device"""
 
 
 class PreparedStep(NamedTuple):
@@ -46,6 +52,15 @@ class PreparedStep(NamedTuple):
     num_pieces: int
     """pieces that each share was cut into"""
     pieces: list[Piece]
+
+
+class PackingSettings(NamedTuple):
+    """How batches are packed."""
+
+    budget: int
+    max_characters: int
+    is_flat: bool
+    """also as one vector, to be replayed"""
 
 
 class StepPreparer:
@@ -58,11 +73,14 @@ class StepPreparer:
         processes: Processes,
         *,
         prepare_input: PrepareInput | None = None,
+        packing: PackingSettings | None = None,
     ) -> None:
         self._sentences = sentences
         self._vocabulary = vocabulary
         self._processes = processes
         self._prepare_input = prepare_input
+        self._packing = packing
+        self._encoded = EncodedSentences(sentences, vocabulary) if prepare_input is None else None
 
     def prepare(self, plan: StepPlan, num_pieces: int) -> PreparedStep:
         """The pieces of ``plan`` for this process: each share cut into ``num_pieces`` of equal size, as far as it goes."""
@@ -71,11 +89,22 @@ class StepPreparer:
             share = self._processes.share(batch)
             size = -(-len(share) // num_pieces)
             for start in range(0, len(share), max(1, size)):
-                members = share[start : start + size]
-                sentences = [self._sentences[index] for index in members]
-                batch_piece = collate(sentences, self._vocabulary, prepare_input=self._prepare_input)
-                pieces.append(Piece(batch_piece, torch.tensor(members)))
+                pieces.append(self._piece(share[start : start + size], num_pieces))
         return PreparedStep(plan, num_pieces, pieces)
+
+    def _piece(self, members: list[int], num_pieces: int) -> Piece:
+        if self._encoded is None:
+            sentences = [self._sentences[index] for index in members]
+            batch = collate(sentences, self._vocabulary, prepare_input=self._prepare_input)
+        else:
+            batch = self._encoded.batch(members)
+        keys = torch.tensor(members)
+        if self._packing is None:
+            return Piece(batch, keys)
+        budget = self._packing.budget // (num_pieces * self._processes.world_size)
+        batch = pack(batch, shape_for(batch, budget=budget, max_characters=self._packing.max_characters))
+        keys = torch.nn.functional.pad(keys, (0, len(batch.lengths) - len(keys)))
+        return Piece(batch, keys, flatten(batch, [*keys.tolist(), 0, 0]) if self._packing.is_flat else None)
 
     def stream(self, plans: Sequence[StepPlan], num_pieces: int) -> Iterator[PreparedStep]:
         """`prepare` for every plan in order; a thread works on the next one meanwhile."""

@@ -1,0 +1,71 @@
+"""CUDA graphs: the work on a batch recorded once per form, and replayed for other batches of that form.
+
+A replay costs the host a copy and a launch, however many kernels it runs. A form seen for the first time is computed
+directly, since it may be the only batch of its form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from diffusion_mf.acceleration.flat_batch import FlatBatch, Form
+
+Result = TypeVar("Result")
+
+MOST_RECORDINGS = 32
+"""of one kind of work; what needs more forms than this is computed directly"""
+
+
+class Recording(NamedTuple, Generic[Result]):
+    """A graph, the memory it reads its batch from, and what it writes."""
+
+    graph: torch.cuda.CUDAGraph
+    numbers: Tensor
+    result: Result
+
+
+class Recorder(Generic[Result]):
+    """Runs ``work(form, numbers)`` on the device, by replay where the form and ``kind`` of work have been seen before.
+
+    Results of a replay lie in memory that the next replay of the same form overwrites. ``work`` must not wait for the device
+    or depend on anything of the host but its arguments and ``kind``.
+    """
+
+    def __init__(self, work: Callable[[Form, Tensor], Result], device: torch.device) -> None:
+        self._work = work
+        self._device = device
+        self._recordings: dict[Hashable, Recording[Result]] = {}
+        self._seen: set[Hashable] = set()
+        self._pool: Any = None
+
+    def __call__(self, batch: FlatBatch, kind: Hashable = None) -> Result:
+        """The result for one batch."""
+        key = (batch.form, kind)
+        recording = self._recordings.get(key)
+        if recording is None:
+            if not self._is_worth_recording(key):
+                self._seen.add(key)
+                return self._work(batch.form, batch.numbers.to(self._device, non_blocking=True))
+            recording = self._record(batch)
+            self._recordings[key] = recording
+        recording.numbers.copy_(batch.numbers, non_blocking=True)
+        recording.graph.replay()
+        return recording.result
+
+    def _is_worth_recording(self, key: Hashable) -> bool:
+        return self._device.type == "cuda" and key in self._seen and len(self._recordings) < MOST_RECORDINGS
+
+    def _record(self, batch: FlatBatch) -> Recording[Result]:
+        # Kernels are compiled and tables copied already: the form's first batch was computed directly.
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        numbers = batch.numbers.to(self._device)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads (collation) may call CUDA meanwhile, pinning memory: only this one's calls are recorded.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            result = self._work(batch.form, numbers)
+        return Recording(graph, numbers, result)
