@@ -103,8 +103,6 @@ class EncoderConfig(_Section):
     """pretrained: so many layers, counted from below, are not trained, nor are the embeddings"""
     gradient_checkpointing: bool = False
     """pretrained: less memory, more time"""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """pretrained: of the encoder alone; auto: bfloat16 on a GPU that has it, also in evaluation"""
     lora_rank: NonNegativeInt = 0
     """pretrained: 0: off; else the pretrained weights are frozen and low-rank additions to them are trained (peft)"""
     lora_alpha: PositiveFloat = 16.0

@@ -14,6 +14,7 @@ import tiny_encoders
 from tiny_encoders import ARCHITECTURES, SENTENCES, VOCABULARY, batch_of, tiny_encoder, write_encoder
 
 from diffusion_mf.data.batching import collate
+from diffusion_mf.data.packing import pack, shape_for
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.encoders import PretrainedEncoder
 from diffusion_mf.errors import InputError
@@ -270,3 +271,15 @@ def test_what_a_user_should_know_of_the_sentences(folder: Path) -> None:
     tiny_encoder(folder).study([Sentence(("ђ", "vi"))], note=notes.append)
     assert len(notes) == 1
     assert "is it the right encoder" in notes[0]
+
+
+def test_packed_batches(folder: Path) -> None:
+    encoder = tiny_encoder(folder)
+    batch = batch_of(encoder, SENTENCES)
+    packed = pack(batch, shape_for(batch, budget=64, max_characters=40))
+    assert packed.packing is not None
+    with torch.no_grad():
+        found = packed.packing.unpack(encoder(packed, packed.packing))
+        expected = encoder(batch)
+    is_unit = torch.arange(batch.form_ids.shape[1]) < batch.lengths[:, None]
+    assert found[: len(SENTENCES), : batch.form_ids.shape[1]][is_unit].equal(expected[is_unit])

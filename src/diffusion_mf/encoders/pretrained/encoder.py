@@ -103,24 +103,19 @@ class PretrainedEncoder(Encoder):
         if not isinstance(given, CachedStates):
             raise ValueError("the batch has no subwords: collate it with this encoder's prepare_input")
         states = self.dropout(torch.where(given.has_state[..., None], given.states, self.missing_state))
+        # A packed batch has more rows and places than its sentences need.
+        rows, columns = (wanted - found for wanted, found in zip(batch.form_ids.shape, states.shape, strict=False))
+        states = F.pad(states, (0, 0, 0, columns, 0, rows))
         return states if layout is None else layout.pack(states)
 
     def _encode(self, subwords: SubwordBatch) -> CachedStates:
-        with torch.no_grad() if self.is_frozen else contextlib.nullcontext(), self._autocast(subwords.ids.device):
+        with torch.no_grad() if self.is_frozen else contextlib.nullcontext():
             output = self.model(input_ids=subwords.ids, attention_mask=subwords.is_subword.long())
             states = output.last_hidden_state
         pooled = F.embedding_bag(
             subwords.pooled, states.flatten(0, 1).float(), subwords.bag_starts, mode="mean", include_last_offset=True
         )
         return CachedStates(states=pooled.view(*subwords.has_state.shape, self.width), has_state=subwords.has_state)
-
-    def _autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
-        precision = self.config.precision
-        if precision == "float32":
-            return torch.autocast(device.type, enabled=False)
-        if precision == "bfloat16" or (device.type == "cuda" and torch.cuda.is_bf16_supported()):
-            return torch.autocast(device.type, dtype=torch.bfloat16)
-        return contextlib.nullcontext()
 
     def study(self, sentences: Iterable[Sentence], *, note: Callable[[str], None]) -> None:
         """Cut the sentences of a run into subwords once, and say how many are too long or unknown to the tokenizer."""
@@ -146,7 +141,7 @@ class PretrainedEncoder(Encoder):
         digest = digest_of(
             type(self.model).__name__,
             dataclasses.asdict(self.preparer.settings),
-            (self.config.precision, device.type),
+            device.type,
             self.preparer.study_digest(sentences),
             weights=self.model.state_dict(),
         )
