@@ -11,7 +11,6 @@ import shutil
 import threading
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,9 +102,11 @@ class Search:
         options: SearchOptions,
         *,
         note: Callable[[str], None] = lambda message: None,
+        start: Callable[..., RunProcess] = RunProcess,
     ) -> None:
         self.plan, self.storage, self.folder, self.options, self.note = plan, storage, folder, options, note
         self.stop = threading.Event()
+        self._start = start
         self._claims = Claims(folder.claims)
         self._optuna = import_optuna()
 
@@ -121,12 +122,21 @@ class Search:
                     return
                 settings |= self.best_settings(subject, number)
 
-    def study(self, subject: Subject, number: int, *, num_trials: int = 0) -> optuna.Study:
-        """The study of a subject's stage, with a sampler for the trial after the first ``num_trials``."""
+    def study(self, subject: Subject, number: int) -> optuna.Study:
+        """The study of a subject's stage."""
+        from diffusion_mf.experiments.search_sampling import CombinationSampler, NumberedSampler
+
         stage, file = subject.stages[number], self.plan.file
-        # With the number of trials so far: a search that goes on must not draw what it drew at first.
-        seed = zlib.crc32(f"{file.sampler_seed}/{subject.name}/{number}/{num_trials}".encode())
         samplers = self._optuna.samplers
+        name = f"{file.sampler_seed}/{subject.name}/{number}"
+        combinations = stage.combinations()
+        if combinations is not None:
+            sampler: Any = CombinationSampler(name, combinations)
+        elif file.sampler == "random":
+            sampler = NumberedSampler(name, lambda seed: samplers.RandomSampler(seed=seed))
+        else:
+            startup = max(2, stage.trials // 3)
+            sampler = NumberedSampler(name, lambda seed: samplers.TPESampler(seed=seed, n_startup_trials=startup))
         pruner = self._optuna.pruners.NopPruner()
         if file.pruner.enabled:
             pruner = self._optuna.pruners.MedianPruner(
@@ -137,9 +147,7 @@ class Search:
                 storage=self.storage,
                 study_name=f"{self.plan.name}/{subject.name}/{number}-{stage.name}",
                 direction="maximize",
-                sampler=samplers.RandomSampler(seed=seed)
-                if file.sampler == "random"
-                else samplers.TPESampler(seed=seed, n_startup_trials=max(2, stage.trials // 3)),
+                sampler=sampler,
                 pruner=pruner,
                 load_if_exists=True,
             )
@@ -182,15 +190,12 @@ class Search:
         states = self._optuna.trial.TrialState
         while not self.stop.is_set() and len(self.counted(subject, number)) < stage.trials:
             self._continue_lost_trials(study)
-            trials = study.get_trials(deepcopy=False)
-            running = sum(trial.state == states.RUNNING for trial in trials)
+            running = sum(trial.state == states.RUNNING for trial in study.get_trials(deepcopy=False))
             if len(self.counted(subject, number)) + running >= stage.trials:
                 # Others are at the last ones; if they are lost, their heartbeats stop, and it is our turn.
                 self._fail_stale(study)
                 self.stop.wait(5 * SECONDS_BETWEEN_LOOKS)
                 continue
-            study = self.study(subject, number, num_trials=len(trials))
-            self._choose_next(study, subject, number)
             try:
                 study.optimize(lambda trial: self._trial(trial, subject, stage, settings), n_trials=1, catch=(_Failed,))
             except Stopped:
@@ -203,23 +208,10 @@ class Search:
                     f"{subject.name}, {stage.name}: {len(done)} of {stage.trials} trials; last {last.state.name.lower()}, {value}"
                 )
 
-    def _choose_next(self, study: Any, subject: Subject, number: int) -> None:
-        """In a small set of combinations none is tried twice: the next one, in an order of chance, is given to the sampler."""
-        combinations = subject.stages[number].combinations()
-        if combinations is None:
-            return
-        name = f"{self.plan.file.sampler_seed}/{subject.name}/{number}"
-        combinations.sort(key=lambda each: zlib.crc32(f"{name}/{sorted(each.items())}".encode()))
-        states = self._optuna.trial.TrialState
-        trials = study.get_trials(deepcopy=False)
-        known = [_params(trial) for trial in trials]
-        if not any(trial.state == states.WAITING for trial in trials):
-            following = next((each for each in combinations if each not in known), None)
-            if following is not None:
-                study.enqueue_trial(following)
-
     def _fail_stale(self, study: Any) -> None:
-        self._optuna.storages.fail_stale_trials(study)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
+            self._optuna.storages.fail_stale_trials(study)
 
     def _continue_lost_trials(self, study: Any) -> None:
         """Settings of trials that were stopped or killed come first again; their checkpoints are still there."""
@@ -281,7 +273,7 @@ class Search:
         raise Stopped
 
     def _run(self, trial: Any, place: RunPlace, claim: Claim, earlier: list[float]) -> dict[str, Any]:
-        process = RunProcess(place, claim=claim, device=self.options.device, threads=self.options.threads)
+        process = self._start(place, claim=claim, device=self.options.device, threads=self.options.threads)
         try:
             reported = 0
             while (outcome := process.outcome()) is None:

@@ -130,6 +130,7 @@ def difference_table(outcomes: Outcomes, encoder: str, *, against: str = "diffus
     others = [system for system in _systems(outcomes, encoder) if system != against]
     if not corpora or not others:
         return None
+    metrics = {corpus: outcomes.find(corpus=corpus)[0].metric for corpus in corpora}
     rows = []
     for system in others:
         cells: list[Cell | None] = []
@@ -138,10 +139,10 @@ def difference_table(outcomes: Outcomes, encoder: str, *, against: str = "diffus
             difference = None
             if first is not None and second is not None:
                 difference = paired_difference(_selected_test(first), _selected_test(second))
-            about = {"corpus": corpus, "system": against, "minus": system, "encoder": encoder, "split": "test"}
+            about = {"corpus": corpus, "system": against, "minus": system, "encoder": encoder}
+            about |= {"split": "test", "metric": metrics[corpus]}
             cells.append(None if difference is None else Cell(difference=difference, about=about))
         rows.append(Row(heading=(f"− {system_title(system)}",), cells=cells))
-    metrics = {corpus: outcomes.find(corpus=corpus)[0].metric for corpus in corpora}
     columns = [f"{short_title(corpus)} {short_title(metric)}" for corpus, metric in metrics.items()]
     table = Table(
         title=f"{system_title(against)} minus every other system on test, encoder {encoder}",

@@ -1,0 +1,244 @@
+"""Tables from made-up results, with values computed by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_files import made_up_result, write_experiment
+from typer.testing import CliRunner
+
+from diffusion_mf.cli import app
+from diffusion_mf.errors import InputError
+from diffusion_mf.experiments.folders import ExperimentFolder
+from diffusion_mf.experiments.record import readme_table, save_rows, update_readme
+from diffusion_mf.experiments.selection import read_outcomes
+from diffusion_mf.experiments.tables import TABLES, render
+from diffusion_mf.results import read_rows
+
+
+def _ner(system: str, seed: int, dev: dict[str, float], test: dict[str, float], **more: Any) -> tuple[Any, Any]:
+    place = {"corpus": "conll2003", "system": system, "seed": seed}
+    variant = more.pop("variant", None)
+    return (place | ({"variant": variant} if variant else {}), made_up_result(dev=dev, test=test, **more))
+
+
+@pytest.fixture
+def main_folder(tmp_path: Path) -> Path:
+    """Argmax is the best of seeds 1 and 2 on dev, but Mask-Viterbi on average; argmax is better on test."""
+    runs = []
+    for seed, (arg, mask) in enumerate([(80.0, 79.0), (82.0, 81.0), (70.0, 83.0), (80.0, 81.0)], 1):
+        runs.append(
+            _ner(
+                "diffusion-mf",
+                seed,
+                {"argmax": arg, "mask-viterbi": mask},
+                {"argmax": 99.0, "mask-viterbi": 85.0 + seed},
+            )
+        )
+    for seed, viterbi in enumerate([86.0, 85.0, 85.0, 85.0], 1):
+        runs.append(_ner("lcrf", seed, {"viterbi": 80.0}, {"viterbi": viterbi}, is_diffusion=False))
+    runs.append(({"corpus": "conll2003", "system": "unigram", "seed": 1}, None))
+    runs.append(_ner("unigram", 2, {"argmax": 50.0}, {"argmax": 51.0}, is_diffusion=False))
+    return write_experiment(tmp_path / "experiment", runs)
+
+
+def _cells(folder: Path, kind: str) -> list[dict[str, Any]]:
+    _, outcomes = read_outcomes(ExperimentFolder(folder))
+    tables = json.loads(render(TABLES[kind](outcomes), "json"))  # type: ignore[index]
+    return [cell for table in tables for cell in table["cells"]]
+
+
+def test_decoder_is_selected_by_the_mean_over_seeds(main_folder: Path) -> None:
+    cells = _cells(main_folder, "main")
+    f1 = {cell["system"]: cell for cell in cells if cell["metric"] == "f1" and "minus" not in cell}
+    assert f1["diffusion-mf"]["decoder"] == "mask-viterbi"
+    assert f1["diffusion-mf"]["mean"] == 87.5  # of 86, 87, 88, 89, not argmax's 99
+    assert f1["diffusion-mf"]["deviation"] == pytest.approx(1.2909944)
+    assert f1["diffusion-mf"]["paper_mean"] == 80.65
+    assert f1["lcrf"]["mean"] == 85.25
+    assert f1["unigram"]["seeds"] == [2]
+
+
+def test_empty_cells_and_no_average_of_fewer_than_four_languages(main_folder: Path, tmp_path: Path) -> None:
+    result = made_up_result(dev={"argmax": 95.0}, test={"argmax": 95.0}, task="pos", metric="accuracy")
+    three = [
+        ({"corpus": corpus, "system": "unigram", "seed": 1}, result) for corpus in ("en-ewt", "fr-gsd", "nl-lassysmall")
+    ]
+    folder = write_experiment(tmp_path / "three", three)
+    averages = [cell for cell in _cells(folder, "main") if cell["corpus"] == "average"]
+    assert [cell["mean"] for cell in averages] == [None]
+    four = [*three, ({"corpus": "de-gsd", "system": "unigram", "seed": 1}, result)]
+    averages = [
+        cell for cell in _cells(write_experiment(tmp_path / "four", four), "main") if cell["corpus"] == "average"
+    ]
+    assert [cell["mean"] for cell in averages] == [95.0]
+
+
+def test_paired_differences_and_significance(main_folder: Path) -> None:
+    found = {cell["minus"]: cell for cell in _cells(main_folder, "main") if "minus" in cell}
+    # 0, 2, 3, 4: mean 2.25, deviation √(8.75/3), t = 2.634 with three degrees of freedom.
+    assert found["lcrf"]["mean"] == 2.25
+    assert found["lcrf"]["deviation"] == pytest.approx(1.7078251)
+    assert found["lcrf"]["p_value"] == pytest.approx(0.0780, abs=2e-4)
+    assert found["unigram"]["p_value"] is None
+    text = CliRunner().invoke(app, ["experiment", "table", str(main_folder)]).stdout
+    assert "2.25 ± 1.71\\* (p = .078)" in text
+    assert "too few for a test" in text
+    assert "conll2003 unigram: seed 1 not finished." in text
+    assert "51.00 [1 of 2 seeds]" in text
+    assert "**87.50 ± 1.29** <sub>80.65 ± .69</sub>" in text
+
+
+def test_full_table_shows_every_decoder_on_both_splits(main_folder: Path) -> None:
+    cells = [cell for cell in _cells(main_folder, "ner") if cell["metric"] == "f1" and cell["system"] == "diffusion-mf"]
+    assert [(cell["split"], cell["decoder"], cell["mean"], cell["selected"], cell["paper_mean"]) for cell in cells] == [
+        ("dev", "argmax", 78.0, False, 86.70),
+        ("dev", "mask-viterbi", 81.0, True, 86.97),
+        ("test", "argmax", 99.0, False, 80.51),
+        ("test", "mask-viterbi", 87.5, True, 80.65),
+    ]
+    assert (
+        "| Diffusion-MF | M-Vit.† |"
+        in CliRunner().invoke(app, ["experiment", "table", str(main_folder), "--kind", "ner"]).stdout
+    )
+
+
+def test_objective_ablation(tmp_path: Path) -> None:
+    runs = []
+    for seed in (1, 2, 3):
+        for variant, test in (("full", 81.0 + seed), ("no-denoising", 80.0), ("no-posterior", 81.0 + 2 * seed)):
+            # Argmax would be selected on dev; the ablation uses Mask-Viterbi all the same.
+            dev = {"argmax": 90.0, "mask-viterbi": 80.0}
+            runs.append(_ner("diffusion-mf", seed, dev, {"argmax": 0.0, "mask-viterbi": test}, variant=variant))
+    cells = _cells(write_experiment(tmp_path / "x", runs, table="objective"), "objective")
+    scores = {
+        c["setting"]: (c["mean"], c["paper_mean"]) for c in cells if c["split"] == "test" and "reference" not in c
+    }
+    assert scores == {"full": (83.0, 80.92), "no-denoising": (80.0, 79.69), "no-posterior": (85.0, 80.56)}
+    differences = {
+        c["setting"]: (c["mean"], c["deviation"], c["paper_mean"])
+        for c in cells
+        if c["split"] == "test" and "reference" in c
+    }
+    assert differences == {"no-denoising": (3.0, 1.0, 1.23), "no-posterior": (-2.0, 1.0, 0.36)}
+
+
+def test_calls_ablation_compares_the_same_checkpoint(tmp_path: Path) -> None:
+    runs = []
+    for seed in (1, 2):
+        schedules = {f"calls={n}": {"test": {"mask-viterbi": 80.0 + n * seed}} for n in (5, 10, 20)}
+        dev = {"argmax": 1.0, "mask-viterbi": 2.0}
+        runs.append(_ner("diffusion-mf", seed, dev, dev, schedules=schedules))
+    cells = _cells(write_experiment(tmp_path / "x", runs, table="calls"), "calls")
+    test = [cell for cell in cells if cell["split"] == "test"]
+    assert [(c["setting"], c["mean"]) for c in test if "reference" not in c] == [
+        ("5", 87.5),
+        ("10", 95.0),
+        ("20", 110.0),
+    ]
+    assert [(c["setting"], c["mean"]) for c in test if "reference" in c] == [("5", -7.5), ("20", 15.0)]
+
+
+def test_sweeps_have_a_column_per_setting(tmp_path: Path) -> None:
+    def run(system: str, variant: str, score: float) -> tuple[Any, Any]:
+        place = {"corpus": "en-ewt", "system": system, "seed": 1, "variant": variant}
+        result = made_up_result(dev={"argmax": score}, test={"argmax": 0.0}, task="pos", metric="accuracy")
+        return place, result | {"sentences_per_second": score}
+
+    scaling = write_experiment(
+        tmp_path / "a", [run("diffusion-mf", f"size={s}", v) for s, v in (("L", 2.0), ("S", 1.0))]
+    )
+    found = [(cell["setting"], cell["mean"], cell["paper_mean"]) for cell in _cells(scaling, "scaling")]
+    assert found == [("S", 1.0, 94.45), ("L", 2.0, 94.72)]
+    depth = write_experiment(tmp_path / "b", [run("diffusion-mf", f"layers={n}", n) for n in (12, 2)])
+    assert [(c["setting"], c["paper_mean"]) for c in _cells(depth, "depth")] == [("2", 94.78), ("12", 94.93)]
+    iterations = write_experiment(tmp_path / "c", [run("mean-field", f"num_iterations={n}", 100.0 / n) for n in (1, 2)])
+    speeds = [(c["mean"], c["paper_mean"]) for c in _cells(iterations, "iterations") if c["metric"] == "speed"]
+    assert speeds == [(100.0, 100.0), (50.0, 99.4)]
+
+
+def test_settings_are_selected_by_dev_not_test(tmp_path: Path) -> None:
+    runs = []
+    for seed in (1, 2):
+        runs.append(_ner("lcrf", seed, {"viterbi": 90.0}, {"viterbi": 80.0}, variant="a"))
+        runs.append(_ner("lcrf", seed, {"viterbi": 89.0}, {"viterbi": 95.0}, variant="b"))
+    # Better still, but with one seed only.
+    runs.append(_ner("lcrf", 1, {"viterbi": 99.0}, {"viterbi": 99.0}, variant="c"))
+    cells = [cell for cell in _cells(write_experiment(tmp_path / "x", runs), "main") if cell["metric"] == "f1"]
+    assert [cell["mean"] for cell in cells if cell["system"] == "lcrf"] == [80.0]
+
+
+def test_formats(main_folder: Path, tmp_path: Path) -> None:
+    _, outcomes = read_outcomes(ExperimentFolder(main_folder))
+    tables = TABLES["main"](outcomes)
+    latex = render(tables, "latex")
+    assert "$\\mathbf{87.50{\\pm}1.29}$ {\\scriptsize($80.65{\\pm}.69$)}" in latex
+    assert latex.count("\\begin{tabular}") == latex.count("\\end{tabular}") == len(tables)
+    rows = list(csv.DictReader(io.StringIO(render(tables, "csv"))))
+    assert [row["mean"] for row in rows if row["metric"] == "f1" and row["system"] == "lcrf"] == ["85.25"]
+    target = tmp_path / "table.md"
+    result = CliRunner().invoke(app, ["experiment", "table", str(main_folder), "--output", str(target)])
+    assert result.exit_code == 0
+    assert "| Diffusion-MF |" in target.read_text()
+
+
+def test_rows_and_readme(main_folder: Path, tmp_path: Path) -> None:
+    _, outcomes = read_outcomes(ExperimentFolder(main_folder))
+    path = tmp_path / "results" / "scratch.json"
+    assert save_rows(path, outcomes, experiment="main") == 4
+    save_rows(path, outcomes, experiment="main")
+    rows = {(row["system"], row["decoder"]): row for row in read_rows(path)}
+    assert len(rows) == len(read_rows(path)) == 4
+    row = rows["diffusion-mf", "mask-viterbi"]
+    needed = "corpus system encoder decoder metric seeds dev_mean dev_sd test_mean test_sd selected config seconds"
+    assert set(needed.split()) | {"command", "commit", "hardware", "versions", "date"} <= set(row)
+    assert (row["dev_mean"], row["test_mean"], row["selected"], row["seeds"]) == (81.0, 87.5, True, [1, 2, 3, 4])
+    assert not rows["diffusion-mf", "argmax"]["selected"]
+    assert row["test_scores"] == {"1": 86.0, "2": 87.0, "3": 88.0, "4": 89.0}
+
+    readme = tmp_path / "README.md"
+    marks = "<!-- results: begin (written by dmf experiment readme) -->\nold\n<!-- results: end -->"
+    readme.write_text(f"before\n{marks}\nafter\n")
+    update_readme(readme, path)
+    text = readme.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "old" not in text
+    assert "| Diffusion-MF | – <sub>95.06</sub> | – <sub>97.39</sub> | **87.50 ± 1.29** <sub>80.65</sub> |" in text
+    update_readme(readme, path)
+    assert readme.read_text() == text
+    assert "No runs" in readme_table([])
+    readme.write_text("no marks")
+    with pytest.raises(InputError, match="marks"):
+        update_readme(readme, path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kind", "mian"], "choose one of main"),
+        (["--format", "xml"], "choose one of markdown"),
+        (["--plan", "z"], "made-up"),
+    ],
+)
+def test_unknown_choices_are_refused(main_folder: Path, arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["experiment", "table", str(main_folder), *arguments])
+    assert isinstance(result.exception, InputError)
+    assert message in str(result.exception)
+
+
+def test_plots_of_made_up_results(main_folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = ExperimentFolder(main_folder)
+    for run in folder.plan_records()["made-up"]["runs"]:
+        entries = [{"event": "evaluation", "epoch": epoch, "score": 10.0 * epoch} for epoch in (1, 2)]
+        folder.run(run["name"]).log.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    result = CliRunner().invoke(app, ["experiment", "plot", str(main_folder), "--output", str(tmp_path / "plots")])
+    assert result.exit_code == 0, result.output
+    assert [Path(line).name for line in result.stdout.split()] == ["learning-curves.png"]
+    assert (tmp_path / "plots/learning-curves.png").stat().st_size > 1000

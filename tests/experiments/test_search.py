@@ -1,0 +1,304 @@
+"""The staged search, mostly with processes that only pretend to train; on SQLite and on a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from experiment_files import write_plan
+
+from diffusion_mf.errors import InputError
+from diffusion_mf.experiments.folders import ExperimentFolder, Outcome, RunPlace
+from diffusion_mf.experiments.search import (
+    Search,
+    SearchOptions,
+    default_storage,
+    open_storage,
+    run_search,
+    selected_text,
+)
+from diffusion_mf.experiments.search_plan import load_search
+
+pytest.importorskip("optuna")
+
+PLAN = """
+systems = ["unigram", "lcrf", "diffusion-mf"]
+seeds = [1]
+[pruner]
+startup_trials = 2
+warmup_epochs = 0
+[[stages]]
+name = "optimisation"
+trials = 5
+[stages.space]
+training.learning_rate = { low = 1e-4, high = 1e-2, log = true }
+[[stages]]
+name = "transitions"
+trials = 3
+only = ["lcrf", "diffusion-mf"]
+[stages.space]
+structure.transitions = ["local", "global"]
+[[stages]]
+name = "structure"
+trials = 3
+[stages.system.diffusion-mf]
+structure.num_iterations = [1, 3, 5, 10]
+"""
+ONE_SYSTEM = PLAN.replace('["unigram", "lcrf", "diffusion-mf"]', '["diffusion-mf"]')
+
+
+class PretendedProcess:
+    """Ends at once with a score that follows from the settings: high learning rates, global transitions, 5 iterations."""
+
+    started: ClassVar[list[str]] = []
+    lock = threading.Lock()
+
+    def __init__(self, place: RunPlace, **_: Any) -> None:
+        config = place.description()["config"]
+        assert config["data"]["test"] is None
+        structure = config["structure"]
+        self.score = 1000 * config["training"]["learning_rate"] + config["seed"] / 100
+        self.score += 5 * (structure["transitions"] == "global") - abs(structure["num_iterations"] - 5)
+        self.place = place
+        self.is_stopped = False
+        self.exit_status: int | None = 0
+        entry = {"event": "evaluation", "epoch": 1, "score": self.score}
+        place.log.write_text(json.dumps(entry) + "\n")
+        with self.lock:
+            self.started.append(place.name)
+        self.num_looks = 0
+
+    def outcome(self) -> Outcome | None:
+        self.num_looks += 1
+        if self.num_looks == 1:
+            return None  # time to be pruned
+        self.place.save_result({"dev": {"f1": self.score}, "metric": "f1", "decoders": {}})
+        return Outcome.COMPLETE
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+    def kill(self) -> None:
+        self.is_stopped = True
+
+
+def make_search(
+    tmp_path: Path, *, storage: str | None = None, start: Any = PretendedProcess, text: str = PLAN
+) -> Search:
+    PretendedProcess.started = []
+    plan = load_search(write_plan(tmp_path, text) if not (tmp_path / "plan.toml").exists() else tmp_path / "plan.toml")
+    folder = tmp_path / "out"
+    folder.mkdir(exist_ok=True)
+    opened = open_storage(storage or default_storage(folder))
+    return Search(plan, opened, ExperimentFolder(folder), SearchOptions(), start=start)
+
+
+def finish(search: Search, workers: int = 1) -> bool:
+    return run_search(search, workers=workers, time_limit=60, has_stopped=lambda: False)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffusion_mf.experiments.search.SECONDS_BETWEEN_LOOKS", 0.01)
+
+
+def check_outcome(search: Search) -> None:
+    for subject in search.plan.subjects:
+        assert sum(len(search.counted(subject, number)) for number in range(len(subject.stages))) == 11
+    diffusion = search.plan.subjects[-1]
+    assert [stage.trials for stage in diffusion.stages] == [5, 2, 4]
+    assert search.best_settings(diffusion, 1) == {"structure.transitions": "global"}
+    assert search.best_settings(diffusion, 2) == {"structure.num_iterations": 5}
+    rates = [trial.params["training.learning_rate"] for trial in search.counted(diffusion, 0)]
+    assert len(set(rates)) == 5
+    assert search.best_settings(diffusion, 0) == {"training.learning_rate": max(rates)}
+
+
+def test_stages_fix_what_they_choose_and_all_systems_get_as_many_trials(tmp_path: Path) -> None:
+    search = make_search(tmp_path)
+    assert finish(search)
+    check_outcome(search)
+    unigram, lcrf, _ = search.plan.subjects
+    # Nothing to vary for Unigram but the learning rate; LCRF has two transitions, and gives back what is left.
+    assert [(stage.name, stage.trials) for stage in unigram.stages] == [("optimisation", 11)]
+    assert [(stage.name, stage.trials) for stage in lcrf.stages] == [("optimisation", 9), ("transitions", 2)]
+    pruned = [t for s in search.plan.subjects for n in range(len(s.stages)) for t in search.counted(s, n)]
+    assert any(trial.state.name == "PRUNED" for trial in pruned)
+    # The last stage had the choices of the first two.
+    diffusion = search.plan.subjects[2]
+    best = search.best_settings(diffusion, 0)["training.learning_rate"]
+    assert search.best_trial(diffusion).value == pytest.approx(1000 * best + 0.01 + 5)
+    chosen = tomllib.loads(selected_text(search))["exceptions"][2]
+    assert chosen["where"]["system"] == "diffusion-mf"
+    assert chosen["set"]["structure.num_iterations"] == 5
+
+
+def test_finished_search_starts_nothing_and_an_unfinished_one_goes_on(tmp_path: Path) -> None:
+    first = make_search(tmp_path, text=ONE_SYSTEM)
+    stop_after = 4
+
+    class Stopping(PretendedProcess):
+        def __init__(self, place: RunPlace, **more: Any) -> None:
+            super().__init__(place, **more)
+            if len(self.started) >= stop_after:
+                first.stop.set()
+
+        def outcome(self) -> Outcome | None:
+            if first.stop.is_set():
+                return Outcome.INTERRUPTED
+            return super().outcome()
+
+    first._start = Stopping  # type: ignore[assignment]
+    assert not finish(first)
+    lost = PretendedProcess.started[-1]
+    second = make_search(tmp_path)
+    assert finish(second)
+    check_outcome(second)
+    assert PretendedProcess.started[0] == lost, "what was interrupted continues first"
+    third = make_search(tmp_path)
+    assert finish(third)
+    assert PretendedProcess.started == []
+
+
+def test_several_workers_share_the_trials(tmp_path: Path) -> None:
+    search = make_search(tmp_path, text=ONE_SYSTEM)
+    assert finish(search, workers=4)
+    check_outcome(search)
+    assert len(PretendedProcess.started) == len(set(PretendedProcess.started))
+
+
+def test_failed_and_diverged_trials_count_and_say_why(tmp_path: Path) -> None:
+    class Failing(PretendedProcess):
+        def outcome(self) -> Outcome | None:
+            return Outcome.DIVERGED if self.score > 6 else Outcome.FAILED
+
+    text = PLAN.replace('["unigram", "lcrf", "diffusion-mf"]', '["unigram"]')
+    search = make_search(tmp_path, start=Failing, text=text)
+    assert finish(search)
+    trials = search.counted(search.plan.subjects[0], 0)
+    assert len(trials) == 11
+    assert {trial.state.name for trial in trials} == {"PRUNED", "FAIL"}
+    assert all(trial.user_attrs["reason"].startswith(("diverged", "failed")) for trial in trials)
+    assert search.best_settings(search.plan.subjects[0], 0) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('"lcrf", ', '"crf", '), "no system 'crf'"),
+        (('["local", "global"]', '"local"'), "no list of values"),
+        (("low = 1e-4, high = 1e-2", "low = 1e-2, high = 1e-4"), "no range"),
+        (('name = "optimisation"', 'name = "optimisation"\nonly = ["lcrf"]'), "nothing to vary for unigram"),
+    ],
+)
+def test_bad_search_files_are_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_search(write_plan(tmp_path, PLAN.replace(*change)))
+
+
+def test_unusable_database_is_one_sentence_without_the_password() -> None:
+    with pytest.raises(InputError, match="cannot be used") as caught:
+        open_storage("postgresql://me:secret@127.0.0.1:1/nothing")
+    assert "secret" not in str(caught.value)
+
+
+def test_search_with_real_processes(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from diffusion_mf.cli import app
+
+    text = """
+systems = ["lcrf"]
+[[stages]]
+name = "transitions"
+trials = 1
+[stages.space]
+structure.transitions = ["local", "global"]
+"""
+    arguments = [
+        "search",
+        str(write_plan(tmp_path, text)),
+        "--output",
+        str(tmp_path / "out"),
+        "--device",
+        "cpu",
+        "--json",
+    ]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    row = json.loads(result.stdout)[0]
+    assert (row["trials"], row["planned"], row["failed"]) == (1, 1, 0)
+    assert row["best"] is not None
+    assert "structure.transitions" in (tmp_path / "out/selected.toml").read_text()
+    stored = json.loads(next((tmp_path / "out/runs").glob("*/result.json")).read_text())
+    assert "test" not in stored
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[str]:
+    """The address of an empty database on a server of our own."""
+    pytest.importorskip("psycopg")
+    initdb, server = shutil.which("initdb"), shutil.which("postgres")
+    if initdb is None or server is None:
+        pytest.skip("PostgreSQL's initdb and postgres are not installed")
+    # It refuses to be run by root.
+    user = "nobody" if os.geteuid() == 0 else None
+    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    if user is not None:
+        os.chown(folder, pwd.getpwnam(user).pw_uid, -1)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options: dict[str, Any] = {"user": user, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    subprocess.run([initdb, "-D", folder / "data", "-U", "tester", "-A", "trust", "--no-sync"], check=True, **options)
+    settings = ["-c", f"port={port}", "-c", f"unix_socket_directories={folder}", "-c", "fsync=off"]
+    process = subprocess.Popen([server, "-D", folder / "data", *settings], **options)
+    try:
+        _wait_for_server(port)
+        yield f"postgresql://tester@127.0.0.1:{port}/postgres"
+    finally:
+        # A fast shutdown, which does not wait for clients.
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_for_server(port: int) -> None:
+    import psycopg
+
+    end = time.monotonic() + 30
+    while True:
+        try:
+            psycopg.connect(f"postgresql://tester@127.0.0.1:{port}/postgres").close()
+        except psycopg.OperationalError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+def test_two_searches_share_a_postgresql_database(tmp_path: Path, postgresql: str) -> None:
+    first, second = (make_search(tmp_path, storage=postgresql, text=ONE_SYSTEM) for _ in range(2))
+    finished: list[bool] = []
+    threads = [threading.Thread(target=lambda s=s: finished.append(finish(s))) for s in (first, second)]  # type: ignore[misc]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert finished == [True, True]
+    check_outcome(first)
+    assert len(PretendedProcess.started) == len(set(PretendedProcess.started))
