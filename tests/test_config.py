@@ -164,7 +164,7 @@ def test_weights_are_the_systems_own_unless_given(write) -> None:
 
 # What the files in configs/ say.
 
-FILES = sorted(CONFIGS.rglob("*.toml"))
+FILES = sorted(path for path in CONFIGS.rglob("*.toml") if "plans" not in path.parts)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
@@ -176,8 +176,18 @@ def test_every_file_loads_and_says_what_its_name_says(path) -> None:
         assert config.task == path.parent.name
 
 
+PRETRAINED = ("mpnet/pos", "granite/pos", "granite/ner", "chinese-bert/seg-pos", "albert-tiny-chinese/seg-pos")
+"""encoders and tasks of our own recipes"""
+
+
 def test_there_is_a_file_for_every_system_and_task_in_both_sets() -> None:
-    expected = {f"{folder}{task}/{system}.toml" for folder in ("", "ours/") for task in TASKS for system in SYSTEMS}
+    expected = {
+        f"{folder}{task}/{system}.toml"
+        for folder in ("", "ours/", "pretrained/")
+        for task in TASKS
+        for system in SYSTEMS
+    }
+    expected |= {f"pretrained/ours/{pair}/{system}.toml" for pair in PRETRAINED for system in SYSTEMS}
     expected |= {"pos/quick.toml"} | {f"demo/{system}.toml" for system in ("diffusion-mf", "unigram", "lcrf")}
     assert {str(path.relative_to(CONFIGS)) for path in FILES} == expected
 
@@ -192,6 +202,9 @@ def selected(task: str, system: str) -> Config:
         ("pos", (8, 8, 8), (16, 16, 16), 15, "local", 0),
         ("ner", (12, 10, 8), (16, 16, 16), 5, "global", 0.1),
         ("seg-pos", (4, 4, 8), (8, 8, 16), 3, "global", 0.1),
+        ("pretrained/pos", (8, 8, 8), (16, 16, 16), 15, "local", 0),
+        ("pretrained/ner", (1, 4, 1), (16, 16, 16), 5, "global", 0),
+        ("pretrained/seg-pos", (4, 4, 8), (8, 8, 16), 3, "global", 0.1),
     ],
 )
 def test_denoiser_settings_are_the_papers(task, layers, heads, num_iterations, transitions, posterior) -> None:
@@ -230,6 +243,29 @@ def test_diffusionsl_has_the_papers_whole_table(task, scale, max_sentences, lear
     assert (bits.self_conditioning, bits.projection, bits.temperature) == (False, "native", 0.05)
     assert config.diffusion.num_steps == 1000
     assert config.data.lowercase is lowercase
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "max_sentences", "rates", "weight_decay", "width"),
+    [
+        ("pos", "roberta-large", 32, (1e-5, 3e-5), 1e-4, 1024),
+        ("ner", "bert-large-cased", 16, (1e-5, 1e-5), 1e-5, 1024),
+        ("seg-pos", "hfl/chinese-roberta-wwm-ext", 8, (1e-5, 1e-5), 1e-5, 768),
+    ],
+)
+def test_pretrained_settings_are_the_papers(task, model, max_sentences, rates, weight_decay, width) -> None:
+    """Paper: “Architectures”, table “Selected DiffusionSL settings”, and the truncation under “Software”."""
+    for system in SYSTEMS:
+        encoder = selected(f"pretrained/{task}", system).encoder
+        assert (encoder.kind, encoder.model) == ("pretrained", model)
+        assert (encoder.on_long, encoder.truncate_units) == ("truncate", 256)
+    config = selected(f"pretrained/{task}", "diffusionsl")
+    training = config.training
+    assert (config.denoiser.width, config.denoiser.layers) == (width, 6)
+    assert (training.encoder_learning_rate, training.learning_rate) == rates
+    assert (training.max_sentences, training.warmup_steps) == (max_sentences, 1000)
+    assert training.weight_decay == weight_decay
+    assert config.bits.scale == (2 if task == "pos" else 0.1)
 
 
 # Sizes.
