@@ -152,8 +152,11 @@ class RunPlace:
 
 
 def covers(result: Mapping[str, Any], evaluation: Mapping[str, Any]) -> bool:
-    """Whether a result holds all the scores that a plan's ``evaluation`` asks for."""
-    if result.get("dev") is None or (evaluation.get("analysis") and not result.get("analysis")):
+    """Whether a result holds all the scores that a plan's ``evaluation`` asks for.
+
+    An analysis that is missing is no reason to use a model again, which may be gone.
+    """
+    if result.get("dev") is None:
         return False
     if not result.get("is_diffusion"):
         return True
