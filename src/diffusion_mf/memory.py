@@ -1,8 +1,18 @@
-"""When memory runs out: how to tell, and what to do before trying with less."""
+"""When memory runs out: how to tell, what to do before trying with less, and what to say of a model that cannot fit."""
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
+from torch import nn
+
+from diffusion_mf.errors import DiffusionMFError
+
+Model = TypeVar("Model", bound=nn.Module)
+
+TRAINING_BYTES = 16
+"""per trained number, beside itself: its gradient, two moments and the moving average, all float32"""
 
 # What PyTorch's allocator for the CPU says; it has no exception of its own.
 _CPU_MESSAGE = "can't allocate memory"
@@ -12,6 +22,36 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether ``error`` says that the device or the machine has no memory left for a tensor."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and _CPU_MESSAGE in str(error)
+    )
+
+
+def placed(model: Model, device: torch.device, *, is_trained: bool = False) -> Model:
+    """``model`` on ``device``; a `DiffusionMFError` that says how large it is if there is no room for it.
+
+    ``is_trained`` asks for room for what training keeps beside the weights, and for a copy of the best model.
+    """
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    num_parameters = sum(size for size, _ in sizes)
+    needed = 4 * num_parameters
+    if is_trained:
+        needed += 4 * num_parameters + TRAINING_BYTES * sum(size for size, is_adjusted in sizes if is_adjusted)
+    if device.type == "cuda" and needed > torch.cuda.mem_get_info(device)[0]:
+        raise _does_not_fit(num_parameters, needed, device, is_trained=is_trained)
+    try:
+        return model.to(device)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    raise _does_not_fit(num_parameters, needed, device, is_trained=is_trained)
+
+
+def _does_not_fit(num_parameters: int, needed: int, device: torch.device, *, is_trained: bool) -> DiffusionMFError:
+    advice = "choose a smaller encoder or size"
+    if is_trained:
+        advice += ", or for a pretrained encoder encoder.freeze or encoder.lora_rank"
+    return DiffusionMFError(
+        f"the model has {num_parameters / 1e6:,.0f} million parameters and needs {needed / 1e9:,.1f} GB "
+        f"{'for training ' if is_trained else ''}before any sentence is computed, more than {device} has free; {advice}."
     )
 
 

@@ -21,7 +21,7 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import calibrated
 from diffusion_mf.evaluation.reconstruction import NO_LABEL
 from diffusion_mf.files import StrPath
-from diffusion_mf.memory import is_out_of_memory, release_memory
+from diffusion_mf.memory import is_out_of_memory, placed, release_memory
 from diffusion_mf.tagger.clamps import Clamp, stack_allowed
 from diffusion_mf.tagger.hub import download, upload
 from diffusion_mf.tagger.requests import Request, RequestReader, Units
@@ -57,7 +57,7 @@ class Tagger:
     def __init__(self, model: StoredModel, *, device: str | torch.device = "auto") -> None:
         self._model = model
         self.device = _device(device)
-        self._labeller = model.labeller.to(self.device).eval()
+        self._labeller = placed(model.labeller, self.device).eval()
         self._predictor = Predictor(self._labeller, model.config, self.device)
         self._read_requests = RequestReader(
             model.config.task, model.config.data, model.vocabulary, model.labeller.legality

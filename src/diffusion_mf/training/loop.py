@@ -24,6 +24,7 @@ from diffusion_mf.config import Config
 from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.files import StrPath
+from diffusion_mf.memory import placed
 from diffusion_mf.model import Labeller
 from diffusion_mf.training.best_model import BestModel
 from diffusion_mf.training.conditions import Interruption, reproducible
@@ -103,7 +104,7 @@ class _Run:
         )
         self.num_steps = sum(len(self._plan(epoch)) for epoch in range(self.settings.epochs))
         torch.manual_seed(config.seed)
-        self.labeller = Labeller(config, data.vocabulary, data.scheme).to(processes.device)
+        self.labeller = placed(Labeller(config, data.vocabulary, data.scheme), processes.device, is_trained=True)
         self.labeller.train()
         for part in (data.train, data.dev, data.test):
             self.labeller.encoder.study(part or (), note=display.note)
