@@ -7,6 +7,7 @@ from experiment_files import write_plan
 
 from diffusion_mf.errors import InputError
 from diffusion_mf.experiments.plan import PlanFile, fingerprint, load_plan
+from diffusion_mf.experiments.search_plan import load_search
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PLANS = sorted(path for path in (CONFIGS / "plans").glob("*.toml") if path.name != "corpora.toml")
@@ -93,3 +94,18 @@ def test_plan_file_fields_are_documented() -> None:
     text = (CONFIGS.parent / "docs/experiments.md").read_text(encoding="utf-8")
     for name in PlanFile.model_fields:
         assert f"`{name}`" in text or f"`[{name}" in text or f"`[[{name}" in text, name
+
+
+def test_place_of_a_pretrained_encoder_is_not_part_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    for folder in ("/one", "/other/place"):
+        monkeypatch.setenv("DIFFUSION_MF_ENCODERS", folder)
+        names.append([run.name for run in load_plan(CONFIGS / "plans/ours-pretrained-main.toml").runs])
+    assert names[0] == names[1]
+    assert len(set(names[0])) == len(names[0]) == 4 * 7 * 4
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "plans/search").glob("*.toml")), ids=lambda path: path.stem)
+def test_shipped_searches_give_every_system_as_many_trials(path: Path) -> None:
+    totals = {sum(stage.trials for stage in subject.stages) for subject in load_search(path).subjects}
+    assert len(totals) == 1

@@ -42,7 +42,7 @@ startup_trials = 2
 warmup_epochs = 0
 [[stages]]
 name = "optimisation"
-trials = 5
+trials = 3
 [stages.space]
 training.learning_rate = { low = 1e-4, high = 1e-2, log = true }
 [[stages]]
@@ -117,13 +117,13 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check_outcome(search: Search) -> None:
     for subject in search.plan.subjects:
-        assert sum(len(search.counted(subject, number)) for number in range(len(subject.stages))) == 11
+        assert sum(len(search.counted(subject, number)) for number in range(len(subject.stages))) == 9
     diffusion = search.plan.subjects[-1]
-    assert [stage.trials for stage in diffusion.stages] == [5, 2, 4]
+    assert [stage.trials for stage in diffusion.stages] == [3, 2, 4]
     assert search.best_settings(diffusion, 1) == {"structure.transitions": "global"}
     assert search.best_settings(diffusion, 2) == {"structure.num_iterations": 5}
     rates = [trial.params["training.learning_rate"] for trial in search.counted(diffusion, 0)]
-    assert len(set(rates)) == 5
+    assert len(set(rates)) == 3
     assert search.best_settings(diffusion, 0) == {"training.learning_rate": max(rates)}
 
 
@@ -133,8 +133,8 @@ def test_stages_fix_what_they_choose_and_all_systems_get_as_many_trials(tmp_path
     check_outcome(search)
     unigram, lcrf, _ = search.plan.subjects
     # Nothing to vary for Unigram but the learning rate; LCRF has two transitions, and gives back what is left.
-    assert [(stage.name, stage.trials) for stage in unigram.stages] == [("optimisation", 11)]
-    assert [(stage.name, stage.trials) for stage in lcrf.stages] == [("optimisation", 9), ("transitions", 2)]
+    assert [(stage.name, stage.trials) for stage in unigram.stages] == [("optimisation", 9)]
+    assert [(stage.name, stage.trials) for stage in lcrf.stages] == [("optimisation", 7), ("transitions", 2)]
     pruned = [t for s in search.plan.subjects for n in range(len(s.stages)) for t in search.counted(s, n)]
     assert any(trial.state.name == "PRUNED" for trial in pruned)
     # The last stage had the choices of the first two.
@@ -189,7 +189,7 @@ def test_failed_and_diverged_trials_count_and_say_why(tmp_path: Path) -> None:
     search = make_search(tmp_path, start=Failing, text=text)
     assert finish(search)
     trials = search.counted(search.plan.subjects[0], 0)
-    assert len(trials) == 11
+    assert len(trials) == 9
     assert {trial.state.name for trial in trials} == {"PRUNED", "FAIL"}
     assert all(trial.user_attrs["reason"].startswith(("diverged", "failed")) for trial in trials)
     assert search.best_settings(search.plan.subjects[0], 0) == {}

@@ -113,7 +113,11 @@ def standing_table(standing: PlanStanding) -> Table:
         caption_justify="left",
     )
     for column in ("run", "epoch", "loss", "dev", "seconds"):
-        table.add_column(column, justify="left" if column == "run" else "right", no_wrap=True)
+        is_name = column == "run"
+        # On narrow terminals the names give way: their ends are hashes.
+        table.add_column(
+            column, justify="left" if is_name else "right", no_wrap=True, min_width=None if is_name else len(column)
+        )
     for process in standing.running:
         row = (process.place.name, *run_progress(process.place), f"{process.seconds:.0f}")
         table.add_row(*(Text(cell) for cell in row))

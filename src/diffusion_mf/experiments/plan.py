@@ -47,7 +47,13 @@ TableKind = Literal[
 ]
 
 # They say where things lie and how fast they go, not what comes out.
-_WITHOUT_INFLUENCE = (("data", "train"), ("data", "dev"), ("data", "test"), ("training", "threads"))
+_WITHOUT_INFLUENCE = (
+    ("data", "train"),
+    ("data", "dev"),
+    ("data", "test"),
+    ("encoder", "cache"),
+    ("training", "threads"),
+)
 
 
 class _Section(pydantic.BaseModel):
@@ -190,6 +196,9 @@ def fingerprint(config: Config) -> str:
     values = config.model_dump(mode="json", exclude_defaults=True)
     for section, key in _WITHOUT_INFLUENCE:
         values.get(section, {}).pop(key, None)
+    if config.encoder.model is not None:
+        # The folder's name, wherever it lies.
+        values["encoder"]["model"] = config.encoder.title
     values = {key: value for key, value in values.items() if value != {}}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
 
@@ -309,7 +318,9 @@ def make_run(
     settings |= {f"data.{split}": name for split, name in corpus.files().items()}
     settings["seed"] = place["seed"]
     given = [*(f"{key}={toml_value(value)}" for key, value in settings.items()), *overrides]
-    base = path.parent / plan.configs.format(task=corpus.task.value, system=place["system"], corpus=place["corpus"])
+    base = path.parent / plan.configs.format(
+        task=corpus.task.value, **{key: place[key] for key in ("system", "corpus", "encoder")}
+    )
     config = load_config(base, [*given, f"system={place['system']}", f"task={corpus.task.value}"])
     shown = [each for each in given if not each.startswith(("data.", "seed="))]
     source = " ".join([_short_path(base), *(f"--set {each}" for each in shown)])

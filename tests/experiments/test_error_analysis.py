@@ -1,0 +1,48 @@
+"""Where a model errs, with a tagger that is right or wrong on purpose."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.experiments import error_analysis
+
+
+class _Tagger:
+    """Everything is a noun, with a score of 0.75."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def tag(self, sentences: list[tuple[str, ...]]) -> list[Any]:
+        return [SimpleNamespace(labels=["N"] * len(units), scores=[0.75] * len(units)) for units in sentences]
+
+
+def test_counts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_analysis, "Tagger", _Tagger)
+    train = (Sentence(("a", "b", "b"), ("N", "N", "V")), Sentence(("a", "c"), ("N", "V")))
+    dev = (Sentence(("a", "b", "new"), ("N", "V", "N")), Sentence(("c",), ("V",)))
+    data: Any = SimpleNamespace(train=train, dev=dev, scheme=LabelScheme.PLAIN)
+    model: Any = SimpleNamespace(config=SimpleNamespace(task=Task.POS))
+    found = error_analysis.analyse(model, data, device=torch.device("cpu"))
+    assert {row["name"]: (row["size"], row["accuracy"]) for row in found["rarity"]} == {
+        "unseen": (1, 100.0),  # new
+        "1": (1, 0.0),  # c
+        "2-4": (2, 50.0),  # a is right, b is not
+    }
+    # b alone is ambiguous: a and new stand beside it; b itself and c have no other such form near them.
+    assert {row["name"]: (row["size"], row["accuracy"]) for row in found["ambiguity"]} == {
+        "1": (2, 100.0),
+        "none": (2, 0.0),
+    }
+    assert found["calibration"]["bins"] == [{"size": 4, "score": 0.75, "accuracy": 0.5}]
+    assert found["calibration"]["error"] == pytest.approx(0.25)
+    assert found["invalid_sentences"] == 0
+    assert [row["size"] for row in found["lengths"]] == [2]
+    assert found["confusions"] == [["V", "N", 2]]
