@@ -74,7 +74,7 @@ class EncoderConfig(_Section):
     character_width: PositiveInt = 64
     character_hidden: PositiveInt = 128
     """of the character LSTM, in each direction"""
-    max_characters: PositiveInt = 32
+    max_characters: PositiveInt = 20
     """of a word; of a longer one the first and the last half of so many"""
     width: PositiveInt = 512
     layers: NonNegativeInt = 4

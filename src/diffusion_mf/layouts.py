@@ -14,6 +14,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from diffusion_mf.ops.attention import MAX_FUSED_UNITS, packed_attention
+from diffusion_mf.ops.attention.reference import turn
+
 ROTARY_PERIOD = 10_000.0
 
 
@@ -33,9 +36,7 @@ class Rotation(NamedTuple):
 
     def turn(self, values: Float[Tensor, "*units H d"]) -> Float[Tensor, "*units H d"]:
         """Rotate; products of two turned vectors depend on the distance of their positions only."""
-        first, second = values.float().chunk(2, dim=-1)
-        turned = (first * self.cosine - second * self.sine, second * self.cosine + first * self.sine)
-        return torch.cat(turned, dim=-1).to(values.dtype)
+        return turn(values, self.cosine, self.sine)
 
 
 @runtime_checkable
@@ -59,11 +60,11 @@ class Layout(Protocol):
         ...
 
     def rotation(self, head_width: int) -> Rotation:
-        """The angles of all positions."""
+        """The angles of all positions, for `attend`."""
         ...
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Attention of (*units, H, d) among the units of each sentence."""
+    def attend(self, inputs: Tensor, rotation: Rotation) -> Tensor:
+        """Attention (*units, H, d) among the units of each sentence, from queries, keys and values (*units, 3, H, d)."""
         ...
 
 
@@ -92,10 +93,10 @@ class PaddedLayout(NamedTuple):
         """The angles of places 0…N−1, the same for all sentences."""
         return Rotation.of_positions(torch.arange(self.is_unit.shape[1], device=self.is_unit.device), head_width)
 
-    def attend(
-        self, query: Float[Tensor, "B N H d"], key: Float[Tensor, "B N H d"], value: Float[Tensor, "B N H d"]
-    ) -> Float[Tensor, "B N H d"]:
+    def attend(self, inputs: Float[Tensor, "B N 3 H d"], rotation: Rotation) -> Float[Tensor, "B N H d"]:
         """Masked attention."""
+        query, key, value = inputs.unbind(2)
+        query, key = rotation.turn(query), rotation.turn(key)
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=self.is_unit[:, None, None, :])
         return attended.transpose(1, 2)
@@ -153,22 +154,21 @@ class PackedLayout(NamedTuple):
         return values if len(values) == 1 else values[self.sentences]
 
     def rotation(self, head_width: int) -> Rotation:
-        """The angles of each unit's position in its sentence."""
-        return Rotation.of_positions(self.positions, head_width)
+        """The angles of places 0…longest−1, the same for all sentences."""
+        return Rotation.of_positions(torch.arange(self.longest, device=self.positions.device), head_width)
 
-    def attend(
-        self, query: Float[Tensor, "T H d"], key: Float[Tensor, "T H d"], value: Float[Tensor, "T H d"]
-    ) -> Float[Tensor, "T H d"]:
-        """Attention within boundaries: a fused kernel for half precision on a GPU, else a mask of T × T."""
-        if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+    def attend(self, inputs: Float[Tensor, "T 3 H d"], rotation: Rotation) -> Float[Tensor, "T H d"]:
+        """Attention within boundaries: our kernel for short sentences on a GPU, PyTorch's for long ones in half precision."""
+        if inputs.is_cuda and self.longest > MAX_FUSED_UNITS and inputs.dtype in (torch.bfloat16, torch.float16):
             from torch.nn.attention.varlen import varlen_attn
 
+            query, key, value = inputs.unbind(1)
+            of_units = Rotation(rotation.cosine[self.positions], rotation.sine[self.positions])
+            query, key = of_units.turn(query), of_units.turn(key)
             attended = varlen_attn(query, key, value, self.boundaries, self.boundaries, self.longest, self.longest)
             assert isinstance(attended, Tensor)
             return attended
-        mask = self.sentences[:, None] == self.sentences
-        query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)[0].transpose(0, 1)
+        return packed_attention(inputs, self.boundaries, rotation.cosine[:, 0], rotation.sine[:, 0])
 
 
 class _Unpacked(torch.autograd.Function):

@@ -3,7 +3,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from diffusion_mf.encoders.character_lstm import CharacterLSTM, gathered_last_state, packed_last_state, shorten
+from diffusion_mf.data.spellings import shorten
+from diffusion_mf.encoders.character_lstm import CharacterLSTM, gathered_last_state, packed_last_state
 
 
 def padded(words: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:

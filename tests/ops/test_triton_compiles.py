@@ -10,6 +10,7 @@ import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
+from diffusion_mf.ops.attention import triton as triton_attention  # noqa: E402
 from diffusion_mf.ops.forward_backward import triton_gradient, triton_messages, triton_tangents  # noqa: E402
 from diffusion_mf.ops.mean_field import triton_global, triton_local  # noqa: E402
 from diffusion_mf.ops.viterbi import triton as triton_viterbi  # noqa: E402
@@ -27,6 +28,7 @@ CONSTANTS = {
     "USE_HALVES": True,
     "IS_ONE_TILE": True,
     "SQUARES": 8,
+    "HALF": 32,
 }
 DERIVATIVES = {"HAS_MOVES": True, "HAS_DIRECTION": True}
 PAIRS = {"HAS_MOVES": True, "HAS_PAIR_DIRECTION": True, "HAS_LOG_PARTITION": False, "COLUMNS": 256}
@@ -52,13 +54,18 @@ CASES = [
     (triton_global.iterate_kernel, 104, {"ROWS": 64}, 8),
     (triton_global.gradient_kernel, 104, {"ROWS": 64}, 8),
     (triton_local.gradient_kernel, 17, {"ROWS": 64}, 8),
+    (triton_attention.forward_kernel, 0, {"UNITS": 16, "PRECISION": "tf32"}, 1),
+    (triton_attention.backward_kernel, 0, {"UNITS": 128, "PRECISION": "tf32"}, 8),
 ]
 
 
 def _type(name: str) -> str:
     types = {"lengths_pointer": "*i64", "labels_pointer": "*i64", "came_from_pointer": "*u8"}
+    types |= {"boundaries_pointer": "*i32", "scale": "fp32"}
     if name in ("high_pointer", "low_pointer"):
         return "*fp16"
+    if name in ("inputs_pointer", "output_pointer", "grad_output_pointer", "grad_inputs_pointer"):
+        return "*bf16"
     return types.get(name, "*fp32" if name.endswith("_pointer") else "i32")
 
 

@@ -18,11 +18,13 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from diffusion_mf.data.batching import Batch
+from diffusion_mf.data.spellings import shorten
 from diffusion_mf.layouts import PackedLayout
 
 SHORTEST_CLASS = 16
 TOKENS_STEP = 64
 FEWEST_ROWS, FEWEST_WORDS = 64, 512
+SHORT_WORD = 4
 
 
 class Shape(NamedTuple):
@@ -90,14 +92,13 @@ def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:
     # Rows without units share the filling, and none may get more than fits a row.
     num_filling = num_tokens - int(batch.lengths.sum())
     num_sentences = len(batch.lengths) + max(1, -(-num_filling // num_units))
-    longest_word = min(batch.character_ids.shape[1], max_characters)
     return Shape(
         num_tokens,
         _laddered(num_sentences, FEWEST_ROWS),
         num_units,
         _laddered(len(batch.character_lengths), FEWEST_WORDS),
-        # Characters beyond those that a word is cut to are needed to cut it; a batch has them or not.
-        batch.character_ids.shape[1] if batch.character_ids.shape[1] > max_characters else _stepped(longest_word, 4),
+        # Either units are hardly more than characters themselves, or some word is long in nearly every batch.
+        min(max_characters, SHORT_WORD) if batch.character_ids.shape[1] <= SHORT_WORD else max_characters,
     )
 
 
@@ -119,14 +120,16 @@ def pack(batch: Batch, shape: Shape) -> Batch:
     def filled(tensor: Tensor, rows: int, columns: int) -> Tensor:
         return F.pad(tensor, (0, columns - tensor.shape[1], 0, rows - tensor.shape[0]))
 
+    # Longer words are cut here as the encoder would cut them.
+    character_ids, character_lengths = shorten(batch.character_ids, batch.character_lengths, shape.num_characters)
     lengths = F.pad(batch.lengths, (0, shape.num_sentences - len(batch.lengths)))
     rows, columns = shape.num_sentences, shape.num_units
     return dataclasses.replace(
         batch,
         form_ids=filled(batch.form_ids, rows, columns),
         word_rows=filled(batch.word_rows, rows, columns),
-        character_ids=filled(batch.character_ids, shape.num_words, shape.num_characters),
-        character_lengths=F.pad(batch.character_lengths, (0, shape.num_words - len(batch.character_lengths))),
+        character_ids=filled(character_ids, shape.num_words, shape.num_characters),
+        character_lengths=F.pad(character_lengths, (0, shape.num_words - len(character_lengths))),
         lengths=lengths,
         label_ids=None if batch.label_ids is None else filled(batch.label_ids, rows, columns),
         packing=packed_layout(lengths, num_units=columns, num_tokens=shape.num_tokens),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -24,12 +25,14 @@ class Conditions(NamedTuple):
 class Modulation(nn.Module):
     """Linear([silu(state) ; silu(time)]) as a sum of two parts, so that the part of the state is computed once.
 
+    ``of_state`` takes the activated state, which all blocks share.
+
     ``is_zero`` starts it at zero (adaLN-zero): a fresh block passes its input through.
     """
 
     def __init__(self, state_width: int, time_width: int, width: int, *, is_zero: bool) -> None:
         super().__init__()
-        self.of_state = nn.Sequential(nn.SiLU(), nn.Linear(state_width, width))
+        self.of_state = nn.Linear(state_width, width)
         self.of_time = nn.Sequential(nn.SiLU(), nn.Linear(time_width, width, bias=False))
         if is_zero:
             for parameter in self.parameters():
@@ -82,8 +85,9 @@ class DiffusionTransformer(nn.Module):
 
     def prepare(self, states: Float[Tensor, "*units S"]) -> Conditions:
         """The states' part of every modulation; it holds 6·D numbers per layer and unit."""
-        modulations = [block.get_submodule("modulation.of_state") for block in self.blocks]
-        return Conditions(tuple(modulation(states) for modulation in modulations), self.modulation.of_state(states))
+        activated = F.silu(states)
+        linears = [block.get_submodule("modulation.of_state") for block in self.blocks]
+        return Conditions(tuple(linear(activated) for linear in linears), self.modulation.of_state(activated))
 
     def forward(
         self,

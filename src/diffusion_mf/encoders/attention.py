@@ -21,8 +21,7 @@ class SelfAttention(nn.Module):
         self, values: Float[Tensor, "*units D"], layout: Layout, rotation: Rotation
     ) -> Float[Tensor, "*units D"]:
         """What each position takes from the others."""
-        query, key, value = self.inputs(values).unflatten(-1, (3, self.heads, -1)).unbind(-3)
-        attended = layout.attend(rotation.turn(query), rotation.turn(key), value)
+        attended = layout.attend(self.inputs(values).unflatten(-1, (3, self.heads, -1)), rotation)
         return self.output(attended.flatten(-2))
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
+
+from diffusion_mf.data.spellings import shorten
 
 
 class CharacterLSTM(nn.Module):
@@ -29,28 +33,25 @@ class CharacterLSTM(nn.Module):
         lengths = lengths.clamp(min=1)
         positions = torch.arange(character_ids.shape[1], device=character_ids.device)
         reversed_ids = character_ids.gather(1, (lengths[:, None] - 1 - positions).clamp(min=0))
-        left = _last_state(self.from_left, self.embedding(character_ids), lengths)
-        right = _last_state(self.from_right, self.embedding(reversed_ids), lengths)
+        embedded, reversed_embedded = self.embedding(character_ids), self.embedding(reversed_ids)
+        if not embedded.is_cuda:
+            left = packed_last_state(self.from_left, embedded, lengths)
+            return torch.cat([left, packed_last_state(self.from_right, reversed_embedded, lengths)], dim=-1)
+        # Neither direction fills a GPU: they run side by side.
+        here, beside = torch.cuda.current_stream(), _stream_beside(embedded.device)
+        beside.wait_stream(here)
+        with torch.cuda.stream(beside):
+            right = gathered_last_state(self.from_right, reversed_embedded, lengths)
+        left = gathered_last_state(self.from_left, embedded, lengths)
+        here.wait_stream(beside)
+        for tensor, stream in ((reversed_embedded, beside), (lengths, beside), (right, here)):
+            tensor.record_stream(stream)
         return torch.cat([left, right], dim=-1)
 
 
-def shorten(
-    character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, "W"], most: int
-) -> tuple[Int[Tensor, "W c"], Int[Tensor, "W"]]:
-    """At most ``most`` characters of each word: of a longer one the first ⌈half⌉ and the last ⌊half⌋.
-
-    Addresses and the like would make all other words of a batch pay for their length.
-    """
-    if character_ids.shape[1] <= most:
-        return character_ids, lengths
-    positions = torch.arange(most, device=character_ids.device)
-    num_left_out = (lengths - most).clamp(min=0)[:, None]
-    source = torch.where(positions < most - most // 2, positions, positions + num_left_out)
-    return character_ids.gather(1, source), lengths.clamp(max=most)
-
-
-def _last_state(lstm: nn.LSTM, inputs: Tensor, lengths: Tensor) -> Tensor:
-    return (packed_last_state if inputs.device.type == "cpu" else gathered_last_state)(lstm, inputs, lengths)
+@functools.cache
+def _stream_beside(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def packed_last_state(lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, "W"]) -> Float[Tensor, "W H"]:
