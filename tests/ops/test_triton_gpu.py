@@ -7,9 +7,10 @@ import invariances
 import pytest
 import torch
 from chain_problems import random_problem
-from triton_checks import check_chain, check_mean_field, check_viterbi
 
 # Collected here as this module's own tests.
+from triton_attention_cases import *  # noqa: F403
+from triton_checks import check_chain, check_mean_field, check_viterbi
 from triton_forward_backward_cases import *  # noqa: F403
 from triton_mean_field_cases import *  # noqa: F403
 from triton_viterbi_cases import *  # noqa: F403
