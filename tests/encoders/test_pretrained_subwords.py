@@ -110,12 +110,14 @@ def test_tensors_of_a_batch() -> None:
     toro, sel, vi, mira = (PIECES.tokenizer.convert_tokens_to_ids(piece) for piece in ("toro", "##sel", "vi", "mira"))
     assert batch.ids.tolist() == [[2, toro, sel, vi, 3, pad, pad, pad], [2, mira, 3, pad, pad, pad, pad, pad]]
     assert batch.is_subword.sum(1).tolist() == [5, 3]
-    assert batch.pooled.tolist() == [1, 2, 3, 9]
-    assert batch.bag_starts.tolist() == [0, 2, 3, 4, 4]
+    assert batch.places.tolist() == [1, 2, 3, 9]
+    assert batch.units.tolist() == [0, 0, 1, 2]
+    assert batch.shares.tolist() == [0.5, 0.5, 1, 1]
     assert batch.has_state.tolist() == [[True, True], [True, False]]
     first = preparer(pooling="first")([Sentence(("torosel", "vi")), Sentence(("mira",))])
-    assert first.pooled.tolist() == [1, 3, 9]
-    assert first.bag_starts.tolist() == [0, 1, 2, 3, 3]
+    assert first.places.tolist() == [1, 3, 9]
+    assert first.units.tolist() == [0, 1, 2]
+    assert first.shares.tolist() == [1, 1, 1]
 
 
 def test_long_sentences_are_windows_or_errors_or_cut_and_counted() -> None:
@@ -138,9 +140,8 @@ def test_long_sentences_are_windows_or_errors_or_cut_and_counted() -> None:
 
 def test_a_word_longer_than_a_window_keeps_all_its_subwords() -> None:
     batch = preparer()([Sentence(("vi", "mira" * 20, "vi"))])
-    sizes = batch.bag_starts.diff().tolist()
-    assert sizes == [1, 20, 1]
-    assert len(set(batch.pooled.tolist())) == 22
+    assert batch.units.bincount().tolist() == [1, 20, 1]
+    assert len(set(batch.places.tolist())) == 22
 
 
 def test_what_was_studied_comes_out_the_same() -> None:
@@ -148,7 +149,7 @@ def test_what_was_studied_comes_out_the_same() -> None:
     counts = studied.study([*tiny_encoders.SENTENCES, Sentence(("mira",) * 9)])
     assert (counts.num_sentences, counts.num_long, counts.num_units) == (5, 3, 27)
     first, second = studied(tiny_encoders.SENTENCES), fresh(tiny_encoders.SENTENCES)
-    for name in ("ids", "is_subword", "pooled", "bag_starts", "has_state"):
+    for name in ("ids", "is_subword", "places", "units", "shares", "has_state"):
         assert getattr(first, name).equal(getattr(second, name))
 
 

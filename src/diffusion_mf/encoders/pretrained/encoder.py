@@ -105,17 +105,14 @@ class PretrainedEncoder(Encoder):
         states = self.dropout(torch.where(given.has_state[..., None], given.states, self.missing_state))
         # A packed batch has more rows and places than its sentences need.
         rows, columns = (wanted - found for wanted, found in zip(batch.form_ids.shape, states.shape, strict=False))
-        states = F.pad(states, (0, 0, 0, columns, 0, rows))
+        if rows or columns:
+            states = F.pad(states, (0, 0, 0, columns, 0, rows))
         return states if layout is None else layout.pack(states)
 
     def _encode(self, subwords: SubwordBatch) -> CachedStates:
         with torch.no_grad() if self.is_frozen else contextlib.nullcontext():
             output = self.model(input_ids=subwords.ids, attention_mask=subwords.is_subword.long())
-            states = output.last_hidden_state
-        pooled = F.embedding_bag(
-            subwords.pooled, states.flatten(0, 1).float(), subwords.bag_starts, mode="mean", include_last_offset=True
-        )
-        return CachedStates(states=pooled.view(*subwords.has_state.shape, self.width), has_state=subwords.has_state)
+        return CachedStates(states=subwords.pool(output.last_hidden_state), has_state=subwords.has_state)
 
     def study(self, sentences: Iterable[Sentence], *, note: Callable[[str], None]) -> None:
         """Cut the sentences of a run into subwords once, and say how many are too long or unknown to the tokenizer."""
@@ -131,7 +128,6 @@ class PretrainedEncoder(Encoder):
                 f"the tokenizer knows too little: {counts.num_unknown:,} subwords of {counts.num_units:,} units are "
                 "unknown to it; is it the right encoder for this language?"
             )
-
         if self.cache is not None and sentences:
             self._fill_cache(self.cache, sentences, note)
 

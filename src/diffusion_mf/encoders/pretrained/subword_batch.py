@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from diffusion_mf.data.sentence import Sentence
@@ -25,17 +25,17 @@ LENGTH_MULTIPLE = 8
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SubwordBatch:
-    """Windows of subwords, and which of their states each unit takes the mean of.
+    """Windows of subwords, and which of their states are pooled to which unit.
 
-    ``pooled[bag_starts[u]:bag_starts[u + 1]]`` are the places, w·S + s, of unit u = b·N + i; first-subword pooling is a mean over
-    one. Padding, and units that the encoder does not see, have none.
+    The state at place ``places[p]`` = w·S + s goes to unit ``units[p]`` = b·N + i with the weight ``shares[p]``. First-subword
+    pooling is a mean over one. Padding, and units that the encoder does not see, get nothing.
     """
 
     ids: Int64[Tensor, "W S"]
     is_subword: Bool[Tensor, "W S"]
-    pooled: Int64[Tensor, "P"]
-    bag_starts: Int64[Tensor, "BN_plus_1"]
-    """of every unit, and the number of all places after the last"""
+    places: Int64[Tensor, "P"]
+    units: Int64[Tensor, "P"]
+    shares: Float32[Tensor, "P"]
     has_state: Bool[Tensor, "B N"]
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> SubwordBatch:
@@ -45,6 +45,12 @@ class SubwordBatch:
             for field in dataclasses.fields(self)
         }
         return SubwordBatch(**moved)
+
+    def pool(self, states: Float[Tensor, "W S D"]) -> Float32[Tensor, "B N D"]:
+        """The mean of every unit's states; 0 where there is none. No place is pooled twice, and nothing waits for the device."""
+        chosen = states.flatten(0, 1).index_select(0, self.places).float() * self.shares[:, None]
+        pooled = chosen.new_zeros(self.has_state.numel(), states.shape[-1]).index_add(0, self.units, chosen)
+        return pooled.unflatten(0, self.has_state.shape)
 
 
 class _Cut(NamedTuple):
@@ -183,7 +189,7 @@ class SubwordPreparer:
         is_subword = np.zeros((num_windows, width), np.bool_)
         num_units = max(len(cut.bag_sizes) for cut in cuts)
         sizes = np.zeros((len(cuts), num_units), np.int64)
-        pooled = []
+        places = []
         row = 0
         for index, cut in enumerate(cuts):
             starts, ends, owner = cut.windows
@@ -195,15 +201,16 @@ class SubwordPreparer:
                 # Attention to nothing at all would be no number.
                 is_subword[window, : max(1, inner + len(after))] = True
             chosen = owner[cut.pooled]
-            pooled.append((row + chosen) * width + len(before) + cut.pooled - starts[chosen])
+            places.append((row + chosen) * width + len(before) + cut.pooled - starts[chosen])
             sizes[index, : len(cut.bag_sizes)] = cut.bag_sizes
             row += len(starts)
-        bag_starts = np.concatenate([np.zeros(1, np.int64), sizes.reshape(-1).cumsum()])
+        flat_sizes = sizes.reshape(-1)
         return SubwordBatch(
             ids=torch.from_numpy(ids),
             is_subword=torch.from_numpy(is_subword),
-            pooled=torch.from_numpy(np.concatenate(pooled)),
-            bag_starts=torch.from_numpy(bag_starts),
+            places=torch.from_numpy(np.concatenate(places)),
+            units=torch.from_numpy(np.repeat(np.arange(len(flat_sizes)), flat_sizes)),
+            shares=torch.from_numpy(np.repeat((1 / np.maximum(flat_sizes, 1)).astype(np.float32), flat_sizes)),
             has_state=torch.from_numpy(sizes > 0),
         )
 
