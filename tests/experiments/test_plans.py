@@ -6,7 +6,8 @@ import pytest
 from experiment_files import write_plan
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.experiments.plan import PlanFile, fingerprint, load_plan
+from diffusion_mf.experiments.plan import fingerprint, load_plan
+from diffusion_mf.experiments.plan_file import PlanFile
 from diffusion_mf.experiments.search_plan import load_search
 
 CONFIGS = Path(__file__).parents[2] / "configs"

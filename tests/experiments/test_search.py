@@ -22,15 +22,9 @@ from experiment_files import write_plan
 
 from diffusion_mf.errors import InputError
 from diffusion_mf.experiments.folders import ExperimentFolder, Outcome, RunPlace
-from diffusion_mf.experiments.search import (
-    Search,
-    SearchOptions,
-    default_storage,
-    open_storage,
-    run_search,
-    selected_text,
-)
+from diffusion_mf.experiments.search import Search, SearchOptions, run_search, selected_text
 from diffusion_mf.experiments.search_plan import load_search
+from diffusion_mf.experiments.search_storage import default_storage, open_storage
 
 pytest.importorskip("optuna")
 

@@ -52,16 +52,9 @@ def search(
     """
     from diffusion_mf.experiments.folders import ExperimentFolder
     from diffusion_mf.experiments.processes import num_cores
-    from diffusion_mf.experiments.search import (
-        Search,
-        SearchOptions,
-        default_storage,
-        import_optuna,
-        open_storage,
-        run_search,
-        selected_text,
-    )
+    from diffusion_mf.experiments.search import Search, SearchOptions, run_search, selected_text
     from diffusion_mf.experiments.search_plan import load_search
+    from diffusion_mf.experiments.search_storage import default_storage, import_optuna, open_storage
     from diffusion_mf.files import open_output
 
     import_optuna()

@@ -10,41 +10,32 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from diffusion_mf.config import Config, load_config
 from diffusion_mf.config_errors import explained
-from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath, open_input
-from diffusion_mf.systems import SYSTEMS
+from diffusion_mf.experiments.plan_file import (
+    CorpusEntry,
+    EvaluationEntry,
+    ExceptionEntry,
+    PlanFile,
+    RunEntry,
+    TableKind,
+    flat_settings,
+    read_corpora,
+    read_toml,
+    toml_value,
+)
+from diffusion_mf.files import StrPath
 
 DEFAULT = "default"
 """the variant of a plan that names none"""
-
-TABLE_KINDS = (
-    "main",
-    "denoiser",
-    "objective",
-    "calls",
-    "ner",
-    "seg-pos",
-    "scaling",
-    "depth",
-    "iterations",
-    "base",
-)
-TableKind = Literal[
-    "main", "denoiser", "objective", "calls", "ner", "seg-pos", "scaling", "depth", "iterations", "base"
-]
 
 # They say where things lie and how fast they go, not what comes out.
 _WITHOUT_INFLUENCE = (
@@ -54,89 +45,6 @@ _WITHOUT_INFLUENCE = (
     ("encoder", "cache"),
     ("training", "threads"),
 )
-
-
-class _Section(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class CorpusEntry(_Section):
-    """A corpus: its task and its files, ``$NAME`` standing for environment variables.
-
-    Of several names for a file, the first that exists counts.
-    """
-
-    task: Task = pydantic.Field(strict=False)
-    train: str | list[str]
-    dev: str | list[str]
-    test: str | list[str] | None = None
-    set: dict[str, Any] = {}
-
-    def files(self) -> dict[str, str]:
-        """The splits' files."""
-        found = {}
-        for split, names in (("train", self.train), ("dev", self.dev), ("test", self.test)):
-            candidates = [names] if isinstance(names, str) else names or []
-            if candidates:
-                existing = (name for name in candidates if os.path.exists(os.path.expandvars(name)))
-                found[split] = next(existing, candidates[0])
-        return found
-
-
-class ExceptionEntry(_Section):
-    """Settings for the runs that ``where`` describes, or none of them at all."""
-
-    where: dict[Literal["corpus", "system", "encoder", "variant", "task"], str | list[str]]
-    set: dict[str, Any] = {}
-    skip: bool = False
-
-
-class EvaluationEntry(_Section):
-    """What a finished model is scored with beside its own schedule: one checkpoint, several ways to use it."""
-
-    calls: list[PositiveInt] = []
-    bases: list[PositiveFloat] = []
-    analysis: bool = True
-    """also count where it errs, on dev"""
-
-
-class RunEntry(_Section):
-    """How runs are run."""
-
-    workers: PositiveInt = 1
-    retries: NonNegativeInt = 1
-    checkpoint_every: PositiveFloat = 300.0
-    keep: Literal["scores", "model", "all"] = "model"
-    """of a finished run, beside its log: the scores alone, the model, too, or the checkpoint as well"""
-
-
-class PlanFile(_Section):
-    """The plan's file, as it stands."""
-
-    name: str | None = None
-    table: TableKind = "main"
-    configs: str = "../{task}/{system}.toml"
-    systems: list[str]
-    corpora: list[str] | dict[str, CorpusEntry]
-    """names of entries of ``corpora_file``, or entries"""
-    corpora_file: str = "corpora.toml"
-    encoders: dict[str, dict[str, Any]] = {"scratch": {}}
-    variants: dict[str, dict[str, Any]] = {}
-    grid: dict[str, Any] = {}
-    """lists of values of settings; all combinations are variants"""
-    seeds: list[NonNegativeInt]
-    set: dict[str, Any] = {}
-    exceptions: list[ExceptionEntry] = []
-    evaluation: EvaluationEntry = EvaluationEntry()
-    run: RunEntry = RunEntry()
-
-    @pydantic.field_validator("systems")
-    @classmethod
-    def _systems_exist(cls, names: list[str]) -> list[str]:
-        for name in names:
-            if name not in SYSTEMS:
-                raise ValueError(f"must be some of {', '.join(SYSTEMS)}")
-        return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,46 +148,6 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
     return Plan(name=plan.name or path.stem, table=plan.table, runs=runs, evaluation=plan.evaluation, settings=plan.run)
 
 
-def read_toml(path: Path) -> tuple[dict[str, Any], str]:
-    """A TOML file's values, and its text."""
-    with open_input(path) as stream:
-        content = stream.read()
-    try:
-        text = content.decode("utf-8")
-        return tomllib.loads(text), text
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"is not TOML ({error})", path=path, remedy="correct it") from None
-
-
-class _CorporaFile(pydantic.RootModel[dict[str, CorpusEntry]]):
-    pass
-
-
-def read_corpora(
-    wanted: list[str] | dict[str, CorpusEntry], default: Path, given: StrPath | None = None
-) -> dict[str, CorpusEntry]:
-    """The corpora of a plan: its own entries, or those of the file ``default``; those in the file ``given`` win."""
-    if isinstance(wanted, dict) and given is None:
-        return wanted
-    source = default if given is None else Path(given)
-    values, _ = read_toml(source)
-    try:
-        known = _CorporaFile.model_validate(values).root
-    except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{key}: {first['msg']}", path=source, remedy="correct it") from None
-    found = {}
-    for name in wanted:
-        if name in known:
-            found[name] = known[name]
-        elif isinstance(wanted, dict):
-            found[name] = wanted[name]
-        else:
-            raise InputError(f"there is no corpus {name!r}", path=source, remedy=f"known are {', '.join(known)}")
-    return found
-
-
 def _variants(plan: PlanFile, path: Path) -> dict[str, dict[str, Any]]:
     named = {name: flat_settings(settings) for name, settings in plan.variants.items()} or {DEFAULT: {}}
     grid = flat_settings(plan.grid)
@@ -337,26 +205,3 @@ def _short_path(path: Path) -> str:
     """The path from the configurations' folder on, where it is known by that name."""
     parts = path.resolve().parts
     return str(Path(*parts[parts.index("configs") :])) if "configs" in parts else path.name
-
-
-def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by their dotted names, however they were nested.
-
-    >>> flat_settings({"training": {"epochs": 3}, "denoiser.layers": 2})
-    {'training.epochs': 3, 'denoiser.layers': 2}
-    """
-    return dict(_flattened(values, prefix))
-
-
-def _flattened(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flattened(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
-    # JSON's strings, numbers, lists and truth values are TOML's, too.
-    return json.dumps(value, ensure_ascii=False)

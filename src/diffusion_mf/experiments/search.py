@@ -13,22 +13,21 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffusion_mf.errors import InputError
 from diffusion_mf.experiments.claims import Claim, Claims
 from diffusion_mf.experiments.folders import ExperimentFolder, Outcome, RunPlace
 from diffusion_mf.experiments.plan import fingerprint
+from diffusion_mf.experiments.plan_file import toml_value
 from diffusion_mf.experiments.processes import RunProcess
 from diffusion_mf.experiments.search_plan import Range, SearchPlan, Stage, Subject
+from diffusion_mf.experiments.search_storage import import_optuna
 
 if TYPE_CHECKING:
     import optuna
 
 SECONDS_BETWEEN_LOOKS = 0.2
-SECONDS_BETWEEN_HEARTBEATS = 20
-SECONDS_UNTIL_STALE = 120
 REASON = "reason"
 """the attribute of trials that count although they have no score"""
 
@@ -45,50 +44,6 @@ class SearchOptions:
     threads: int = 1
     keep_checkpoints: bool = False
     command: str = "dmf search"
-
-
-def import_optuna() -> Any:
-    """Optuna, quiet; one sentence where it is not installed."""
-    try:
-        import optuna
-    except ImportError:
-        raise InputError("the search needs Optuna", remedy="pip install 'diffusion-mf[experiments]'") from None
-    # Trials that are stopped or given up are no news.
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
-
-
-def open_storage(url: str) -> Any:
-    """The database of the search; ``postgresql://`` uses psycopg 3."""
-    optuna = import_optuna()
-    if url.startswith(("postgresql://", "postgres://")):
-        url = "postgresql+psycopg://" + url.partition("://")[2]
-    try:
-        with warnings.catch_warnings():
-            # Heartbeats have been "experimental" for years.
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return optuna.storages.RDBStorage(
-                url,
-                heartbeat_interval=SECONDS_BETWEEN_HEARTBEATS,
-                grace_period=SECONDS_UNTIL_STALE,
-                engine_kwargs={"connect_args": {"timeout": 60}}
-                if url.startswith("sqlite")
-                else {"pool_pre_ping": True},
-            )
-    except ImportError as error:
-        raise InputError(
-            f"the database {url} needs a driver ({error})", remedy="pip install 'psycopg[binary]'"
-        ) from None
-    except Exception as error:  # SQLAlchemy's errors have no common root that every version exports
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"the database {_without_password(url)} cannot be used ({reason})", remedy="check --storage"
-        ) from None
-
-
-def _without_password(url: str) -> str:
-    head, _, place = url.rpartition("@")
-    return url if not head else f"{head.partition('://')[0]}://…@{place}"
 
 
 class Search:
@@ -355,8 +310,6 @@ def run_search(search: Search, *, workers: int, time_limit: float | None, has_st
 
 def selected_text(search: Search) -> str:
     """The chosen settings as exceptions for a plan."""
-    from diffusion_mf.experiments.plan import toml_value
-
     lines = ["# Chosen by dmf search; each block is an exception for a plan.", ""]
     for subject in search.plan.subjects:
         settings: dict[str, Any] = {}
@@ -368,8 +321,3 @@ def selected_text(search: Search) -> str:
             chosen = ", ".join(f"{toml_value(key)} = {toml_value(value)}" for key, value in settings.items())
             lines += ["[[exceptions]]", f"where = {{ {where} }}", f"set = {{ {chosen} }}", ""]
     return "\n".join(lines)
-
-
-def default_storage(folder: Path) -> str:
-    """SQLite, in the folder of the search."""
-    return f"sqlite:///{(folder / 'search.db').resolve()}"

@@ -22,7 +22,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from diffusion_mf.config import Config
 from diffusion_mf.config_errors import explained
 from diffusion_mf.errors import InputError
-from diffusion_mf.experiments.plan import CorpusEntry, PlanFile, flat_settings, make_run, read_corpora, read_toml
+from diffusion_mf.experiments.plan import make_run
+from diffusion_mf.experiments.plan_file import CorpusEntry, PlanFile, flat_settings, read_corpora, read_toml
 from diffusion_mf.files import StrPath
 from diffusion_mf.systems import SYSTEMS
 

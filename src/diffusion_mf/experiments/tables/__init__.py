@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from diffusion_mf.experiments.plan import TableKind
+from diffusion_mf.experiments.plan_file import TableKind
 from diffusion_mf.experiments.selection import Outcomes
 from diffusion_mf.experiments.tables.ablations import calls_tables, objective_tables
 from diffusion_mf.experiments.tables.full import ner_tables, segmentation_tables

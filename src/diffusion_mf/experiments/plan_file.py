@@ -1,0 +1,168 @@
+"""The file of a plan: its sections, the corpora it names, and settings as TOML writes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.errors import InputError
+from diffusion_mf.files import StrPath, open_input
+from diffusion_mf.systems import SYSTEMS
+
+TableKind = Literal[
+    "main", "denoiser", "objective", "calls", "ner", "seg-pos", "scaling", "depth", "iterations", "base"
+]
+
+
+class _Section(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class CorpusEntry(_Section):
+    """A corpus: its task and its files, ``$NAME`` standing for environment variables.
+
+    Of several names for a file, the first that exists counts.
+    """
+
+    task: Task = pydantic.Field(strict=False)
+    train: str | list[str]
+    dev: str | list[str]
+    test: str | list[str] | None = None
+    set: dict[str, Any] = {}
+
+    def files(self) -> dict[str, str]:
+        """The splits' files."""
+        found = {}
+        for split, names in (("train", self.train), ("dev", self.dev), ("test", self.test)):
+            candidates = [names] if isinstance(names, str) else names or []
+            if candidates:
+                existing = (name for name in candidates if os.path.exists(os.path.expandvars(name)))
+                found[split] = next(existing, candidates[0])
+        return found
+
+
+class ExceptionEntry(_Section):
+    """Settings for the runs that ``where`` describes, or none of them at all."""
+
+    where: dict[Literal["corpus", "system", "encoder", "variant", "task"], str | list[str]]
+    set: dict[str, Any] = {}
+    skip: bool = False
+
+
+class EvaluationEntry(_Section):
+    """What a finished model is scored with beside its own schedule: one checkpoint, several ways to use it."""
+
+    calls: list[PositiveInt] = []
+    bases: list[PositiveFloat] = []
+    analysis: bool = True
+    """also count where it errs, on dev"""
+
+
+class RunEntry(_Section):
+    """How runs are run."""
+
+    workers: PositiveInt = 1
+    retries: NonNegativeInt = 1
+    checkpoint_every: PositiveFloat = 300.0
+    keep: Literal["scores", "model", "all"] = "model"
+    """of a finished run, beside its log: the scores alone, the model, too, or the checkpoint as well"""
+
+
+class PlanFile(_Section):
+    """The plan's file, as it stands."""
+
+    name: str | None = None
+    table: TableKind = "main"
+    configs: str = "../{task}/{system}.toml"
+    systems: list[str]
+    corpora: list[str] | dict[str, CorpusEntry]
+    """names of entries of ``corpora_file``, or entries"""
+    corpora_file: str = "corpora.toml"
+    encoders: dict[str, dict[str, Any]] = {"scratch": {}}
+    variants: dict[str, dict[str, Any]] = {}
+    grid: dict[str, Any] = {}
+    """lists of values of settings; all combinations are variants"""
+    seeds: list[NonNegativeInt]
+    set: dict[str, Any] = {}
+    exceptions: list[ExceptionEntry] = []
+    evaluation: EvaluationEntry = EvaluationEntry()
+    run: RunEntry = RunEntry()
+
+    @pydantic.field_validator("systems")
+    @classmethod
+    def _systems_exist(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if name not in SYSTEMS:
+                raise ValueError(f"must be some of {', '.join(SYSTEMS)}")
+        return names
+
+
+def read_toml(path: Path) -> tuple[dict[str, Any], str]:
+    """A TOML file's values, and its text."""
+    with open_input(path) as stream:
+        content = stream.read()
+    try:
+        text = content.decode("utf-8")
+        return tomllib.loads(text), text
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"is not TOML ({error})", path=path, remedy="correct it") from None
+
+
+class _CorporaFile(pydantic.RootModel[dict[str, CorpusEntry]]):
+    pass
+
+
+def read_corpora(
+    wanted: list[str] | dict[str, CorpusEntry], default: Path, given: StrPath | None = None
+) -> dict[str, CorpusEntry]:
+    """The corpora of a plan: its own entries, or those of the file ``default``; those in the file ``given`` win."""
+    if isinstance(wanted, dict) and given is None:
+        return wanted
+    source = default if given is None else Path(given)
+    values, _ = read_toml(source)
+    try:
+        known = _CorporaFile.model_validate(values).root
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{key}: {first['msg']}", path=source, remedy="correct it") from None
+    found = {}
+    for name in wanted:
+        if name in known:
+            found[name] = known[name]
+        elif isinstance(wanted, dict):
+            found[name] = wanted[name]
+        else:
+            raise InputError(f"there is no corpus {name!r}", path=source, remedy=f"known are {', '.join(known)}")
+    return found
+
+
+def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by their dotted names, however they were nested.
+
+    >>> flat_settings({"training": {"epochs": 3}, "denoiser.layers": 2})
+    {'training.epochs': 3, 'denoiser.layers': 2}
+    """
+    return dict(_flattened(values, prefix))
+
+
+def _flattened(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it."""
+    # JSON's strings, numbers, lists and truth values are TOML's, too.
+    return json.dumps(value, ensure_ascii=False)
