@@ -173,6 +173,22 @@ def test_settings_are_selected_by_dev_not_test(tmp_path: Path) -> None:
     assert [cell["mean"] for cell in cells if cell["system"] == "lcrf"] == [80.0]
 
 
+def test_new_selection_replaces_the_rows_of_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "scratch.json"
+    for number, scores in enumerate([(90.0, 80.0), (70.0, 80.0)]):
+        runs = [_ner("lcrf", 1, {"viterbi": s}, {"viterbi": s}, variant=v) for v, s in zip("ab", scores, strict=True)]
+        _, outcomes = read_outcomes(ExperimentFolder(write_experiment(tmp_path / str(number), runs)))
+        save_rows(path, outcomes, experiment="main")
+    assert [(row["variant"], row["test_mean"]) for row in read_rows(path)] == [("b", 80.0)]
+    _, outcomes = read_outcomes(ExperimentFolder(tmp_path / "1"))
+    save_rows(path, outcomes, experiment="objective")
+    assert [(row["experiment"], row["setting"]) for row in read_rows(path)] == [
+        ("main", None),
+        ("objective", "a"),
+        ("objective", "b"),
+    ]
+
+
 def test_formats(main_folder: Path, tmp_path: Path) -> None:
     _, outcomes = read_outcomes(ExperimentFolder(main_folder))
     tables = TABLES["main"](outcomes)

@@ -10,6 +10,7 @@ different machines need not agree.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import platform
@@ -123,7 +124,7 @@ def _split(path: Path) -> tuple[str, int]:
 
 def _generations(folder: Path, name: str) -> list[tuple[int, Path]]:
     found = []
-    for path in folder.glob(f"{name}.*.json"):
+    for path in folder.glob(f"{glob.escape(name)}.*.json"):
         with contextlib.suppress(ValueError):
             other, generation = _split(path)
             if other == name:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,6 +127,7 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
         if not getattr(plan, name):
             raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
     corpora = read_corpora(plan.corpora, path.parent / plan.corpora_file, corpora_file)
+    check_names([*corpora, *plan.encoders, plan.name or path.stem], path)
     variants = _variants(plan, path)
     places = itertools.product(plan.seeds, corpora, plan.encoders, variants, plan.systems)
     runs = [
@@ -146,6 +148,15 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
     if not runs:
         raise InputError("all runs are skipped", path=path, remedy="check the exceptions")
     return Plan(name=plan.name or path.stem, table=plan.table, runs=runs, evaluation=plan.evaluation, settings=plan.run)
+
+
+def check_names(names: Sequence[str], path: Path) -> None:
+    """`InputError` for names that cannot be part of a file's."""
+    for name in names:
+        if not re.fullmatch(r"[\w][\w.+-]*", name):
+            raise InputError(
+                f"{name!r} cannot be part of a file's name", path=path, remedy="use letters, digits, dots and hyphens"
+            )
 
 
 def _variants(plan: PlanFile, path: Path) -> dict[str, dict[str, Any]]:

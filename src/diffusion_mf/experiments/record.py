@@ -22,6 +22,9 @@ from diffusion_mf.systems import SYSTEMS
 ROW_KEY = ("experiment", "corpus", "system", "encoder", "decoder", "metric", "setting")
 """rows with the same values of these replace each other"""
 
+# Tables of which the settings selected on dev are the only ones.
+_SELECTED = ("main", "denoiser", "ner", "seg-pos", "calls", "base")
+
 README_CORPORA = ("en-ewt", "fr-gsd", "conll2003", "zh-gsdsimp")
 _BEGIN = "<!-- results: begin (written by dmf experiment readme) -->"
 _END = "<!-- results: end -->"
@@ -33,7 +36,7 @@ def record_rows(outcomes: Outcomes, *, experiment: str) -> list[dict[str, Any]]:
     For the main results, of the settings tried only the one selected on dev gives rows.
     """
     groups = outcomes.groups
-    if experiment in ("main", "denoiser", "ner", "seg-pos", "calls", "base"):
+    if experiment in _SELECTED:
         places = dict.fromkeys((group.corpus, group.system, group.encoder) for group in groups)
         groups = [group for place in places if (group := outcomes.selected(*place)) is not None]
     prefix = {"calls": "calls=", "base": "base="}.get(experiment)
@@ -53,7 +56,8 @@ def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> d
     dev = group.summary("dev", decoder, schedule=schedule)
     test = group.summary("test", decoder, schedule=schedule)
     results = list(group.results.values())
-    setting = schedule or (None if group.variant == DEFAULT else group.variant)
+    # Of the main results one setting is left, and replaces what was selected before.
+    is_named = group.variant != DEFAULT and experiment not in _SELECTED
     return {
         "experiment": experiment,
         "corpus": group.corpus,
@@ -61,7 +65,8 @@ def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> d
         "encoder": group.encoder,
         "decoder": decoder,
         "metric": group.metric,
-        "setting": setting,
+        "setting": schedule or (group.variant if is_named else None),
+        "variant": group.variant,
         "seeds": sorted(group.results),
         "dev_mean": None if dev is None else dev.mean,
         "dev_sd": None if dev is None else dev.deviation,

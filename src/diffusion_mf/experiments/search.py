@@ -235,8 +235,8 @@ class Search:
                 time.sleep(SECONDS_BETWEEN_LOOKS)
                 if self.stop.is_set() and not process.is_stopped:
                     process.stop()
-                reported = self._report(trial, place, earlier, reported)
-                if not process.is_stopped and not earlier and reported and trial.should_prune():
+                before, reported = reported, self._report(trial, place, earlier, reported)
+                if reported > before and not process.is_stopped and trial.should_prune():
                     process.kill()
                     for remains in (place.checkpoint, place.model):
                         shutil.rmtree(remains, ignore_errors=True)

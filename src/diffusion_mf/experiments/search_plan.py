@@ -22,7 +22,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from diffusion_mf.config import Config
 from diffusion_mf.config_errors import explained
 from diffusion_mf.errors import InputError
-from diffusion_mf.experiments.plan import make_run
+from diffusion_mf.experiments.plan import check_names, make_run
 from diffusion_mf.experiments.plan_file import CorpusEntry, PlanFile, flat_settings, read_corpora, read_toml
 from diffusion_mf.files import StrPath
 from diffusion_mf.systems import SYSTEMS
@@ -171,6 +171,7 @@ def load_search(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: S
         if not getattr(plan, name):
             raise InputError(f"{name} is empty: there is nothing to search", path=path, remedy="name at least one")
     corpora = read_corpora(plan.corpora, path.parent / plan.corpora_file, corpora_file)
+    check_names([*corpora, *plan.encoders, *(stage.name for stage in plan.stages), plan.name or path.stem], path)
     search = SearchPlan(path, plan, corpora, overrides)
     for subject in search.subjects:
         search.config(subject, {}, plan.seeds[0])
