@@ -44,6 +44,11 @@ class Predictor:
         self._options = DEFAULTS
         self._recorder = Recorder(self._recorded, device)
 
+    @property
+    def num_recordings(self) -> int:
+        """How many forms of batches are replayed by now."""
+        return self._recorder.num_recordings
+
     def __call__(
         self,
         batch: Batch,

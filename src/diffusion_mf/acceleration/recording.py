@@ -42,6 +42,11 @@ class Recorder(Generic[Result]):
         self._seen: set[Hashable] = set()
         self._pool: Any = None
 
+    @property
+    def num_recordings(self) -> int:
+        """How many pieces of work can be replayed by now."""
+        return len(self._recordings)
+
     def __call__(self, batch: FlatBatch, kind: Hashable = None) -> Result:
         """The result for one batch."""
         key = (batch.form, kind)

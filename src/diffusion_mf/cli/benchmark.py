@@ -13,9 +13,12 @@ from diffusion_mf.cli.output import half_up, note, print_json, print_table, prog
 from diffusion_mf.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from diffusion_mf.benchmarks.problems import Shape
+    from diffusion_mf.data.corpus import Task
 
 app = typer.Typer(help="Efficiency tables.", no_args_is_help=True)
 
@@ -69,6 +72,185 @@ def ops(
         print_json(rows)
     else:
         _print_table(rows)
+
+
+Folder = Annotated[str, typer.Option("--configs", metavar="DIR", help="The folder of the paper's configurations.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="[TASK:]KEY=VALUE",
+        help="Set something else than the configurations do, for one task or all; may be repeated.",
+    ),
+]
+Output = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Result file to put the rows into, such as results/efficiency.json."),
+]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to measure.")]
+
+
+@app.command()
+def throughput(
+    *,
+    tasks: Annotated[str, typer.Option(metavar="TASK,…", help="Of pos, ner and seg-pos.")] = "pos,ner,seg-pos",
+    systems: Annotated[
+        str, typer.Option(metavar="SYSTEM,…", help="The diffusion systems to measure.")
+    ] = "diffusion-uni,diffusion-mf,diffusion-lcrf",
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Also measure a plain float32 implementation of the same models.")
+    ] = False,
+    device: Device = "auto",
+    configs: Folder = "configs",
+    overrides: Overrides = None,
+    output: Output = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """The paper's efficiency table: sentences per second in training and inference, beside the paper's."""
+    place = _choose_device(device)
+    from diffusion_mf.benchmarks.throughput import IMPLEMENTATIONS, measure_throughput
+
+    chosen_tasks, chosen_systems = _chosen_tasks(tasks), _chosen_systems(systems)
+    implementations = list(IMPLEMENTATIONS)[: 2 if compare else 1]
+    measured = measure_throughput(
+        chosen_tasks,
+        chosen_systems,
+        implementations,
+        device=place,
+        folder=configs,
+        overrides={task: _overrides_of(task.value, overrides) for task in chosen_tasks},
+    )
+    total = len(chosen_tasks) * len(chosen_systems) * len(implementations)
+    _show(measured, total=total, output=output, as_json=json)
+
+
+@app.command("mean-field")
+def mean_field(
+    *,
+    device: Device = "auto",
+    configs: Folder = "configs",
+    overrides: Overrides = None,
+    output: Output = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Throughput against the number of Mean-Field iterations, relative to one, beside the paper's."""
+    place = _choose_device(device)
+    from diffusion_mf.benchmarks.throughput import ITERATIONS, measure_iterations
+
+    measured = measure_iterations(device=place, folder=configs, overrides=_overrides_of("pos", overrides))
+    _show(measured, total=2 * len(ITERATIONS), output=output, as_json=json)
+
+
+@app.command()
+def schedule(
+    *,
+    device: Device = "auto",
+    configs: Folder = "configs",
+    overrides: Overrides = None,
+    output: Output = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Inference throughput against the base of the reverse schedule, beside the paper's."""
+    place = _choose_device(device)
+    from diffusion_mf.benchmarks.throughput import BASES, SYSTEMS, measure_schedules
+
+    measured = measure_schedules(device=place, folder=configs, overrides=_overrides_of("pos", overrides))
+    _show(measured, total=len(SYSTEMS) * len(BASES), output=output, as_json=json)
+
+
+def _chosen_tasks(text: str) -> list[Task]:
+    from diffusion_mf.benchmarks.throughput import CORPORA
+
+    known = {task.value: task for task in CORPORA}
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise InputError(f"--tasks: unknown task {name!r}", remedy=f"choose from {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def _chosen_systems(text: str) -> list[str]:
+    from diffusion_mf.benchmarks.throughput import SYSTEMS
+
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in SYSTEMS:
+            raise InputError(f"--systems: {name!r} is not measured here", remedy=f"choose from {', '.join(SYSTEMS)}")
+    return names
+
+
+def _overrides_of(task: str, overrides: list[str] | None) -> list[str]:
+    """Those for the task, its name taken off, and those for all."""
+    found = []
+    for override in overrides or ():
+        prefix, separator, rest = override.partition(":")
+        is_for_a_task = bool(separator) and "=" not in prefix
+        if not is_for_a_task:
+            found.append(override)
+        elif prefix == task:
+            found.append(rest)
+    return found
+
+
+def _show(measured: Iterable[list[dict[str, Any]]], *, total: int, output: str | None, as_json: bool) -> None:
+    """Measure with progress, put rows into the result file as they come, print all at the end."""
+    from diffusion_mf.benchmarks.throughput import ROW_KEY
+    from diffusion_mf.results import provenance, read_rows, write_rows
+
+    if output is not None:
+        read_rows(output)
+    source = provenance(shlex.join(["dmf", *sys.argv[1:]]))
+    rows: list[dict[str, Any]] = []
+    with progress("measuring", total=total, unit="models") as advance:
+        for part in measured:
+            found = [{**row, **source} for row in part]
+            rows += found
+            if output is not None:
+                write_rows(output, found, replace_by=ROW_KEY)
+            advance(1)
+    if as_json:
+        print_json(rows)
+    else:
+        _print_throughput(rows)
+
+
+def _print_throughput(rows: list[dict[str, Any]]) -> None:
+    def rounded(row: dict[str, Any], field: str, digits: int, factor: float = 1) -> str | None:
+        value = row.get(field)
+        return None if value is None else half_up(factor * value, digits)
+
+    print_table(
+        [
+            "corpus",
+            "system",
+            "setting",
+            "phase",
+            "implementation",
+            "sent./s",
+            "paper",
+            "× paper",
+            "% of one",
+            "% peak",
+            "GB",
+        ],
+        [
+            [
+                row["corpus"],
+                row["system"],
+                row["setting"],
+                row["phase"],
+                row["implementation"],
+                rounded(row, "sentences_per_second", 0),
+                rounded(row, "paper_sentences_per_second", 1),
+                rounded(row, "ratio_to_paper", 1),
+                rounded(row, "relative", 1, factor=100),
+                rounded(row, "utilisation", 1, factor=100),
+                rounded(row, "peak_memory_gb", 1),
+            ]
+            for row in rows
+        ],
+        title=f"Throughput on {rows[0]['hardware']}: medians",
+    )
 
 
 def _parse_shapes(text: str) -> list[Shape]:

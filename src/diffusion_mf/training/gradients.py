@@ -73,6 +73,11 @@ class StepGradients:
         self._step = 0
         self._recorder = Recorder(self._recorded_piece, processes.device)
 
+    @property
+    def num_recordings(self) -> int:
+        """How many forms of batches are replayed by now."""
+        return self._recorder.num_recordings
+
     def compute(self, prepared: PreparedStep, *, step: int, units: int) -> dict[str, Tensor]:
         """Leave the gradient of the step in the parameters; returns the loss sums of this process's share."""
         while True:

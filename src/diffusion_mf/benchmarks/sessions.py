@@ -1,0 +1,150 @@
+"""What throughput is measured on: a model with its corpora, trained and used as `dmf train` and `Tagger` do it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from diffusion_mf.acceleration.compilation import compile_blocks
+from diffusion_mf.acceleration.precision import autocast_for, uses_packing
+from diffusion_mf.acceleration.prediction import Options, Predictor
+from diffusion_mf.benchmarks.timing import synchronise
+from diffusion_mf.config import Config
+from diffusion_mf.data.batching import evaluation_batches
+from diffusion_mf.data.encoded import EncodedSentences
+from diffusion_mf.data.packing import packed_batches
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.model import Labeller
+from diffusion_mf.model.core import StructuredCore
+from diffusion_mf.training.corpora import TrainingData
+from diffusion_mf.training.distributed import Processes
+from diffusion_mf.training.gradients import StepGradients
+from diffusion_mf.training.learner import Learner
+from diffusion_mf.training.steps import PackingSettings, StepPlan, StepPreparer, plan_epoch
+
+MOST_WARM_UPS = 6
+
+
+class Session:
+    """A fresh model, ready to be timed; ``is_plain`` computes structures by the readable reference, too."""
+
+    def __init__(self, config: Config, data: TrainingData, device: torch.device, *, is_plain: bool = False) -> None:
+        self.config, self.data, self.device = config, data, device
+        settings = config.training
+        torch.manual_seed(config.seed)
+        self.labeller = Labeller(config, data.vocabulary, data.scheme).to(device).train()
+        if is_plain and isinstance(self.labeller.core, StructuredCore):
+            self.labeller.core.settings = dataclasses.replace(self.labeller.core.settings, backend="reference")
+        if settings.compile and device.type == "cuda":
+            torch._dynamo.reset()  # what was compiled for another model would count against the limit
+            compile_blocks(self.labeller)
+        self._processes = Processes(0, 1, device)
+        self._is_packed = uses_packing(
+            device, config.encoder.kind, layout=settings.layout, precision=settings.precision
+        )
+        self._learner = Learner(self.labeller, settings, total_steps=100_000)
+        packing = PackingSettings(
+            settings.budget, config.encoder.max_characters, is_flat=settings.use_graphs and device.type == "cuda"
+        )
+        self._preparer = StepPreparer(
+            data.train, data.vocabulary, self._processes, packing=packing if self._is_packed else None
+        )
+        self._gradients = StepGradients(
+            self.labeller,
+            self._learner.optimizer,
+            self._preparer,
+            self._processes,
+            seed=config.seed,
+            autocast=autocast_for(device, settings.precision),
+        )
+        self._lengths = [len(sentence.units) for sentence in data.train]
+        self._step = 0
+
+    def training_seconds(self, *, repeats: int, members: Sequence[int] | None = None) -> list[float]:
+        """Wall-clock seconds of so many epochs of full updates, collation included, after warm-up.
+
+        Every epoch has the same batches, so that after a few all forms of batches are recorded. ``members`` restricts the
+        sentences.
+        """
+        lengths = self._lengths if members is None else [self._lengths[index] for index in members]
+        plans = plan_epoch(lengths, self.config.training, seed=self.config.seed, epoch=0, is_packed=self._is_packed)
+        if members is not None:
+            plans = [[[members[row] for row in batch] for batch in plan] for plan in plans]
+        self.labeller.train()
+        self._warm_up(lambda: self._epoch(plans), lambda: self._gradients.num_recordings)
+        return [self._timed_epoch(plans) for _ in range(repeats)]
+
+    def _timed_epoch(self, plans: Sequence[StepPlan]) -> float:
+        synchronise(self.device)
+        start = time.perf_counter()
+        self._epoch(plans)
+        synchronise(self.device)
+        return time.perf_counter() - start
+
+    def _epoch(self, plans: Sequence[StepPlan]) -> None:
+        for prepared in self._preparer.stream(plans, 1):
+            units = sum(self._lengths[index] for batch in prepared.plan for index in batch)
+            self._gradients.compute(prepared, step=self._step, units=units)
+            self._learner.update(self._step)
+            self._step += 1
+
+    def inference_seconds(
+        self, sentences: Sequence[Sentence], *, repeats: int, options: Options | None = None
+    ) -> list[float]:
+        """Wall-clock seconds of encoder, reverse process and argmax, labels on the host; looked up in the vocabulary before."""
+        self.labeller.eval()
+        budget = self.config.inference.budget
+        encoded = EncodedSentences(sentences, self.data.vocabulary, has_labels=False)
+        predictor = Predictor(self.labeller, self.config, self.device)
+        lengths = encoded.lengths.tolist()
+        if predictor.is_packed:
+            batches = packed_batches(lengths, budget=budget, seed=0, epoch=0)
+        else:
+            batches = evaluation_batches(lengths, budget=budget).batches
+
+        def label() -> list[torch.Tensor]:
+            labels = []
+            for members in batches:
+                prediction = predictor(encoded.batch(members), options or Options(), budget=budget)
+                scores = prediction.evidence.unary_scores
+                assert scores is not None
+                labels.append(scores.argmax(-1).to(torch.uint8))
+            return [found.cpu() for found in labels]
+
+        with torch.inference_mode():
+            self._warm_up(label, lambda: predictor.num_recordings)
+            seconds = []
+            for _ in range(repeats):
+                start = time.perf_counter()
+                label()
+                seconds.append(time.perf_counter() - start)
+        return seconds
+
+    def _warm_up(self, run, num_recordings) -> None:  # type: ignore[no-untyped-def]
+        """Run until nothing new is recorded; three times at least, for kernels are compiled at the first."""
+        before = -1
+        for count in range(MOST_WARM_UPS):
+            run()
+            if count >= 2 and num_recordings() == before:
+                break
+            before = num_recordings()
+
+
+def linear_operations(labeller: Labeller, *, num_calls: int) -> tuple[float, float]:
+    """Floating-point operations per unit of linear layers: of a training step, and of inference with so many calls.
+
+    Backward counts twice the forward pass. Attention, the character LSTM, structures and what is computed once per sentence
+    are left out, so that utilisation is understated.
+    """
+    once = per_call = 0
+    for name, module in labeller.named_modules():
+        if not isinstance(module, nn.Linear) or "time" in name:
+            continue
+        operations = 2 * module.in_features * module.out_features
+        is_shared = name.startswith("encoder.") or "of_state" in name or name.startswith("auxiliary")
+        once, per_call = (once + operations, per_call) if is_shared else (once, per_call + operations)
+    return 3.0 * (once + per_call), once + float(num_calls) * per_call

@@ -1,0 +1,70 @@
+"""``dmf benchmark throughput``, ``mean-field`` and ``schedule`` on tiny models: what they measure, print and keep."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "training"))
+
+import small_runs
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SMALL = [
+    *("encoder.width=16", "encoder.layers=1", "encoder.heads=2", "encoder.word_width=8"),
+    *("encoder.character_width=4", "encoder.character_hidden=4"),
+    *("denoiser.width=16", "denoiser.heads=2", "denoiser.time_width=8", "structure.scorer_width=8"),
+]
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = small_runs.write_small_corpus(tmp_path_factory.mktemp("corpus"))
+    data = [f"data.{split}={folder / split}.txt" for split in ("train", "dev", "test")]
+    found = ["--device", "cpu", "--configs", str(CONFIGS)]
+    for setting in (*SMALL, *data, "data.format=columns"):
+        found += ["--set", setting]
+    return found
+
+
+def test_throughput(dmf, options: list[str], tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    arguments = ("--tasks", "ner", "--systems", "diffusion-uni,diffusion-mf", "--compare")
+    outcome = dmf("benchmark", "throughput", *arguments, *options, "--json", "--output", tmp_path / "efficiency.json")
+    assert outcome.status == 0, outcome.stderr
+    rows = json.loads(outcome.stdout)
+    assert rows == json.loads((tmp_path / "efficiency.json").read_text())
+    cells = {(row["system"], row["phase"], row["implementation"]) for row in rows}
+    assert len(cells) == len(rows) == 8
+    for row in rows:
+        assert row["corpus"] == "conll2003"
+        assert row["sentences_per_second"] > 0
+        assert len(row["seconds"]) == 5
+        assert 0 < row["utilisation"] < 1
+        assert {"command", "commit", "hardware", "versions", "date", "parameters"} <= set(row)
+    published = {(row["system"], row["phase"]): row["paper_sentences_per_second"] for row in rows}
+    assert published["diffusion-mf", "training"] == 237.1
+    assert published["diffusion-uni", "inference"] == 345.9
+
+
+def test_schedules_make_fewer_calls_with_a_larger_base(dmf, options: list[str]) -> None:  # type: ignore[no-untyped-def]
+    outcome = dmf("benchmark", "schedule", *options, "--json")
+    assert outcome.status == 0, outcome.stderr
+    rows = [row for row in json.loads(outcome.stdout) if row["system"] == "diffusion-mf"]
+    assert [row["setting"] for row in rows] == [1.5, 2.0, 3.0, 4.0]
+    calls = [row["num_calls"] for row in rows]
+    assert calls == sorted(calls, reverse=True)
+    assert calls[1] == 10
+    assert [row["paper_sentences_per_second"] for row in rows] == [236, 289, 352, 392]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("--tasks", "nar"), "unknown task 'nar'"), (("--systems", "lcrf"), "'lcrf' is not measured here")],
+)
+def test_what_cannot_be_measured(dmf, arguments: tuple[str, str], message: str) -> None:  # type: ignore[no-untyped-def]
+    outcome = dmf("benchmark", "throughput", *arguments, "--device", "cpu")
+    assert outcome.status == 2
+    assert message in outcome.stderr
