@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,16 +42,15 @@ def load_pretrained(config: EncoderConfig) -> Loaded:
     elif name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise InputError("there is no such folder of an encoder", path=name, remedy="check encoder.model")
     transformers = _transformers()
-    where = {"local_files_only": is_folder} | ({} if is_folder else {"revision": config.revision})
+    revision = None if is_folder else config.revision
     with _quiet(transformers), _explained(name, is_folder):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
-        if torch.get_default_device().type == "meta":
-            model = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(name, **where))
-            report: dict[str, Any] = {}
-        else:
-            model, report = transformers.AutoModel.from_pretrained(
-                name, use_safetensors=True, output_loading_info=True, **where
-            )
+        try:
+            model, tokenizer, report = _from_pretrained(transformers, name, revision, local_files_only=True)
+        except OSError:
+            if is_folder:
+                raise
+            # Not among the models fetched before: only now is the hub asked.
+            model, tokenizer, report = _from_pretrained(transformers, name, revision, local_files_only=False)
     missing = sorted(key for key in report.get("missing_keys", ()) if "pooler" not in key)
     if missing:
         raise InputError(
@@ -59,6 +59,21 @@ def load_pretrained(config: EncoderConfig) -> Loaded:
             remedy="check that config.json belongs to model.safetensors",
         )
     return _checked(model, tokenizer, name)
+
+
+def _from_pretrained(
+    transformers: Any, name: str, revision: str | None, *, local_files_only: bool
+) -> tuple[nn.Module, Any, dict[str, Any]]:
+    """Model, tokenizer, and what was missing from the weights."""
+    where = {"local_files_only": local_files_only} | ({} if revision is None else {"revision": revision})
+    tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
+    if torch.get_default_device().type == "meta":
+        config = transformers.AutoConfig.from_pretrained(name, **where)
+        return transformers.AutoModel.from_config(config), tokenizer, {}
+    model, report = transformers.AutoModel.from_pretrained(
+        name, use_safetensors=True, output_loading_info=True, **where
+    )
+    return model, tokenizer, report
 
 
 def load_architecture(folder: Path) -> Loaded:
@@ -134,16 +149,21 @@ def _transformers() -> Any:
 @contextlib.contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
     """No bars and reports on stderr: what matters is checked and said here."""
-    logging = transformers.utils.logging
-    verbosity, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    messages = transformers.utils.logging
+    verbosity, has_bars = messages.get_verbosity(), messages.is_progress_bar_enabled()
+    # The hub's client tells of every attempt to reach it.
+    client = logging.getLogger("huggingface_hub")
+    client_level = client.level
+    messages.set_verbosity_error()
+    messages.disable_progress_bar()
+    client.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        messages.set_verbosity(verbosity)
+        client.setLevel(client_level)
         if has_bars:
-            logging.enable_progress_bar()
+            messages.enable_progress_bar()
 
 
 @contextlib.contextmanager
@@ -151,7 +171,7 @@ def _explained(name: str, is_folder: bool) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:150]
         if is_folder:
             raise InputError(
                 f"the encoder cannot be loaded ({reason})", path=name, remedy="copy all its files again"
