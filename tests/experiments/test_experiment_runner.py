@@ -69,6 +69,17 @@ calls = [1]
     assert not list((output / "claims").glob("*.json"))
 
 
+def test_missing_corpus_is_found_before_anything_runs(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path, 'systems = ["unigram"]\nseeds = [1, 2]\n')
+    (tmp_path / "corpus/ner/dev.txt").unlink()
+    runner = start_runner(plan, tmp_path / "out")
+    _, stderr = runner.communicate(timeout=60)
+    assert runner.returncode == 2
+    assert stderr.count("\n") == 1
+    assert "corpus/ner/dev.txt: no such file" in stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_killed_plan_continues_and_two_runners_never_share_a_run(tmp_path: Path) -> None:
     plan = write_plan(
         tmp_path,

@@ -26,7 +26,7 @@ from diffusion_mf.experiments.search import Search, SearchOptions, run_search, s
 from diffusion_mf.experiments.search_plan import load_search
 from diffusion_mf.experiments.search_storage import default_storage, open_storage
 
-pytest.importorskip("optuna")
+optuna = pytest.importorskip("optuna")
 
 PLAN = """
 systems = ["unigram", "lcrf", "diffusion-mf"]
@@ -89,14 +89,13 @@ class PretendedProcess:
         self.is_stopped = True
 
 
-def make_search(
-    tmp_path: Path, *, storage: str | None = None, start: Any = PretendedProcess, text: str = PLAN
-) -> Search:
+def make_search(tmp_path: Path, *, storage: Any = None, start: Any = PretendedProcess, text: str = PLAN) -> Search:
     PretendedProcess.started = []
     plan = load_search(write_plan(tmp_path, text) if not (tmp_path / "plan.toml").exists() else tmp_path / "plan.toml")
     folder = tmp_path / "out"
     folder.mkdir(exist_ok=True)
-    opened = open_storage(storage or default_storage(folder))
+    # In memory where nothing has to last: SQLite waits for the disk.
+    opened = storage if storage is not None else open_storage(default_storage(folder))
     return Search(plan, opened, ExperimentFolder(folder), SearchOptions(), start=start)
 
 
@@ -122,7 +121,7 @@ def check_outcome(search: Search) -> None:
 
 
 def test_stages_fix_what_they_choose_and_all_systems_get_as_many_trials(tmp_path: Path) -> None:
-    search = make_search(tmp_path)
+    search = make_search(tmp_path, storage=optuna.storages.InMemoryStorage())
     assert finish(search)
     check_outcome(search)
     unigram, lcrf, _ = search.plan.subjects
@@ -180,7 +179,7 @@ def test_failed_and_diverged_trials_count_and_say_why(tmp_path: Path) -> None:
             return Outcome.DIVERGED if self.score > 6 else Outcome.FAILED
 
     text = PLAN.replace('["unigram", "lcrf", "diffusion-mf"]', '["unigram"]')
-    search = make_search(tmp_path, start=Failing, text=text)
+    search = make_search(tmp_path, storage=optuna.storages.InMemoryStorage(), start=Failing, text=text)
     assert finish(search)
     trials = search.counted(search.plan.subjects[0], 0)
     assert len(trials) == 9
@@ -286,7 +285,7 @@ def _wait_for_server(port: int) -> None:
 
 
 def test_two_searches_share_a_postgresql_database(tmp_path: Path, postgresql: str) -> None:
-    first, second = (make_search(tmp_path, storage=postgresql, text=ONE_SYSTEM) for _ in range(2))
+    first, second = (make_search(tmp_path, storage=open_storage(postgresql), text=ONE_SYSTEM) for _ in range(2))
     finished: list[bool] = []
     threads = [threading.Thread(target=lambda s=s: finished.append(finish(s))) for s in (first, second)]  # type: ignore[misc]
     for thread in threads:

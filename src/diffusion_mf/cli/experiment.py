@@ -57,18 +57,22 @@ def run(
     from diffusion_mf.experiments.display import described_counts, shown_runs
     from diffusion_mf.experiments.folders import ExperimentFolder, RunState
     from diffusion_mf.experiments.plan import load_plan
+    from diffusion_mf.experiments.plan_file import check_files
     from diffusion_mf.experiments.runner import PlanStanding, RunnerOptions, run_plan
 
     plan = load_plan(plan_path, overrides=overrides or (), corpora_file=corpora)
     folder = ExperimentFolder(output or Path("runs") / plan.name)
+    evaluation = plan.evaluation.model_dump(mode="json")
+    states = {
+        each.name: folder.run(each.name).state(retries=plan.settings.retries, evaluation=evaluation)
+        for each in plan.runs
+    }
     if dry_run:
-        evaluation = plan.evaluation.model_dump(mode="json")
-        states = {
-            each.name: folder.run(each.name).state(retries=plan.settings.retries, evaluation=evaluation)
-            for each in plan.runs
-        }
         standing = PlanStanding(states)
     else:
+        for each in plan.runs:
+            if states[each.name] is not RunState.COMPLETE:
+                check_files(each.config)
         options = RunnerOptions(
             workers=workers or plan.settings.workers,
             devices=_devices(devices),

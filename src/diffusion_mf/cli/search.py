@@ -51,6 +51,7 @@ def search(
     What is finished is kept, what was interrupted continues. Exit status 0 if the search is complete, 1 otherwise.
     """
     from diffusion_mf.experiments.folders import ExperimentFolder
+    from diffusion_mf.experiments.plan_file import check_files
     from diffusion_mf.experiments.processes import num_cores
     from diffusion_mf.experiments.search import Search, SearchOptions, run_search, selected_text
     from diffusion_mf.experiments.search_plan import load_search
@@ -59,6 +60,8 @@ def search(
 
     import_optuna()
     plan = load_search(plan_path, overrides=overrides or (), corpora_file=corpora)
+    for subject in plan.subjects:
+        check_files(plan.config(subject, {}, plan.file.seeds[0])[0])
     folder = output or Path("runs") / f"search-{plan.name}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

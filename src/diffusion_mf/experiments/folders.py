@@ -48,6 +48,8 @@ class Outcome(enum.StrEnum):
     REFUSED = "refused"
     """bad input: another attempt would be refused, too"""
     FAILED = "failed"
+    FORGIVEN = "forgiven"
+    """no attempt: those before it no longer count"""
 
 
 @dataclass(frozen=True)
@@ -109,16 +111,22 @@ class RunPlace:
         write_json(self.root / "attempts.json", {"attempts": attempts})
 
     def forgive(self) -> None:
-        """Forget failures, so that the run may be tried again."""
-        if self.attempts():
-            write_json(self.root / "attempts.json", {"attempts": []})
+        """Let failures so far no longer count, so that the run may be tried again."""
+        self.add_attempt(Outcome.FORGIVEN)
+
+    def outcomes(self) -> list[str]:
+        """How the attempts that count ended."""
+        found = [str(attempt.get("outcome")) for attempt in self.attempts()]
+        while Outcome.FORGIVEN in found:
+            found = found[found.index(Outcome.FORGIVEN) + 1 :]
+        return found
 
     def state(self, *, retries: int, evaluation: Mapping[str, Any] | None = None) -> RunState:
         """How the run stands; finished ones must have all the scores that ``evaluation`` asks for."""
         result = self.result()
         if result is not None and covers(result, evaluation or {}):
             return RunState.COMPLETE
-        outcomes = [attempt.get("outcome") for attempt in self.attempts()]
+        outcomes = self.outcomes()
         if outcomes and outcomes[-1] == Outcome.DIVERGED:
             return RunState.DIVERGED
         if (outcomes and outcomes[-1] == Outcome.REFUSED) or outcomes.count(Outcome.FAILED) > retries:

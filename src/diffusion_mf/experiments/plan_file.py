@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pydantic
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
+from diffusion_mf.config import Config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath, open_input
@@ -47,6 +48,15 @@ class CorpusEntry(_Section):
                 existing = (name for name in candidates if os.path.exists(os.path.expandvars(name)))
                 found[split] = next(existing, candidates[0])
         return found
+
+
+def check_files(config: Config) -> None:
+    """`InputError` if a corpus is not where the plan says: better now than in every single run."""
+    for path in (config.data.train, config.data.dev, config.data.test):
+        if path is not None and not os.path.exists(path):
+            raise InputError(
+                "no such file", path=path, remedy="say where it lies in the plan's corpora.toml, or with --corpora FILE"
+            )
 
 
 class ExceptionEntry(_Section):

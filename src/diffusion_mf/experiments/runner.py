@@ -104,10 +104,11 @@ class _Runner:
         self.looked_at_others = -SECONDS_BETWEEN_LOOKS_AT_OTHERS
         self.threads = max(1, num_cores() // options.workers)
         self.processes: list[RunProcess] = []
-        if options.retry_failed:
-            for name in self.runs:
-                if self._state(name) is RunState.FAILED:
-                    self._place(name).forgive()
+        for name in self.runs:
+            # What was wrong with the input may have been mended since.
+            is_refused = self._place(name).outcomes()[-1:] == [Outcome.REFUSED]
+            if is_refused or (options.retry_failed and self._state(name) is RunState.FAILED):
+                self._place(name).forgive()
         self.standing = PlanStanding({name: self._state(name) for name in self.runs}, running=self.processes)
 
     def _place(self, name: str) -> RunPlace:

@@ -10,7 +10,7 @@ from typing import Any
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
 from diffusion_mf.experiments.aggregation import Summary, summarise
-from diffusion_mf.experiments.folders import ExperimentFolder
+from diffusion_mf.experiments.folders import ExperimentFolder, Outcome
 from diffusion_mf.systems import SYSTEMS
 
 
@@ -142,7 +142,7 @@ def _group(
         result = place.result()
         if result is not None and result.get("decoders"):
             results[int(run["seed"])] = result
-        elif any(attempt.get("outcome") == "diverged" for attempt in place.attempts()[-1:]):
+        elif place.outcomes()[-1:] == [Outcome.DIVERGED]:
             diverged.append(int(run["seed"]))
     return Group(
         corpus=corpus,

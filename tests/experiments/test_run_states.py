@@ -1,0 +1,54 @@
+"""How a run stands, from its files alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diffusion_mf.experiments.folders import Outcome, RunPlace, RunState
+
+FAILED, DIVERGED, REFUSED, STOPPED = Outcome.FAILED, Outcome.DIVERGED, Outcome.REFUSED, Outcome.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "state"),
+    [
+        ([], RunState.PENDING),
+        ([STOPPED, STOPPED, STOPPED], RunState.INTERRUPTED),
+        ([FAILED], RunState.INTERRUPTED),
+        ([FAILED, STOPPED, FAILED], RunState.FAILED),
+        ([FAILED, FAILED, Outcome.FORGIVEN, FAILED], RunState.INTERRUPTED),
+        ([REFUSED], RunState.FAILED),
+        ([REFUSED, Outcome.FORGIVEN], RunState.PENDING),
+        ([FAILED, DIVERGED], RunState.DIVERGED),
+    ],
+)
+def test_states_of_unfinished_runs(tmp_path: Path, outcomes: list[Outcome], state: RunState) -> None:
+    place = RunPlace(tmp_path)
+    for outcome in outcomes:
+        place.add_attempt(outcome)
+    assert place.state(retries=1) is state
+
+
+def test_finished_run_is_complete_if_it_has_the_scores_asked_for(tmp_path: Path) -> None:
+    place = RunPlace(tmp_path)
+    place.add_attempt(FAILED)
+    place.add_attempt(FAILED)
+    place.save_result({"dev": {"f1": 1.0}, "is_diffusion": True, "schedules": {"calls=5": {}}})
+    assert place.state(retries=0) is RunState.COMPLETE
+    assert place.state(retries=9, evaluation={"calls": [5], "bases": []}) is RunState.COMPLETE
+    assert place.state(retries=9, evaluation={"calls": [5, 20]}) is RunState.INTERRUPTED
+    # Direct systems make one call, whatever a plan asks for.
+    place.save_result({"dev": {"f1": 1.0}, "is_diffusion": False})
+    assert place.state(retries=0, evaluation={"calls": [5, 20]}) is RunState.COMPLETE
+    (tmp_path / "result.json").write_text("{")
+    assert place.state(retries=1) is RunState.FAILED
+
+
+def test_last_entries_of_a_log_that_is_being_written(tmp_path: Path) -> None:
+    place = RunPlace(tmp_path)
+    assert place.last_entries() == []
+    place.log.write_text('{"event": "step", "step": 1}\n{"event": "step", "step": 2}\n{"event": "st')
+    assert [entry["step"] for entry in place.last_entries()] == [1, 2]
+    assert [entry["step"] for entry in place.last_entries(num_bytes=50)] == [2]
