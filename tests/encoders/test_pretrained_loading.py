@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,31 @@ def test_a_missing_model_says_how_to_get_it(no_network: list[object], monkeypatc
     assert "hf download nobody/no-such-encoder --local-dir FOLDER" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def test_a_model_fetched_before_needs_no_network(tmp_path: Path) -> None:
+    """In a process of its own, for the hub's client reads its settings when it is imported."""
+    cache = tmp_path / "cache" / "models--nobody--tiny"
+    write_encoder(cache / "snapshots" / ("a" * 40))
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("a" * 40)
+    program = """
+import socket
+def refuse(*arguments, **options):
+    raise SystemExit("the network was asked for")
+socket.getaddrinfo = refuse
+from tiny_encoders import SENTENCES, batch_of, tiny_encoder
+encoder = tiny_encoder("nobody/tiny")
+print(tuple(encoder(batch_of(encoder, SENTENCES)).shape))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "HF_HUB_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stdout == "(4, 8, 16)\n", result.stderr
 
 
 @pytest.mark.parametrize(
@@ -127,7 +154,7 @@ def test_a_configuration_of_another_model(folder: Path) -> None:
 
 
 def test_transformers_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InputError, match=r"pip install 'diffusion-mf\[pretrained\]'"):
         hugging_face.load_pretrained(EncoderConfig(kind="pretrained", model=str(folder)))
 

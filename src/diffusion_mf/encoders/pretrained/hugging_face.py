@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,15 +42,13 @@ def load_pretrained(config: EncoderConfig) -> Loaded:
     elif name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise InputError("there is no such folder of an encoder", path=name, remedy="check encoder.model")
     transformers = _transformers()
-    revision = None if is_folder else config.revision
     with _quiet(transformers), _explained(name, is_folder):
-        try:
-            model, tokenizer, report = _from_pretrained(transformers, name, revision, local_files_only=True)
-        except OSError:
-            if is_folder:
-                raise
-            # Not among the models fetched before: only now is the hub asked.
-            model, tokenizer, report = _from_pretrained(transformers, name, revision, local_files_only=False)
+        folder = name if is_folder else _fetched_before(name, config.revision)
+        if folder is None:
+            where = {} if config.revision is None else {"revision": config.revision}
+            model, tokenizer, report = _from_pretrained(transformers, name, where)
+        else:
+            model, tokenizer, report = _from_pretrained(transformers, folder, {"local_files_only": True})
     missing = sorted(key for key in report.get("missing_keys", ()) if "pooler" not in key)
     if missing:
         raise InputError(
@@ -61,11 +59,20 @@ def load_pretrained(config: EncoderConfig) -> Loaded:
     return _checked(model, tokenizer, name)
 
 
-def _from_pretrained(
-    transformers: Any, name: str, revision: str | None, *, local_files_only: bool
-) -> tuple[nn.Module, Any, dict[str, Any]]:
+def _fetched_before(name: str, revision: str | None) -> str | None:
+    """The folder of a model in the hub's local cache; None if it is not there, or not whole."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, "config.json", revision=revision)
+    if not isinstance(found, str):
+        return None
+    folder = Path(found).parent
+    is_whole = any(folder.glob("*.safetensors")) and any(folder.glob("*token*"))
+    return str(folder) if is_whole else None
+
+
+def _from_pretrained(transformers: Any, name: str, where: Mapping[str, Any]) -> tuple[nn.Module, Any, dict[str, Any]]:
     """Model, tokenizer, and what was missing from the weights."""
-    where = {"local_files_only": local_files_only} | ({} if revision is None else {"revision": revision})
     tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
     if torch.get_default_device().type == "meta":
         config = transformers.AutoConfig.from_pretrained(name, **where)
