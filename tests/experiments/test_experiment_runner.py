@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from experiment_files import attempts_of, start_runner, write_plan
 
+from diffusion_mf.experiments.folders import RunPlace
+from diffusion_mf.experiments.worker import train_and_score
+
 SITE = """
 import os, pathlib, signal, sys
 if any(argument.endswith("experiments.worker") for argument in sys.orig_argv):
@@ -67,6 +70,24 @@ calls = [1]
     assert result["commit"] is None or len(result["commit"]) >= 40
     assert result["analysis"]["calibration"]["bins"]
     assert not list((output / "claims").glob("*.json"))
+    _check_that_more_calls_need_no_training(next((output / "runs").glob("*/result.json")).parent)
+
+
+def _check_that_more_calls_need_no_training(folder: Path) -> None:
+    place = RunPlace(folder)
+    before, log = place.result(), place.log.read_bytes()
+    assert before is not None
+    description = place.description()
+    place.describe({**description, "evaluation": {**description["evaluation"], "calls": [1, 3]}})
+    train_and_score(place, device="cpu")
+    after = place.result()
+    assert after is not None
+    assert set(after["schedules"]) == {"calls=1", "calls=3"}
+    assert {key: after[key] for key in ("dev", "test", "seconds")} == {
+        key: before[key] for key in ("dev", "test", "seconds")
+    }
+    assert after["schedules"]["calls=1"] == before["schedules"]["calls=1"]
+    assert place.log.read_bytes() == log
 
 
 def test_missing_corpus_is_found_before_anything_runs(tmp_path: Path) -> None:

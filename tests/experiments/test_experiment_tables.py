@@ -258,3 +258,26 @@ def test_plots_of_made_up_results(main_folder: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert [Path(line).name for line in result.stdout.split()] == ["learning-curves.png"]
     assert (tmp_path / "plots/learning-curves.png").stat().st_size > 1000
+
+
+def test_plots_of_sweeps_and_analyses(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    analysis = {
+        "lengths": [{"name": "1-10", "size": 5, "accuracy": 90.0}],
+        "rarity": [{"name": "unseen", "size": 5, "accuracy": 60.0}],
+        "ambiguity": [{"name": "1", "size": 5, "accuracy": 70.0}, {"name": "none", "size": 5, "accuracy": 80.0}],
+        "invalid_sentences": 3.0,
+        "calibration": {
+            "bins": [{"size": 2, "score": 0.3, "accuracy": 0.5}, {"size": 8, "score": 0.9, "accuracy": 0.8}]
+        },
+    }
+    runs = []
+    for variant in ("size=S", "size=XL", "layers=1", "layers=12", "num_iterations=3"):
+        schedules = {name: {"dev": {"argmax": 1.0}} for name in ("calls=5", "calls=10", "base=1.5")}
+        place, result = _ner("diffusion-mf", 1, {"argmax": 2.0}, {"argmax": 2.0}, variant=variant, schedules=schedules)
+        runs.append((place, {**result, "analysis": analysis}))
+    folder = write_experiment(tmp_path / "x", runs)
+    result = CliRunner().invoke(app, ["experiment", "plot", str(folder), "--format", "svg"])
+    assert result.exit_code == 0, result.output
+    wanted = "base calibration calls depth errors-by-ambiguity errors-by-length errors-by-rarity invalid-spans iterations size"
+    assert sorted(path.stem for path in (folder / "plots").glob("*.svg")) == wanted.split()

@@ -114,10 +114,8 @@ def standing_table(standing: PlanStanding) -> Table:
     )
     for column in ("run", "epoch", "loss", "dev", "seconds"):
         is_name = column == "run"
-        # On narrow terminals the names give way: their ends are hashes.
-        table.add_column(
-            column, justify="left" if is_name else "right", no_wrap=True, min_width=None if is_name else len(column)
-        )
+        # On narrow terminals the names give way, which end in hashes, and not the figures.
+        table.add_column(column, justify="left" if is_name else "right", no_wrap=not is_name, overflow="ellipsis")
     for process in standing.running:
         row = (process.place.name, *run_progress(process.place), f"{process.seconds:.0f}")
         table.add_row(*(Text(cell) for cell in row))

@@ -57,7 +57,7 @@ def main() -> None:
 
 def _run(place: RunPlace, *, device: str) -> Outcome:
     try:
-        _train_and_score(place, device=device)
+        train_and_score(place, device=device)
     except KeyboardInterrupt:
         return Outcome.INTERRUPTED
     except DivergenceError as error:
@@ -72,7 +72,8 @@ def _run(place: RunPlace, *, device: str) -> Outcome:
     return Outcome.COMPLETE
 
 
-def _train_and_score(place: RunPlace, *, device: str) -> None:
+def train_and_score(place: RunPlace, *, device: str) -> None:
+    """Train what the run's folder describes, as far as it is not trained, and write its result."""
     # Before PyTorch is imported: threads that spin while they wait starve each other on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from diffusion_mf.config import Config
