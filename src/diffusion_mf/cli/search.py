@@ -55,7 +55,7 @@ def search(
     from diffusion_mf.experiments.processes import num_cores
     from diffusion_mf.experiments.search import Search, SearchOptions, run_search, selected_text
     from diffusion_mf.experiments.search_plan import load_search
-    from diffusion_mf.experiments.search_storage import default_storage, import_optuna, open_storage
+    from diffusion_mf.experiments.search_storage import default_storage, import_optuna, open_storage, without_password
     from diffusion_mf.files import open_output
 
     import_optuna()
@@ -67,8 +67,12 @@ def search(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot be made ({error.strerror})", path=folder, remedy="name another folder") from None
+    # The command goes into results, where a password has no place.
+    shown = [
+        argument if storage is None else argument.replace(storage, without_password(storage)) for argument in sys.argv
+    ]
     options = SearchOptions(
-        device=device, threads=max(1, num_cores() // workers), command=shlex.join(["dmf", *sys.argv[1:]])
+        device=device, threads=max(1, num_cores() // workers), command=shlex.join(["dmf", *shown[1:]])
     )
     found = Search(plan, open_storage(storage or default_storage(folder)), ExperimentFolder(folder), options, note=note)
     with _stop_requested() as has_stopped:

@@ -40,18 +40,23 @@ def open_storage(url: str) -> Any:
                 if url.startswith("sqlite")
                 else {"pool_pre_ping": True},
             )
-    except ImportError as error:
+    except ImportError:
         raise InputError(
-            f"the database {url} needs a driver ({error})", remedy="pip install 'psycopg[binary]'"
+            f"the database {without_password(url)} needs a driver", remedy="pip install 'psycopg[binary]'"
         ) from None
     except Exception as error:  # SQLAlchemy's errors have no common root that every version exports
         reason = str(error).strip().splitlines()[0]
         raise InputError(
-            f"the database {_without_password(url)} cannot be used ({reason})", remedy="check --storage"
+            f"the database {without_password(url)} cannot be used ({reason})", remedy="check --storage"
         ) from None
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
+    """An address that may be shown.
+
+    >>> without_password("postgresql://me:secret@host/name")
+    'postgresql://…@host/name'
+    """
     head, _, place = url.rpartition("@")
     return url if not head else f"{head.partition('://')[0]}://…@{place}"
 
