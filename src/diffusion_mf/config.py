@@ -211,7 +211,7 @@ class TrainingConfig(_Section):
 
     epochs: PositiveInt = 50
     budget: PositiveInt = 5000
-    """units of a batch, padding counted"""
+    """units of a batch, padding counted; subwords, with a pretrained encoder"""
     max_sentences: PositiveInt | None = None
     """of a batch, beside the budget"""
     accumulation: PositiveInt = 1
@@ -254,7 +254,7 @@ class InferenceConfig(_Section):
     decoder: Literal["argmax", "mask-viterbi", "viterbi", "native"] | None = None
     """None: the best on dev"""
     budget: PositiveInt = 20000
-    """units of a batch, padding counted"""
+    """units of a batch, padding counted; subwords, with a pretrained encoder"""
     exit_tolerance: PositiveFloat | None = None
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     layout: Literal["auto", "padded", "packed"] = "auto"

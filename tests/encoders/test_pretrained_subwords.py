@@ -160,3 +160,8 @@ def test_what_was_studied_comes_out_the_same() -> None:
 def test_impossible_windows(settings, message) -> None:
     with pytest.raises(InputError, match=message):
         preparer(**settings)
+
+
+def test_sizes_count_subwords() -> None:
+    sentences = [Sentence(("torosel", "vi")), Sentence(()), Sentence(("mira",) * 20)]
+    assert preparer().sizes(sentences) == [5, 0, 22]

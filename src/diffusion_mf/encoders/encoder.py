@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from jaxtyping import Float
@@ -27,6 +27,10 @@ class Encoder(nn.Module, abc.ABC):
 
     def study(self, sentences: Iterable[Sentence], *, note: Callable[[str], None]) -> None:
         """See the sentences of a run before it begins; ``note`` is told what a user should know about them."""
+
+    def sizes(self, sentences: Sequence[Sentence]) -> list[int]:
+        """How much work each sentence is, to be weighed against a batch's budget: its units, or what becomes of them."""
+        return [len(sentence.units) for sentence in sentences]
 
     def write_files(self, folder: Path) -> None:
         """Put into ``folder``, which is made if need be, what is needed beside the weights to build the encoder again."""

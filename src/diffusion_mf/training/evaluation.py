@@ -125,8 +125,9 @@ def _predict_share(
     labels = torch.zeros(len(decoders), starts[-1], dtype=torch.int64)
     marginals = torch.zeros(starts[-1], len(vocabulary.labels))
     # Shares by sentence, not by batch: a process that has to do with less memory still labels its own.
-    share = processes.share(sorted(range(len(sentences)), key=lambda index: -lengths[index]))
-    for batch_rows in evaluation_batches([lengths[index] for index in share], budget=budget).batches:
+    sizes = predictor.labeller.encoder.sizes(sentences)
+    share = processes.share(sorted(range(len(sentences)), key=lambda index: -sizes[index]))
+    for batch_rows in evaluation_batches([sizes[index] for index in share], budget=budget).batches:
         members = [share[row] for row in batch_rows]
         # Without labels: those of a test file need not be in the vocabulary.
         unlabelled = [Sentence(sentences[index].units) for index in members]

@@ -102,12 +102,13 @@ class _Run:
         self.is_packed = uses_packing(
             processes.device, config.encoder.kind, layout=self.settings.layout, precision=self.settings.precision
         )
-        self.num_steps = sum(len(self._plan(epoch)) for epoch in range(self.settings.epochs))
         torch.manual_seed(config.seed)
         self.labeller = placed(Labeller(config, data.vocabulary, data.scheme), processes.device, is_trained=True)
         self.labeller.train()
         for part in (data.train, data.dev, data.test):
             self.labeller.encoder.study(part or (), note=display.note)
+        self.sizes = self.labeller.encoder.sizes(data.train)
+        self.num_steps = sum(len(self._plan(epoch)) for epoch in range(self.settings.epochs))
         self.decoders = candidate_decoders(self.labeller)
         self.predictor = Predictor(self.labeller, config, processes.device)
         processes.spread(list(self.labeller.state_dict().values()))
@@ -205,7 +206,7 @@ class _Run:
         self._finish()
 
     def _plan(self, epoch: int) -> list[StepPlan]:
-        return plan_epoch(self.lengths, self.settings, seed=self.config.seed, epoch=epoch, is_packed=self.is_packed)
+        return plan_epoch(self.sizes, self.settings, seed=self.config.seed, epoch=epoch, is_packed=self.is_packed)
 
     def _is_over(self) -> bool:
         return self.state.is_stopped or self.state.epoch >= self.settings.epochs

@@ -6,6 +6,7 @@ short a share is cut into pieces that are computed one after the other. Neither 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from diffusion_mf.acceleration.flat_batch import FlatBatch, flatten
 from diffusion_mf.config import TrainingConfig
-from diffusion_mf.data.batching import Batch, PrepareInput, collate, training_batches
+from diffusion_mf.data.batching import Batch, PrepareInput, training_batches
 from diffusion_mf.data.encoded import EncodedSentences
 from diffusion_mf.data.packing import pack, packed_batches, shape_for
 from diffusion_mf.data.sentence import Sentence
@@ -76,11 +77,10 @@ class StepPreparer:
         packing: PackingSettings | None = None,
     ) -> None:
         self._sentences = sentences
-        self._vocabulary = vocabulary
         self._processes = processes
         self._prepare_input = prepare_input
         self._packing = packing
-        self._encoded = EncodedSentences(sentences, vocabulary) if prepare_input is None else None
+        self._encoded = EncodedSentences(sentences, vocabulary)
 
     def prepare(self, plan: StepPlan, num_pieces: int) -> PreparedStep:
         """The pieces of ``plan`` for this process: each share cut into ``num_pieces`` of equal size, as far as it goes."""
@@ -93,11 +93,10 @@ class StepPreparer:
         return PreparedStep(plan, num_pieces, pieces)
 
     def _piece(self, members: list[int], num_pieces: int) -> Piece:
-        if self._encoded is None:
-            sentences = [self._sentences[index] for index in members]
-            batch = collate(sentences, self._vocabulary, prepare_input=self._prepare_input)
-        else:
-            batch = self._encoded.batch(members)
+        batch = self._encoded.batch(members)
+        if self._prepare_input is not None:
+            encoder_input = self._prepare_input([self._sentences[index] for index in members])
+            batch = dataclasses.replace(batch, encoder_input=encoder_input)
         keys = torch.tensor(members)
         if self._packing is None:
             return Piece(batch, keys)

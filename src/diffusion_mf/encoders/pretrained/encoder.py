@@ -144,6 +144,10 @@ class PretrainedEncoder(Encoder):
         if cache.add(sentences, lambda batch: self._encode(self.preparer(batch).to(device)), digest=digest):
             note(f"the states of {len(sentences):,} sentences were computed and kept in {self.config.cache}")
 
+    def sizes(self, sentences: Sequence[Sentence]) -> list[int]:
+        """Subwords, special ones included: by units alone, a batch with a web address in it would be mostly padding."""
+        return self.preparer.sizes(sentences)
+
     def write_files(self, folder: Path) -> None:
         """The model's configuration and the tokenizer."""
         write_architecture(folder, self.model, self.preparer.subword_ids.tokenizer)

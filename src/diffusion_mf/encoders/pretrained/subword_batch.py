@@ -135,6 +135,15 @@ class SubwordPreparer:
                 num_unknown += int((cut.ids == self.subword_ids.unknown_id).sum())
         return StudyCounts(len(sentences), num_long, num_units, num_unknown)
 
+    def sizes(self, sentences: Sequence[Sentence]) -> list[int]:
+        """The number of subwords of each sentence as it was given, special ones included; 0 without units."""
+        self.subword_ids.learn(unit for sentence in sentences for unit in sentence.units)
+        counts = [len(self.subword_ids.of_units(sentence.units)[0]) for sentence in sentences]
+        return [
+            count + max(1, self._num_special) if sentence.units else 0
+            for count, sentence in zip(counts, sentences, strict=True)
+        ]
+
     def study_digest(self, sentences: Iterable[Sentence]) -> str:
         """A name for the subwords of ``sentences`` and for which units they belong to."""
         digest = hashlib.sha256()
