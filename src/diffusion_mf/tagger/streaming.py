@@ -32,12 +32,15 @@ def windows(items: Iterable[Item], num_units: Callable[[Item], int], *, budget: 
 
 def in_order(
     window: Sequence[Item],
-    num_units: Callable[[Item], int],
+    sizes: Sequence[int],
     process: Callable[[Sequence[Item]], Sequence[Answer]],
     *,
     budget: int,
 ) -> list[Answer]:
-    """What ``process`` answers about the items of a window, batch by batch, in the order of the window."""
-    batches, positions = evaluation_batches([num_units(item) for item in window], budget=budget)
+    """What ``process`` answers about the items of a window, batch by batch, in the order of the window.
+
+    ``sizes`` are those of the items; a batch's, padded to the largest, are within the budget.
+    """
+    batches, positions = evaluation_batches(sizes, budget=budget)
     answers = [answer for batch in batches for answer in process([window[index] for index in batch])]
     return [answers[position] for position in positions]

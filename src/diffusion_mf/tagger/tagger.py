@@ -192,7 +192,13 @@ class Tagger:
 
     def _stream(self, requests: Iterator[Request], options: _Options, budget: int) -> Iterator[TaggedSentence]:
         for window in windows(requests, _num_units, budget=budget):
-            yield from in_order(window, _num_units, lambda batch: self._tag_batch(batch, options), budget=budget)
+            sizes = self._sizes(window)
+            yield from in_order(window, sizes, lambda batch: self._tag_batch(batch, options), budget=budget)
+
+    def _sizes(self, window: Sequence[Request]) -> list[int]:
+        """What the sentences count against the budget of a batch: units, or subwords with a pretrained encoder."""
+        encoder = self._pretrained_encoder()
+        return [*map(_num_units, window)] if encoder is None else encoder.sizes([item.prepared for item in window])
 
     def _checked_calls(self, calls: int | None) -> int | None:
         if calls is None:
