@@ -289,3 +289,31 @@ def test_a_pipeline_from_a_folder(tmp_path: Path) -> None:
     pipeline = TokenClassificationPipeline.from_pretrained(tmp_path / "model", device="cpu")
     assert pipeline.task == "token-classification"
     assert pipeline("") == []
+
+
+class StoppedError(Exception):
+    """Ends a run."""
+
+
+class StoppingDisplay:
+    """Ends the run after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def note(self, text: str) -> None:
+        pass
+
+    def update(self, standing: Any) -> None:
+        if standing.step == self.step:
+            raise StoppedError
+
+
+def test_a_run_taken_up_again_ends_the_same(encoder_folder: Path, tmp_path: Path) -> None:
+    config = config_of(encoder_folder, write_corpus(tmp_path / "train.txt"), system="diffusion-mf")
+    whole = train(config, output=tmp_path / "whole", device="cpu")
+    options: dict[str, Any] = {"output": tmp_path / "stopped", "device": "cpu", "checkpoint_every": 0}
+    with pytest.raises(StoppedError):
+        train(config, **options, display=StoppingDisplay(2))
+    resumed = train(config, **options, resume=True)
+    assert (whole / "model.safetensors").read_bytes() == (resumed / "model.safetensors").read_bytes()
