@@ -65,7 +65,7 @@ def test_modulation_is_a_linear_map_of_state_and_time_together() -> None:
     modulation = shaken(DiffusionTransformer(CONFIG, 5)).blocks[0].modulation
     state, time = torch.randn(5), torch.randn(8)
     weight = torch.cat([modulation.of_state.weight, modulation.of_time[1].weight], dim=1)
-    expected = weight @ torch.nn.functional.silu(torch.cat([state, time])) + modulation.of_state.bias
+    expected = weight @ torch.nn.functional.silu(torch.cat([state, time])) + modulation.of_time[1].bias
     torch.testing.assert_close(
         modulation.of_state(torch.nn.functional.silu(state)) + modulation.of_time(time), expected
     )

@@ -4,7 +4,12 @@ import torch
 from torch import nn
 
 from diffusion_mf.data.spellings import shorten
-from diffusion_mf.encoders.character_lstm import CharacterLSTM, gathered_last_state, packed_last_state
+from diffusion_mf.encoders.character_lstm import (
+    CharacterLSTM,
+    gathered_last_state,
+    packed_last_state,
+    states_with_scaled_gradients,
+)
 
 
 def padded(words: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,3 +49,16 @@ def test_words_are_read_from_both_ends_within_their_length() -> None:
 def test_an_empty_row_is_allowed() -> None:
     network = CharacterLSTM(10, width=3, hidden=4, max_characters=20)
     assert network(torch.tensor([[0, 0], [2, 3]]), torch.tensor([0, 2])).isfinite().all()
+
+
+def test_scaling_gradients_changes_nothing_where_they_are_large_enough() -> None:
+    torch.manual_seed(0)
+    lstm, inputs = nn.LSTM(4, 6, batch_first=True), torch.randn(3, 5, 4, requires_grad=True)
+    wanted = [inputs, *lstm.parameters()]
+    expected = lstm(inputs)[0]
+    found = states_with_scaled_gradients(lstm, inputs)
+    assert torch.equal(found, expected)
+    weights = torch.randn_like(expected)
+    pairs = zip(*(torch.autograd.grad((out * weights).sum(), wanted) for out in (found, expected)), strict=True)
+    for one, other in pairs:
+        torch.testing.assert_close(one, other)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import hypothesis
 import pytest
 import torch
@@ -24,7 +26,11 @@ EXACT = 1e-9
 
 
 def beliefs_of(problem, num_iterations, backend):
-    return {"beliefs": mean_field(*problem.folded, num_iterations, backend=backend)}
+    log_beliefs = mean_field(*problem.folded, num_iterations, backend=backend, is_log=True)
+    return {
+        "beliefs": mean_field(*problem.folded, num_iterations, backend=backend),
+        "log_beliefs": log_beliefs.clamp(min=-100.0),
+    }
 
 
 def looped(problem, num_iterations):
@@ -37,7 +43,10 @@ def looped(problem, num_iterations):
             unary[sentence], own, length, num_iterations, illegal_transition=ILLEGAL_TRANSITION
         )
         rows.append(torch.cat([beliefs, torch.zeros(N - length, K, dtype=torch.float64)]))
-    return {"beliefs": torch.stack(rows)}
+    beliefs = torch.stack(rows)
+    is_unit = problem.is_unit[..., None]
+    # exp(−100) is far above what float64 loses, and far below what counts.
+    return {"beliefs": beliefs, "log_beliefs": torch.where(is_unit, beliefs.clamp(min=math.exp(-100)).log(), 0)}
 
 
 def check_against_loops(problem, num_iterations, backend):

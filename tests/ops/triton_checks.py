@@ -49,9 +49,17 @@ def check_chain(problem, device, dtype, **options):
     check_results(computed, problem, device, dtype, **options)
 
 
+LOWEST_LOG_BELIEF = -100.0
+
+
 def check_mean_field(problem, device, dtype, *, num_iterations=3, **options):
     def results_of(problem, backend):
-        return {"beliefs": mean_field(*problem.folded, num_iterations, backend=backend)}
+        log_beliefs = mean_field(*problem.folded, num_iterations, backend=backend, is_log=True)
+        # Weighted sums of −∞ have no gradient worth comparing.
+        return {
+            "beliefs": mean_field(*problem.folded, num_iterations, backend=backend),
+            "log_beliefs": log_beliefs.clamp(min=LOWEST_LOG_BELIEF),
+        }
 
     check_results(results_of, problem, device, dtype, **options)
 

@@ -32,8 +32,9 @@ class Modulation(nn.Module):
 
     def __init__(self, state_width: int, time_width: int, width: int, *, is_zero: bool) -> None:
         super().__init__()
-        self.of_state = nn.Linear(state_width, width)
-        self.of_time = nn.Sequential(nn.SiLU(), nn.Linear(time_width, width, bias=False))
+        self.of_state = nn.Linear(state_width, width, bias=False)
+        # The bias is here, where its gradient is a sum over sentences instead of units.
+        self.of_time = nn.Sequential(nn.SiLU(), nn.Linear(time_width, width))
         if is_zero:
             for parameter in self.parameters():
                 nn.init.zeros_(parameter)

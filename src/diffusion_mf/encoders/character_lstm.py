@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from diffusion_mf.data.spellings import shorten
+
+GRADIENT_SCALE = 4096.0
+"""a power of two, about the number of units that a loss is averaged over"""
 
 
 class CharacterLSTM(nn.Module):
@@ -64,5 +68,37 @@ def gathered_last_state(
     lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, "W"]
 ) -> Float[Tensor, "W H"]:
     """The same, running over padding too, without waiting for the device."""
-    states = lstm(inputs)[0]
+    use_scaling = inputs.is_cuda and torch.is_autocast_enabled(inputs.device.type)
+    states = states_with_scaled_gradients(lstm, inputs) if use_scaling else lstm(inputs)[0]
     return states.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, states.shape[-1]))[:, 0]
+
+
+def states_with_scaled_gradients(lstm: nn.LSTM, inputs: Float[Tensor, "W C E"]) -> Float[Tensor, "W C H"]:
+    """All states; gradients are scaled up on their way through the LSTM, and down again.
+
+    Under autocast cuDNN's LSTM computes in float16, whatever type was asked for, and gradients of a mean over thousands of
+    units are too small for that.
+    """
+    weights = [_scaled_gradient(weight, 1 / GRADIENT_SCALE) for weight in lstm.all_weights[0]]
+    nothing = inputs.new_zeros(1, len(inputs), lstm.hidden_size)
+    inputs = _scaled_gradient(inputs, 1 / GRADIENT_SCALE)
+    states = torch._VF.lstm(inputs, (nothing, nothing), weights, True, 1, 0.0, lstm.training, False, True)[0]
+    return _scaled_gradient(states, GRADIENT_SCALE)
+
+
+def _scaled_gradient(values: Tensor, factor: float) -> Tensor:
+    return _ScaledGradient.apply(values, factor)
+
+
+class _ScaledGradient(torch.autograd.Function):
+    """The values themselves, whose gradient is multiplied by a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        # In float32 downwards: what was too small for half precision must not become so again.
+        return (grad.float() if ctx.factor < 1 else grad) * ctx.factor, None

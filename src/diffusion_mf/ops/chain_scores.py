@@ -83,3 +83,9 @@ def softmax(scores: Tensor) -> Tensor:
     """Softmax over the last dimension that is zero, with zero gradient, where every score is −∞."""
     is_empty = (scores == -torch.inf).all(-1, keepdim=True)
     return torch.where(is_empty, 0, torch.softmax(torch.where(is_empty, 0, scores), -1))
+
+
+def log_softmax(scores: Tensor) -> Tensor:
+    """Log-softmax over the last dimension that is −∞, with zero gradient, where every score is −∞."""
+    is_empty = (scores == -torch.inf).all(-1, keepdim=True)
+    return torch.where(is_empty, -torch.inf, torch.log_softmax(torch.where(is_empty, 0, scores), -1))

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.ops.chain_scores import blank_padding, fold_scores
-from diffusion_mf.ops.mean_field import ILLEGAL_TRANSITION, mean_field
+from diffusion_mf.ops.mean_field import mean_field
 from diffusion_mf.structures.distribution import InferenceSettings, Potentials, remember
-from diffusion_mf.structures.factorised import Factorised, safe_log_softmax
+from diffusion_mf.structures.factorised import Factorised
 from diffusion_mf.structures.validation import check_lengths, check_positions, check_scores, check_shapes
 
 
@@ -99,12 +99,9 @@ class MeanField(Factorised):
     def log_marginals(self) -> Float[Tensor, "B N K"]:
         """log qᵢ after the last update; −∞ for labels not allowed, 0 past each length.
 
-        The last update is made in log space, so that no probability underflows and every label keeps its gradient.
+        Made in log space, so that no probability underflows and every label keeps its gradient.
         """
-        scores = self._blank()[0]
-        if self.num_iterations > 0:
-            scores = scores + self._neighbour_scores(self._beliefs(self.num_iterations - 1))
-        return safe_log_softmax(scores, self._is_unit)
+        return self._beliefs(self.num_iterations, is_log=True)
 
     def evidence_lower_bound(self) -> Float[Tensor, "B"]:
         """E_q[score(y)] + H(q) ≤ log Z of the chain, differentiable.
@@ -120,19 +117,18 @@ class MeanField(Factorised):
         stray = (_to_right(left, is_impossible.to(self.dtype)) * right).detach().flatten(1).sum(1)
         return torch.where(stray > 0, -torch.inf, expected + self.entropy())
 
-    def _beliefs(self, num_iterations: int) -> Tensor:
-        return mean_field(self.unary_scores, self.transition_scores, self.lengths, num_iterations, backend=self.backend)
+    def _beliefs(self, num_iterations: int, *, is_log: bool = False) -> Tensor:
+        return mean_field(
+            self.unary_scores,
+            self.transition_scores,
+            self.lengths,
+            num_iterations,
+            backend=self.backend,
+            is_log=is_log,
+        )
 
     def _blank(self) -> tuple[Tensor, Tensor]:
         return blank_padding(self.unary_scores.to(self.dtype), self.transition_scores.to(self.dtype), self.lengths)
-
-    def _neighbour_scores(self, beliefs: Tensor) -> Tensor:
-        transition = self._blank()[1]
-        transition = torch.where(transition == -torch.inf, ILLEGAL_TRANSITION, transition)
-        from_left = _to_right(beliefs[:, :-1], transition)
-        from_right = _to_right(beliefs[:, 1:], transition.transpose(-1, -2))
-        nothing = torch.zeros_like(beliefs[:, :1])
-        return torch.cat([nothing, from_left], 1) + torch.cat([from_right, nothing], 1)
 
 
 def _to_right(values: Tensor, transition: Tensor) -> Tensor:

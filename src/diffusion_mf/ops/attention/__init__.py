@@ -19,6 +19,8 @@ from diffusion_mf.ops.backends import Backend, has_triton, is_interpreting
 
 MAX_FUSED_UNITS = 128
 
+_HAS_TRITON = has_triton()  # a constant, for compiled networks cannot look into caches
+
 
 def packed_attention(
     inputs: Float[Tensor, "T 3 H d"],
@@ -34,7 +36,7 @@ def packed_attention(
     """
     is_short = len(cosine) <= MAX_FUSED_UNITS
     if backend == "auto":
-        backend = "triton" if inputs.is_cuda and has_triton() and is_short else "reference"
+        backend = "triton" if inputs.is_cuda and _HAS_TRITON and is_short else "reference"
     if backend == "triton":
         if not (is_short and (inputs.is_cuda or is_interpreting())):
             raise RuntimeError(f"backend 'triton' needs a GPU and sentences of at most {MAX_FUSED_UNITS} units")

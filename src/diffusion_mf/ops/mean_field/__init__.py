@@ -33,28 +33,30 @@ class _MeanField(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, backend: str
+        ctx: Any, unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, backend: str, is_log: bool
     ) -> Tensor:
         ctx.save_for_backward(unary, transition, lengths)
-        ctx.settings = num_iterations, backend
+        ctx.settings = num_iterations, backend, is_log
         if backend == "cpu":
-            return cpu.iterate(unary, transition, lengths, num_iterations)
+            return cpu.iterate(unary, transition, lengths, num_iterations, is_log=is_log)
         from diffusion_mf.ops.mean_field import triton
 
-        return triton.iterate(unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION)
+        return triton.iterate(unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION, is_log=is_log)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_beliefs: Tensor) -> tuple:
-        num_iterations, backend = ctx.settings
+        num_iterations, backend, is_log = ctx.settings
         unary, transition, lengths = ctx.saved_tensors
         if backend == "cpu":
-            grads = cpu.gradient(unary, transition, lengths, num_iterations, grad_beliefs)
+            grads = cpu.gradient(unary, transition, lengths, num_iterations, grad_beliefs, is_log=is_log)
         else:
             from diffusion_mf.ops.mean_field import triton
 
-            grads = triton.gradient(unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION, grad_beliefs)
-        return (*grads, None, None, None)
+            grads = triton.gradient(
+                unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION, grad_beliefs, is_log=is_log
+            )
+        return (*grads, None, None, None, None)
 
 
 def mean_field(
@@ -64,8 +66,13 @@ def mean_field(
     num_iterations: int,
     *,
     backend: Backend = "auto",
+    is_log: bool = False,
 ) -> Float[Tensor, "B N K"]:
-    """Beliefs after ``num_iterations`` updates; zero past each length, and where a position allows no label."""
+    """Beliefs after ``num_iterations`` updates; zero past each length, and where a position allows no label.
+
+    With ``is_log`` their logarithms, for losses: no probability underflows, and every label keeps its gradient; −∞ for labels
+    that are not allowed, 0 past each length.
+    """
     chosen = choose_backend(backend, unary_scores)
     lengths = lengths.contiguous()
     if chosen == "triton" and transition_scores.dim() == 2:
@@ -78,6 +85,6 @@ def mean_field(
         transition_scores = transition_scores.to(accumulation_dtype(unary_scores.dtype))  # bfloat16 has no -1e4
         transition_scores = torch.where(transition_scores == -torch.inf, ILLEGAL_TRANSITION, transition_scores)
     if chosen == "reference":
-        beliefs = reference.mean_field(unary_scores, transition_scores, lengths, num_iterations)
+        beliefs = reference.mean_field(unary_scores, transition_scores, lengths, num_iterations, is_log=is_log)
         return beliefs.to(accumulation_dtype(unary_scores.dtype))
-    return _MeanField.apply(unary_scores, transition_scores, lengths, num_iterations, chosen)
+    return _MeanField.apply(unary_scores, transition_scores, lengths, num_iterations, chosen, is_log)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from diffusion_mf.ops.chain_scores import accumulation_dtype, blank_padding, softmax, unit_mask
+from diffusion_mf.ops.chain_scores import accumulation_dtype, blank_padding, log_softmax, softmax, unit_mask
 
 
 def _neighbour_scores(values: Tensor, transition: Tensor) -> Tensor:
@@ -29,19 +29,25 @@ def _prepare(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor
     return unary, transition, unit_mask(lengths, unary.shape[1])[..., None]
 
 
-def iterate(unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int) -> Tensor:
-    """Beliefs after the last update."""
+def iterate(unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, *, is_log: bool = False) -> Tensor:
+    """Beliefs after the last update, or their logarithms."""
     unary, transition, is_unit = _prepare(unary, transition, lengths)
-    beliefs = softmax(unary) * is_unit
+    scores = unary
     for _ in range(num_iterations):
-        beliefs = softmax(unary + _neighbour_scores(beliefs, transition)) * is_unit
-    return beliefs
+        scores = unary + _neighbour_scores(softmax(scores) * is_unit, transition)
+    return torch.where(is_unit, log_softmax(scores), 0) if is_log else softmax(scores) * is_unit
 
 
 def gradient(
-    unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, grad_beliefs: Tensor
+    unary: Tensor,
+    transition: Tensor,
+    lengths: Tensor,
+    num_iterations: int,
+    grad_beliefs: Tensor,
+    *,
+    is_log: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients with respect to unary and transition scores."""
+    """Gradients with respect to unary and transition scores, given those of the beliefs or of their logarithms."""
     dtypes = unary.dtype, transition.dtype
     unary, transition, is_unit = _prepare(unary, transition, lengths)
     trajectory = [softmax(unary) * is_unit]
@@ -52,7 +58,11 @@ def gradient(
     grad_transition = torch.zeros_like(transition)
     for step in range(num_iterations, -1, -1):
         beliefs = trajectory[step]
-        grad_scores = beliefs * (grad - (beliefs * grad).sum(-1, keepdim=True))
+        if is_log and step == num_iterations:
+            # A position that allows no label has no gradient either.
+            grad_scores = grad * (beliefs.sum(-1, keepdim=True) > 0) - beliefs * grad.sum(-1, keepdim=True)
+        else:
+            grad_scores = beliefs * (grad - (beliefs * grad).sum(-1, keepdim=True))
         grad_unary += grad_scores
         if step > 0:
             before = trajectory[step - 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from diffusion_mf.ops.chain_scores import blank_padding, softmax, unit_mask
+from diffusion_mf.ops.chain_scores import blank_padding, log_softmax, softmax, unit_mask
 
 
 def neighbour_scores(beliefs: Tensor, transition: Tensor) -> Tensor:
@@ -17,11 +17,15 @@ def neighbour_scores(beliefs: Tensor, transition: Tensor) -> Tensor:
     return torch.cat([nothing, from_left], 1) + torch.cat([from_right, nothing], 1)
 
 
-def mean_field(unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int) -> Tensor:
-    """Beliefs (B, N, K) after ``num_iterations`` parallel updates from softmax(unary); zero past each length."""
+def mean_field(
+    unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, *, is_log: bool = False
+) -> Tensor:
+    """Beliefs (B, N, K) after ``num_iterations`` parallel updates from softmax(unary), or their logarithms; 0 past lengths."""
     unary, transition = blank_padding(unary.double(), transition.double(), lengths)
     is_unit = unit_mask(lengths, unary.shape[1])[..., None]
-    beliefs = torch.where(is_unit, softmax(unary), 0)
+    scores = unary
+    beliefs = torch.where(is_unit, softmax(scores), 0)
     for _ in range(num_iterations):
-        beliefs = torch.where(is_unit, softmax(unary + neighbour_scores(beliefs, transition)), 0)
-    return beliefs
+        scores = unary + neighbour_scores(beliefs, transition)
+        beliefs = torch.where(is_unit, softmax(scores), 0)
+    return torch.where(is_unit, log_softmax(scores), 0) if is_log else beliefs

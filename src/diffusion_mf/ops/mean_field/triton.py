@@ -53,8 +53,10 @@ def _exchange(unary: Tensor, block: int, dtype: torch.dtype) -> tuple[Tensor, Te
     return high, low
 
 
-def iterate(unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, floor: float) -> Tensor:
-    """Beliefs after the last update."""
+def iterate(
+    unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, floor: float, *, is_log: bool = False
+) -> Tensor:
+    """Beliefs after the last update, or their logarithms."""
     B, N, K = unary.shape
     dtype = accumulation_dtype(unary.dtype)
     unary, transition = unary.contiguous(), transition.contiguous()
@@ -63,19 +65,37 @@ def iterate(unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: 
         settings = _global_settings(K, N, dtype, floor)
         high, low = _exchange(unary, settings["BLOCK"], dtype)
         triton_global.iterate_kernel[(B,)](
-            unary, transition, lengths, beliefs, high, low, N, K, num_iterations, high.stride(0), **settings
+            unary,
+            transition,
+            lengths,
+            beliefs,
+            high,
+            low,
+            N,
+            K,
+            num_iterations,
+            high.stride(0),
+            IS_LOG=is_log,
+            **settings,
         )
     else:
         settings = _local_settings(K, N, dtype, floor)
         buffers = torch.empty((3, B, N, settings["BLOCK"]), dtype=dtype, device=unary.device)
         triton_local.iterate_kernel[(B,)](
-            unary, transition, lengths, beliefs, *buffers.unbind(0), N, K, num_iterations, **settings
+            unary, transition, lengths, beliefs, *buffers.unbind(0), N, K, num_iterations, IS_LOG=is_log, **settings
         )
     return beliefs
 
 
 def gradient(
-    unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, floor: float, grad_beliefs: Tensor
+    unary: Tensor,
+    transition: Tensor,
+    lengths: Tensor,
+    num_iterations: int,
+    floor: float,
+    grad_beliefs: Tensor,
+    *,
+    is_log: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Gradients with respect to unary and transition scores; every iteration's beliefs exist for this call only."""
     B, N, K = unary.shape
@@ -91,7 +111,7 @@ def gradient(
         parts = torch.empty((B, K, K), dtype=dtype, device=device)
         triton_global.gradient_kernel[(B,)](
             unary, transition, lengths, grad_beliefs, trajectory, high, low, scales, grad_unary, parts,
-            N, K, num_iterations, high.stride(0), **settings,
+            N, K, num_iterations, high.stride(0), IS_LOG=is_log, **settings,
         )  # fmt: skip
         return grad_unary.to(unary.dtype), parts.sum(0).to(transition.dtype)
     settings = _local_settings(K, N, dtype, floor)
@@ -101,6 +121,6 @@ def gradient(
     grad_transition = torch.empty_like(transition)
     triton_local.gradient_kernel[(B,)](
         unary, transition, lengths, grad_beliefs, trajectory, grads, *messages.unbind(0), grad_unary, grad_transition,
-        N, K, num_iterations, trajectory.stride(0), SQUARES=max(1, 8192 // block**2), **settings,
+        N, K, num_iterations, trajectory.stride(0), IS_LOG=is_log, SQUARES=max(1, 8192 // block**2), **settings,
     )  # fmt: skip
     return grad_unary.to(unary.dtype), grad_transition

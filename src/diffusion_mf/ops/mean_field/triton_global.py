@@ -11,6 +11,8 @@ import triton.language as tl
 
 from diffusion_mf.ops.mean_field.triton_tiles import (
     load_transitions,
+    log_softmax_gradient,
+    log_softmax_rows,
     product,
     scaled_rows,
     softmax_gradient,
@@ -78,6 +80,7 @@ def _run_iterations(
     beliefs_stride,
     row_stride,
     KEEP_ALL: tl.constexpr,
+    IS_LOG: tl.constexpr,
     IS_ONE_TILE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -121,6 +124,8 @@ def _run_iterations(
             if KEEP_ALL:
                 tl.store(beliefs_pointer + iteration * beliefs_stride + rows, beliefs, mask=is_unit)
             elif iteration == num_iterations:
+                if IS_LOG:
+                    beliefs = log_softmax_rows(unary + scores)
                 tl.store(beliefs_pointer + rows, beliefs, mask=is_unit & is_label)
 
 
@@ -136,6 +141,7 @@ def iterate_kernel(
     num_labels,
     num_iterations,
     exchange_stride,
+    IS_LOG: tl.constexpr,
     FLOOR: tl.constexpr,
     IS_ONE_TILE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -154,7 +160,7 @@ def iterate_kernel(
         unary_pointer + offset, high, low, scale, beliefs_pointer + offset,
         high_pointer + exchange, low_pointer + exchange,
         length, num_units, num_labels, num_iterations, exchange_stride, 0, num_labels,
-        False, IS_ONE_TILE, ROWS, BLOCK, DTYPE, USE_HALVES,
+        False, IS_LOG, IS_ONE_TILE, ROWS, BLOCK, DTYPE, USE_HALVES,
     )  # fmt: skip
     labels = tl.arange(0, BLOCK)
     for start in range(length, num_units, ROWS):
@@ -180,6 +186,7 @@ def gradient_kernel(
     num_labels,
     num_iterations,
     exchange_stride,
+    IS_LOG: tl.constexpr,
     FLOOR: tl.constexpr,
     IS_ONE_TILE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -210,7 +217,7 @@ def gradient_kernel(
     _run_iterations(
         unary_pointer + offset, high, low, scale, trajectory_pointer, high_pointer, low_pointer,
         length, num_units, num_labels, num_iterations, exchange_stride, exchange_stride, BLOCK,
-        True, IS_ONE_TILE, ROWS, BLOCK, DTYPE, USE_HALVES,
+        True, False, IS_ONE_TILE, ROWS, BLOCK, DTYPE, USE_HALVES,
     )  # fmt: skip
     sums = tl.zeros([BLOCK, BLOCK], DTYPE)
     for done in range(0, num_iterations + 1):
@@ -254,6 +261,9 @@ def gradient_kernel(
             sums += product(tl.trans(left_high), tl.trans(left_low), other_high, other_low, top, USE_HALVES, DTYPE)
 
             grad_scores = softmax_gradient(beliefs, grad)
+            if IS_LOG:  # noqa: SIM102 (decided when the kernel is compiled)
+                if done == 0:
+                    grad_scores = log_softmax_gradient(beliefs, grad)
             scaled, own = scaled_rows(grad_scores)
             _publish(
                 high_pointer + new * exchange_stride, low_pointer + new * exchange_stride,

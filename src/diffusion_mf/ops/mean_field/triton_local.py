@@ -9,7 +9,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffusion_mf.ops.mean_field.triton_tiles import load_transitions, softmax_gradient, softmax_rows
+from diffusion_mf.ops.mean_field.triton_tiles import (
+    load_transitions,
+    log_softmax_gradient,
+    log_softmax_rows,
+    softmax_gradient,
+    softmax_rows,
+)
 from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY
 
 
@@ -69,12 +75,16 @@ def _run_iterations(
     num_labels,
     num_iterations,
     beliefs_stride,
+    IS_LOG: tl.constexpr,
     FLOOR: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """All updates of one sentence; iteration t writes its beliefs at t · beliefs_stride (0: over those before)."""
+    """All updates of one sentence; iteration t writes its beliefs at t · beliefs_stride (0: over those before).
+
+    With IS_LOG the last one writes their logarithms.
+    """
     labels = tl.arange(0, BLOCK)
     is_label = (labels < num_labels)[None, :]
     for iteration in range(0, num_iterations + 1):
@@ -92,7 +102,11 @@ def _run_iterations(
             scores = tl.load(unary_pointer + places, mask=is_unit & is_label, other=NEGATIVE_INFINITY).to(DTYPE)
             if iteration > 0:
                 scores += _receive_messages(rightward_pointer, leftward_pointer, cells, positions, length)
-            tl.store(target + cells, softmax_rows(scores), mask=is_unit)
+            beliefs = softmax_rows(scores)
+            if IS_LOG:  # noqa: SIM102 (decided when the kernel is compiled)
+                if iteration == num_iterations:
+                    beliefs = log_softmax_rows(scores)
+            tl.store(target + cells, beliefs, mask=is_unit)
 
 
 @triton.jit
@@ -107,6 +121,7 @@ def iterate_kernel(
     num_units,
     num_labels,
     num_iterations,
+    IS_LOG: tl.constexpr,
     FLOOR: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -120,7 +135,7 @@ def iterate_kernel(
     _run_iterations(
         unary_pointer + offset, transition_pointer + sentence * (num_units - 1) * num_labels * num_labels,
         buffer_pointer + padded, rightward_pointer + padded, leftward_pointer + padded,
-        length, num_labels, num_iterations, 0, FLOOR, ROWS, BLOCK, DTYPE,
+        length, num_labels, num_iterations, 0, IS_LOG, FLOOR, ROWS, BLOCK, DTYPE,
     )  # fmt: skip
     tl.debug_barrier()
     labels = tl.arange(0, BLOCK)
@@ -149,6 +164,7 @@ def gradient_kernel(
     num_labels,
     num_iterations,
     iteration_stride,
+    IS_LOG: tl.constexpr,
     FLOOR: tl.constexpr,
     ROWS: tl.constexpr,
     SQUARES: tl.constexpr,
@@ -174,7 +190,7 @@ def gradient_kernel(
     leftward_pointer += padded
     _run_iterations(
         unary_pointer + offset, transition_pointer, beliefs_pointer, rightward_pointer, leftward_pointer,
-        length, num_labels, num_iterations, iteration_stride, FLOOR, ROWS, BLOCK, DTYPE,
+        length, num_labels, num_iterations, iteration_stride, False, FLOOR, ROWS, BLOCK, DTYPE,
     )  # fmt: skip
     for done in range(0, num_iterations + 1):
         iteration = (num_iterations - done) * iteration_stride
@@ -196,6 +212,9 @@ def gradient_kernel(
                 grad += _receive_messages(rightward_pointer, leftward_pointer, cells, positions, length)
             beliefs = tl.load(beliefs_pointer + iteration + cells, mask=is_unit, other=0.0)
             grad_scores = softmax_gradient(beliefs, grad)
+            if IS_LOG:  # noqa: SIM102 (decided when the kernel is compiled)
+                if done == 0:
+                    grad_scores = log_softmax_gradient(beliefs, grad)
             tl.store(grads_pointer + iteration + cells, grad_scores, mask=is_unit)
             is_more = is_unit & is_label & (done > 0)
             total = tl.load(grad_unary_pointer + offset + places, mask=is_more, other=0.0)

@@ -17,6 +17,21 @@ def softmax_rows(scores):
 
 
 @triton.jit
+def log_softmax_rows(scores):
+    """Logarithm of the softmax of each row; −∞ where everything is −∞."""
+    shifted = scores - finite_or_zero(tl.max(scores, 1))[:, None]
+    sums = tl.sum(tl.exp(shifted), 1)
+    return shifted - tl.log(tl.where(sums == 0.0, 1.0, sums))[:, None]
+
+
+@triton.jit
+def log_softmax_gradient(beliefs, grad):
+    """Gradient of the scores whose log-softmax had the gradient ``grad``; none where a row allows nothing."""
+    has_label = tl.sum(beliefs, 1) > 0.0
+    return tl.where(has_label[:, None], grad - beliefs * tl.sum(grad, 1)[:, None], 0.0)
+
+
+@triton.jit
 def softmax_gradient(beliefs, grad):
     """Gradient of the scores whose softmax the beliefs are."""
     return beliefs * (grad - tl.sum(beliefs * grad, 1)[:, None])
