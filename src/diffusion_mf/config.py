@@ -90,6 +90,8 @@ class EncoderConfig(_Section):
     """of a name on the hub"""
     pooling: Literal["first", "mean"] = "first"
     """pretrained: the state of a unit is that of its first subword, or the mean over its subwords"""
+    mix_layers: NonNegativeInt = 1
+    """pretrained: states are those of the last layer (1), or a learned mixture of so many upper layers; 0: of all of them"""
     on_long: Literal["window", "error", "truncate"] = "window"
     """pretrained: what becomes of sentences longer than the encoder can take"""
     truncate_units: PositiveInt = 256

@@ -11,6 +11,7 @@ import small_runs
 import torch
 from torch import Tensor, nn
 
+from diffusion_mf.acceleration.half_weights import HalfWeights
 from diffusion_mf.acceleration.precision import autocast_for
 from diffusion_mf.config import TrainingConfig
 from diffusion_mf.data.batching import Batch
@@ -120,6 +121,26 @@ def test_weights_learn_from_steps_on_the_models_own_trajectory(corpus: Path, dat
     weight = labeller.get_parameter("core.scorer.unary.0.weight")
     assert weight.grad is not None
     assert weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("system", ["diffusion-mf", "lcrf", "diffusionsl"])
+def test_weights_cast_at_once_give_the_gradient_of_weights_cast_where_used(
+    corpus: Path, data: TrainingData, system: str
+) -> None:
+    torch.manual_seed(5)
+    config = small_runs.small_config(corpus, small_runs.NO_DROPOUT, {"system": system})
+    labeller = Labeller(config, data.vocabulary, data.scheme)
+    prepared = StepPreparer(data.train, data.vocabulary, ALONE).prepare([[0, 1, 2], [3]], 1)
+    found = []
+    for use_halves in (False, True):
+        gradients = _step_gradients(labeller, data)
+        gradients._autocast = autocast_for(torch.device("cpu"), "bfloat16")
+        if use_halves:
+            gradients._half_weights = HalfWeights(labeller, dict(labeller.named_parameters()))
+        gradients.compute(prepared, step=4, units=40)
+        found.append(_taken(labeller))
+    assert all(gradient.dtype == torch.float32 for gradient in found[1].values())
+    _assert_close(*found)
 
 
 def test_dropout_is_the_same_whenever_a_step_is_computed(corpus: Path, data: TrainingData) -> None:

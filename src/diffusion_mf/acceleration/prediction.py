@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,31 @@ class Options(NamedTuple):
 DEFAULTS = Options()
 
 
+LANES = 2
+"""batches in flight at a time: while one's last kernels leave the GPU half empty, the other's fill it"""
+
+
+class Lane(NamedTuple):
+    """A stream of the device, and the recordings that are replayed there."""
+
+    stream: torch.cuda.Stream
+    recorder: Recorder[Prediction]
+
+
+class Pending:
+    """Tensors on their way to the host."""
+
+    def __init__(self, tensors: Sequence[Tensor], arrival: torch.cuda.Event | None = None) -> None:
+        self._tensors = tensors
+        self._arrival = arrival
+
+    def wait(self) -> Sequence[Tensor]:
+        """The tensors, once they are there."""
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        return self._tensors
+
+
 class Predictor:
     """`Labeller.predict` for batches of the host, with what the device is good at.
 
@@ -43,11 +69,41 @@ class Predictor:
         self._autocast = autocast_for(device, settings.precision, is_training=False)
         self._options = DEFAULTS
         self._recorder = Recorder(self._recorded, device)
+        self._lanes: list[Lane] = []
+        self._num_submitted = 0
 
     @property
     def num_recordings(self) -> int:
         """How many forms of batches are replayed by now."""
-        return self._recorder.num_recordings
+        return sum(recorder.num_recordings for recorder in (self._recorder, *(lane.recorder for lane in self._lanes)))
+
+    def submit(
+        self,
+        batch: Batch,
+        finish: Callable[[Prediction], Sequence[Tensor]],
+        options: Options = DEFAULTS,
+        *,
+        budget: int = 1,
+    ) -> Pending:
+        """Begin with a batch and return at once; ``finish`` says what of its prediction is to reach the host."""
+        if not self.is_packed or self._has_early_exit or self.device.type != "cuda":
+            return Pending([tensor.cpu() for tensor in finish(self(batch, options, budget=budget))])
+        if not self._lanes:
+            self._lanes = [
+                Lane(torch.cuda.Stream(self.device), Recorder(self._recorded, self.device)) for _ in range(LANES)
+            ]
+        lane = self._lanes[self._num_submitted % LANES]
+        self._num_submitted += 1
+        shape = shape_for(batch, budget=budget, max_characters=self._max_characters)
+        flat = flatten(pack(batch, shape))
+        self._options = options
+        lane.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(lane.stream):
+            found = finish(lane.recorder(flat, options))
+            copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in found]
+            for copy, tensor in zip(copies, found, strict=True):
+                copy.copy_(tensor, non_blocking=True)
+            return Pending(copies, lane.stream.record_event())
 
     def __call__(
         self,

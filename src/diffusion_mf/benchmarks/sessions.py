@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from diffusion_mf.acceleration.compilation import compile_blocks
+from diffusion_mf.acceleration.half_weights import half_weights_for
 from diffusion_mf.acceleration.precision import autocast_for, uses_packing
 from diffusion_mf.acceleration.prediction import Options, Predictor
 from diffusion_mf.benchmarks.timing import synchronise
@@ -18,7 +19,7 @@ from diffusion_mf.data.batching import evaluation_batches
 from diffusion_mf.data.encoded import EncodedSentences
 from diffusion_mf.data.packing import packed_batches
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.model import Labeller
+from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.model.core import StructuredCore
 from diffusion_mf.training.corpora import TrainingData
 from diffusion_mf.training.distributed import Processes
@@ -60,6 +61,7 @@ class Session:
             self._processes,
             seed=config.seed,
             autocast=autocast_for(device, settings.precision),
+            half_weights=half_weights_for(self.labeller, device, settings.precision),
         )
         self._lengths = [len(sentence.units) for sentence in data.train]
         self._step = 0
@@ -106,14 +108,17 @@ class Session:
         else:
             batches = evaluation_batches(lengths, budget=budget).batches
 
+        def best(prediction: Prediction) -> list[torch.Tensor]:
+            scores = prediction.evidence.unary_scores
+            assert scores is not None
+            return [scores.argmax(-1).to(torch.uint8)]
+
         def label() -> list[torch.Tensor]:
-            labels = []
-            for members in batches:
-                prediction = predictor(encoded.batch(members), options or Options(), budget=budget)
-                scores = prediction.evidence.unary_scores
-                assert scores is not None
-                labels.append(scores.argmax(-1).to(torch.uint8))
-            return [found.cpu() for found in labels]
+            pending = [
+                predictor.submit(encoded.batch(members), best, options or Options(), budget=budget)
+                for members in batches
+            ]
+            return [labels for each in pending for labels in each.wait()]
 
         with torch.inference_mode():
             self._warm_up(label, lambda: predictor.num_recordings)

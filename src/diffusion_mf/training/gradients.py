@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from diffusion_mf.acceleration.flat_batch import FlatBatch, Form, unflatten
+from diffusion_mf.acceleration.half_weights import HalfWeights
 from diffusion_mf.acceleration.recording import Recorder
 from diffusion_mf.data.batching import Batch
 from diffusion_mf.errors import DiffusionMFError
@@ -61,6 +62,7 @@ class StepGradients:
         seed: int,
         autocast: Callable[[], contextlib.AbstractContextManager[object]],
         num_pieces: int = 1,
+        half_weights: HalfWeights | None = None,
     ) -> None:
         self.num_pieces = num_pieces
         self._model = model
@@ -70,6 +72,7 @@ class StepGradients:
         self._processes = processes
         self._seed = seed
         self._autocast = autocast
+        self._half_weights = half_weights
         self._step = 0
         self._recorder = Recorder(self._recorded_piece, processes.device)
 
@@ -134,13 +137,26 @@ class StepGradients:
     def _compute(
         self, batch: Batch, keys: Tensor, step: int, units: int | Tensor, device_step: Tensor | None = None
     ) -> PieceResult:
-        with self._autocast():
-            terms = self._model.loss_sums(
-                batch, seed=self._seed, step=step, sentence_keys=keys, device_step=device_step
-            )
-        gradients = torch.autograd.grad(terms[TOTAL] / units, self._parameters, allow_unused=True)
+        options: dict[str, Any] = {
+            "seed": self._seed,
+            "step": step,
+            "sentence_keys": keys,
+            "device_step": device_step,
+        }
+        halves = self._half_weights
+        leaves: Sequence[Tensor] = self._parameters
+        if halves is None:
+            with self._autocast():
+                terms = self._model.loss_sums(batch, **options)
+        else:
+            leaves = halves.leaves
+            halves.refresh()
+            model: Any = self._model
+            with self._autocast():
+                terms = torch.func.functional_call(model, halves.copies, (batch,), options)
+        gradients = torch.autograd.grad(terms[TOTAL] / units, leaves, allow_unused=True)
         sums = torch.stack([value.detach().double() for value in terms.values()])
-        return PieceResult(tuple(terms), sums, gradients)
+        return PieceResult(tuple(terms), sums, gradients if halves is None else halves.widened(gradients))
 
 
 def dropout_seed(seed: int, step: int, rank: int) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from diffusion_mf.acceleration.compilation import compile_blocks
+from diffusion_mf.acceleration.half_weights import half_weights_for
 from diffusion_mf.acceleration.precision import autocast_for, uses_packing
 from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.config import Config
@@ -134,6 +135,7 @@ class _Run:
             processes,
             seed=config.seed,
             autocast=autocast_for(processes.device, self.settings.precision),
+            half_weights=half_weights_for(self.labeller, processes.device, self.settings.precision),
         )
         self.window = LossWindow(processes)
         self.best = BestModel(folder, config, data)

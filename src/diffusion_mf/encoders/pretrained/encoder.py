@@ -23,6 +23,7 @@ from diffusion_mf.encoders.pretrained.hugging_face import (
     load_pretrained,
     write_architecture,
 )
+from diffusion_mf.encoders.pretrained.layer_mixture import LayerMixture
 from diffusion_mf.encoders.pretrained.state_cache import CachedStates, StateCache, digest_of
 from diffusion_mf.encoders.pretrained.subword_batch import OnLong, SubwordBatch, SubwordPreparer, WindowSettings
 from diffusion_mf.encoders.pretrained.subword_ids import SubwordIds
@@ -35,7 +36,7 @@ MISSING_DEVIATION = 0.02
 
 
 class PretrainedEncoder(Encoder):
-    """States of a pretrained Transformer's last layer, first-subword or mean-subword pooled (paper: appendix A.3).
+    """States of a pretrained Transformer's last layer or of a mixture of layers, first-subword or mean-subword pooled (paper: appendix A.3).
 
     Units that the model does not see (truncated ones, and those that become no subword under a tokenizer without an unknown
     token) have one learned state.
@@ -67,6 +68,12 @@ class PretrainedEncoder(Encoder):
         choose_trainable(self.model, config)
         if config.lora_rank:
             add_adapters(self.model, config)
+        self.mixture: LayerMixture | None = None
+        if config.mix_layers != 1:
+            num_available = int(self.model.config.num_hidden_layers) + 1  # type: ignore[union-attr, arg-type]
+            self.mixture = LayerMixture(config.mix_layers, num_available=num_available)
+            # What is cached must not change: it is the plain mean of the layers.
+            self.mixture.requires_grad_(self.cache is None)
         self.missing_state = nn.Parameter(torch.empty(self.width).normal_(std=MISSING_DEVIATION))
         self.dropout = nn.Dropout(config.dropout)
 
@@ -111,8 +118,13 @@ class PretrainedEncoder(Encoder):
 
     def _encode(self, subwords: SubwordBatch) -> CachedStates:
         with torch.no_grad() if self.is_frozen else contextlib.nullcontext():
-            output = self.model(input_ids=subwords.ids, attention_mask=subwords.is_subword.long())
-        return CachedStates(states=subwords.pool(output.last_hidden_state), has_state=subwords.has_state)
+            output = self.model(
+                input_ids=subwords.ids,
+                attention_mask=subwords.is_subword.long(),
+                output_hidden_states=self.mixture is not None,
+            )
+        states = output.last_hidden_state if self.mixture is None else self.mixture(output.hidden_states)
+        return CachedStates(states=subwords.pool(states), has_state=subwords.has_state)
 
     def study(self, sentences: Iterable[Sentence], *, note: Callable[[str], None]) -> None:
         """Cut the sentences of a run into subwords once, and say how many are too long or unknown to the tokenizer."""
@@ -137,7 +149,7 @@ class PretrainedEncoder(Encoder):
         digest = digest_of(
             type(self.model).__name__,
             dataclasses.asdict(self.preparer.settings),
-            device.type,
+            (self.config.mix_layers, device.type),
             self.preparer.study_digest(sentences),
             weights=self.model.state_dict(),
         )
