@@ -146,6 +146,30 @@ def test_a_batch_without_subwords_is_refused(folder: Path) -> None:
         tiny_encoder(folder)(collate(SENTENCES, VOCABULARY))
 
 
+@pytest.mark.parametrize(("mix_layers", "chosen"), [(0, slice(0, 3)), (2, slice(1, 3)), (3, slice(0, 3))])
+def test_layers_are_mixed(folder: Path, mix_layers: int, chosen: slice) -> None:
+    encoder = tiny_encoder(folder, mix_layers=mix_layers)
+    sentence = Sentence(("mira", "torosel", "vi"))
+    ids = encoder.preparer.subword_ids.of_units(sentence.units)[0].tolist()
+    with torch.no_grad():
+        layers = encoder.model(input_ids=torch.tensor([[2, *ids, 3]]), output_hidden_states=True).hidden_states[chosen]
+        assert encoder.mixture is not None
+        encoder.mixture.weights.copy_(torch.arange(len(layers)) * 0.1)
+    normal = [
+        (layer[0] - layer[0].mean(-1, keepdim=True)) / layer[0].std(-1, correction=0, keepdim=True) for layer in layers
+    ]
+    shares = torch.arange(len(layers)).float().softmax(0)
+    expected = sum(share * layer for share, layer in zip(shares, normal, strict=True))
+    assert isinstance(expected, torch.Tensor)
+    torch.testing.assert_close(states(encoder, [sentence])[0], expected[[1, 2, 4]], **TOLERANCE)
+    assert "mixture.weights" in trained(encoder)
+
+
+def test_more_layers_than_there_are(folder: Path) -> None:
+    with pytest.raises(InputError, match="mix_layers is 4, but there are 3 layers"):
+        tiny_encoder(folder, mix_layers=4)
+
+
 # What is trained.
 
 
@@ -240,7 +264,7 @@ def test_cached_states_are_those_computed_and_are_computed_once(folder: Path, tm
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
-@pytest.mark.parametrize("change", [{"pooling": "mean"}, {"max_subwords": 9}, {"seed": 1}])
+@pytest.mark.parametrize("change", [{"pooling": "mean"}, {"max_subwords": 9}, {"mix_layers": 0}, {"seed": 1}])
 def test_other_settings_or_weights_have_other_states(folder: Path, tmp_path: Path, change: dict) -> None:
     cache = {"freeze": "all", "cache": str(tmp_path / "cache")}
     tiny_encoder(folder, **cache).study(SENTENCES, note=lambda text: None)
