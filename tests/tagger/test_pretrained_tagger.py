@@ -262,10 +262,10 @@ def test_a_pipeline_gives_what_transformers_gives() -> None:
 
 
 def test_a_pipeline_groups_spans() -> None:
-    tagger = small_tagger(seed=3)
     words = ["Ada", "Byron", "sings", "in", "Oslo"]
-    spans = tagger.tag([words])[0].spans
-    assert spans
+    # Random weights have opinions, but not all of them find a span.
+    taggers = (small_tagger(seed=seed) for seed in range(50))
+    tagger, spans = next((tagger, found) for tagger in taggers if (found := tagger.tag([words])[0].spans))
     ((*groups,),) = TokenClassificationPipeline(tagger, aggregation_strategy="simple")([words])
     text = " ".join(words)
     assert [(group["entity_group"], group["word"], group["score"]) for group in groups] == [
