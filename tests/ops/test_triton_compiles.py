@@ -29,6 +29,10 @@ CONSTANTS = {
     "IS_ONE_TILE": True,
     "SQUARES": 8,
     "HALF": 32,
+    "half": 20,
+    "IS_LOG": True,
+    "KEEP_GRADS": True,
+    "num_heads": 16,
 }
 DERIVATIVES = {"HAS_MOVES": True, "HAS_DIRECTION": True}
 PAIRS = {"HAS_MOVES": True, "HAS_PAIR_DIRECTION": True, "HAS_LOG_PARTITION": False, "COLUMNS": 256}

@@ -16,7 +16,7 @@ from diffusion_mf.acceleration.flat_batch import FlatBatch, Form
 
 Result = TypeVar("Result")
 
-MOST_RECORDINGS = 32
+MOST_RECORDINGS = 96
 """of one kind of work; what needs more forms than this is computed directly"""
 
 

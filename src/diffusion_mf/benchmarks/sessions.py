@@ -130,11 +130,11 @@ class Session:
         return seconds
 
     def _warm_up(self, run, num_recordings) -> None:  # type: ignore[no-untyped-def]
-        """Run until nothing new is recorded; three times at least, for kernels are compiled at the first."""
-        before = -1
+        """Run once, and where work is recorded until nothing new is: forms are recorded when they are seen again."""
+        before = 0
         for count in range(MOST_WARM_UPS):
             run()
-            if count >= 2 and num_recordings() == before:
+            if num_recordings() == before and (count > 0 or not self._is_packed):
                 break
             before = num_recordings()
 

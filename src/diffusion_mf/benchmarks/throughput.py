@@ -80,20 +80,24 @@ def measure_throughput(
     device: torch.device,
     folder: str,
     overrides: Mapping[Task, Sequence[str]],
+    repeats: int = REPEATS,
 ) -> Iterator[list[dict[str, Any]]]:
     """The rows of one system on one task after the other: training and inference."""
     torch.backends.cudnn.allow_tf32 = False  # matters to float32 alone
-    for task in tasks:
-        data: TrainingData | None = None
-        for implementation in implementations:
+    corpora: dict[Task, TrainingData] = {}
+    for implementation in implementations:
+        for task in tasks:
             for system in systems:
                 settings = (*IMPLEMENTATIONS[implementation], *overrides.get(task, ()))
                 config = benchmark_config(task, system, folder=folder, overrides=settings)
-                data = data or read_training_data(config)
-                yield _measure(config, data, device, implementation=implementation)
+                if task not in corpora:
+                    corpora[task] = read_training_data(config)
+                yield _measure(config, corpora[task], device, implementation=implementation, repeats=repeats)
 
 
-def _measure(config: Config, data: TrainingData, device: torch.device, *, implementation: str) -> list[dict[str, Any]]:
+def _measure(
+    config: Config, data: TrainingData, device: torch.device, *, implementation: str, repeats: int = REPEATS
+) -> list[dict[str, Any]]:
     session = Session(config, data, device, is_plain=implementation == "plain eager")
     num_calls = _num_calls(config)
     training, inference = linear_operations(session.labeller, num_calls=num_calls)
@@ -104,9 +108,9 @@ def _measure(config: Config, data: TrainingData, device: torch.device, *, implem
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         if phase == "training":
-            seconds = session.training_seconds(repeats=REPEATS)
+            seconds = session.training_seconds(repeats=repeats)
         else:
-            seconds = session.inference_seconds(sentences, repeats=REPEATS)
+            seconds = session.inference_seconds(sentences, repeats=repeats)
         median = statistics.median(seconds)
         units = sum(len(sentence.units) for sentence in sentences)
         paper = paper_tables()["efficiency"].get(config.system, {}).get(corpus)

@@ -100,6 +100,10 @@ def throughput(
     compare: Annotated[
         bool, typer.Option("--compare", help="Also measure a plain float32 implementation of the same models.")
     ] = False,
+    only_plain: Annotated[
+        bool, typer.Option("--only-plain", help="Measure nothing but the plain implementation.")
+    ] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs after warm-up, of which the median counts.")] = 5,
     device: Device = "auto",
     configs: Folder = "configs",
     overrides: Overrides = None,
@@ -111,7 +115,7 @@ def throughput(
     from diffusion_mf.benchmarks.throughput import IMPLEMENTATIONS, measure_throughput
 
     chosen_tasks, chosen_systems = _chosen_tasks(tasks), _chosen_systems(systems)
-    implementations = list(IMPLEMENTATIONS)[: 2 if compare else 1]
+    implementations = list(IMPLEMENTATIONS)[1:] if only_plain else list(IMPLEMENTATIONS)[: 2 if compare else 1]
     measured = measure_throughput(
         chosen_tasks,
         chosen_systems,
@@ -119,6 +123,7 @@ def throughput(
         device=place,
         folder=configs,
         overrides={task: _overrides_of(task.value, overrides) for task in chosen_tasks},
+        repeats=repeats,
     )
     total = len(chosen_tasks) * len(chosen_systems) * len(implementations)
     _show(measured, total=total, output=output, as_json=json)

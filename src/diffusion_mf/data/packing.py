@@ -23,7 +23,7 @@ from diffusion_mf.layouts import PackedLayout
 
 SHORTEST_CLASS = 16
 TOKENS_STEP = 64
-FEWEST_ROWS, FEWEST_WORDS = 64, 512
+FEWEST_ROWS, WORDS_STEP = 64, 384
 SHORT_WORD = 4
 
 
@@ -96,7 +96,7 @@ def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:
         num_tokens,
         _laddered(num_sentences, FEWEST_ROWS),
         num_units,
-        _laddered(len(batch.character_lengths), FEWEST_WORDS),
+        _stepped(len(batch.character_lengths), WORDS_STEP),
         # Either units are hardly more than characters themselves, or some word is long in nearly every batch.
         min(max_characters, SHORT_WORD) if batch.character_ids.shape[1] <= SHORT_WORD else max_characters,
     )

@@ -72,9 +72,9 @@ def forward_kernel(
     cosine_pointer,
     sine_pointer,
     output_pointer,
-    num_heads,
-    half,
     scale,
+    num_heads: tl.constexpr,
+    half: tl.constexpr,
     UNITS: tl.constexpr,
     HALF: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -90,17 +90,18 @@ def forward_kernel(
         cosine = tl.load(cosine_pointer + angles, mask=mask, other=0.0)
         sine = tl.load(sine_pointer + angles, mask=mask, other=0.0)
         width = num_heads * 2 * half
-        rows = (start + units).to(tl.int64)[:, None]
-        cells = rows * (3 * width) + head * (2 * half) + columns[None, :]
+        # The sentence's place may be far into memory; within it short numbers do, and spare registers.
+        inputs_pointer += start.to(tl.int64) * (3 * width) + head * (2 * half)
+        cells = units[:, None] * (3 * width) + columns[None, :]
         query, other_query = _load(inputs_pointer, cells, half, mask)
         key, other_key = _load(inputs_pointer + width, cells, half, mask)
-        value, other_value = _load(inputs_pointer + 2 * width, cells, half, mask)
         query, other_query = _turned(query, other_query, cosine, sine)
         key, other_key = _turned(key, other_key, cosine, sine)
         weights = _weights(query, other_query, key, other_key, length, scale, UNITS, PRECISION).to(query.dtype)
+        value, other_value = _load(inputs_pointer + 2 * width, cells, half, mask)
         output, other_output = _product(weights, value, PRECISION), _product(weights, other_value, PRECISION)
-        cells = rows * width + head * (2 * half) + columns[None, :]
-        _store(output_pointer, cells, half, output, other_output, mask)
+        output_pointer += start.to(tl.int64) * width + head * (2 * half)
+        _store(output_pointer, units[:, None] * width + columns[None, :], half, output, other_output, mask)
 
 
 @triton.jit
@@ -111,9 +112,9 @@ def backward_kernel(
     sine_pointer,
     grad_output_pointer,
     grad_inputs_pointer,
-    num_heads,
-    half,
     scale,
+    num_heads: tl.constexpr,
+    half: tl.constexpr,
     UNITS: tl.constexpr,
     HALF: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -129,25 +130,30 @@ def backward_kernel(
         cosine = tl.load(cosine_pointer + angles, mask=mask, other=0.0)
         sine = tl.load(sine_pointer + angles, mask=mask, other=0.0)
         width = num_heads * 2 * half
-        rows = (start + units).to(tl.int64)[:, None]
-        cells = rows * (3 * width) + head * (2 * half) + columns[None, :]
+        # The sentence's place may be far into memory; within it short numbers do, and spare registers.
+        inputs_pointer += start.to(tl.int64) * (3 * width) + head * (2 * half)
+        cells = units[:, None] * (3 * width) + columns[None, :]
         query, other_query = _load(inputs_pointer, cells, half, mask)
         key, other_key = _load(inputs_pointer + width, cells, half, mask)
-        value, other_value = _load(inputs_pointer + 2 * width, cells, half, mask)
         query, other_query = _turned(query, other_query, cosine, sine)
         key, other_key = _turned(key, other_key, cosine, sine)
         weights = _weights(query, other_query, key, other_key, length, scale, UNITS, PRECISION)
         # Units past the sentence attend to it as well as any, but nothing is asked of them.
         weights = tl.where((units < length)[:, None], weights, 0.0)
-        places = rows * width + head * (2 * half) + columns[None, :]
-        grad, other_grad = _load(grad_output_pointer, places, half, mask)
+        grad_output_pointer += start.to(tl.int64) * width + head * (2 * half)
+        grad, other_grad = _load(grad_output_pointer, units[:, None] * width + columns[None, :], half, mask)
+        grad_inputs_pointer += start.to(tl.int64) * (3 * width) + head * (2 * half)
         narrow = weights.to(query.dtype)
         _store(
             grad_inputs_pointer + 2 * width, cells, half,
             _product(tl.trans(narrow), grad, PRECISION), _product(tl.trans(narrow), other_grad, PRECISION), mask,
         )  # fmt: skip
+        value, other_value = _load(inputs_pointer + 2 * width, cells, half, mask)
         moved = _product(grad, tl.trans(value), PRECISION) + _product(other_grad, tl.trans(other_value), PRECISION)
         grad_scores = (weights * (moved - tl.sum(weights * moved, 1)[:, None]) * scale).to(query.dtype)
+        # Loaded again: to keep the angles all the while would cost more registers than there are.
+        cosine = tl.load(cosine_pointer + angles, mask=mask, other=0.0)
+        sine = tl.load(sine_pointer + angles, mask=mask, other=0.0)
         first, second = _turned_back(
             _product(grad_scores, key, PRECISION), _product(grad_scores, other_key, PRECISION), cosine, sine
         )
@@ -163,7 +169,10 @@ def backward_kernel(
 
 def _settings(inputs: Tensor, longest: int) -> dict[str, Any]:
     units = max(16, triton.next_power_of_2(longest))
+    # Sizes of heads are compiled in: loads are wide where the compiler knows what is aligned.
     return {
+        "num_heads": inputs.shape[2],
+        "half": inputs.shape[3] // 2,
         "UNITS": units,
         "HALF": max(16, triton.next_power_of_2(inputs.shape[-1] // 2)),
         "PRECISION": "ieee" if inputs.dtype == torch.float32 else "tf32",
@@ -177,7 +186,7 @@ def forward(inputs: Tensor, boundaries: Tensor, cosine: Tensor, sine: Tensor, lo
     num_units, _, num_heads, width = inputs.shape
     output = torch.empty((num_units, num_heads, width), dtype=inputs.dtype, device=inputs.device)
     forward_kernel[(len(boundaries) - 1, num_heads)](
-        inputs, boundaries, cosine, sine, output, num_heads, width // 2, width**-0.5, **_settings(inputs, longest)
+        inputs, boundaries, cosine, sine, output, width**-0.5, **_settings(inputs, longest)
     )
     return output
 
@@ -187,7 +196,7 @@ def backward(grad: Tensor, inputs: Tensor, boundaries: Tensor, cosine: Tensor, s
     _, _, num_heads, width = inputs.shape
     grad_inputs = torch.empty_like(inputs)
     backward_kernel[(len(boundaries) - 1, num_heads)](
-        inputs, boundaries, cosine, sine, grad, grad_inputs, num_heads, width // 2, width**-0.5,
+        inputs, boundaries, cosine, sine, grad, grad_inputs, width**-0.5,
         **_settings(inputs, longest),
     )  # fmt: skip
     return grad_inputs

@@ -18,6 +18,8 @@ from diffusion_mf.ops.triton_launch import padded_labels, triton_type
 
 # The global kernels keep the transitions on chip: 128 × 128 is what fits.
 MAX_GLOBAL_LABELS = 128
+# Up to so many the gradient of the transitions fits on chip, too.
+MAX_SUMMED_LABELS = 64
 
 
 def _settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float, cells: int) -> dict[str, Any]:
@@ -51,6 +53,14 @@ def _exchange(unary: Tensor, block: int, dtype: torch.dtype) -> tuple[Tensor, Te
     parts = torch.float16 if dtype == torch.float32 else dtype
     high, low = torch.empty((2, 2, B, N, block), dtype=parts, device=unary.device).unbind(0)
     return high, low
+
+
+def _transition_sums(beliefs: Tensor, grads: Tensor, num_labels: int) -> Tensor:
+    """Σ qᵢ ⊗ gᵢ₊₁ + gᵢ ⊗ qᵢ₊₁ over all neighbours of all sentences and iterations, (K, K)."""
+    beliefs, grads = beliefs.flatten(0, 2), grads.flatten(0, 2)
+    total = beliefs[:-1].T @ grads[1:]
+    total.addmm_(grads[:-1].T, beliefs[1:])
+    return total[:num_labels, :num_labels]
 
 
 def iterate(
@@ -106,14 +116,22 @@ def gradient(
     if transition.dim() == 2:
         settings = _global_settings(K, N, dtype, floor)
         high, low = _exchange(unary, settings["BLOCK"], dtype)
-        trajectory = torch.empty((num_iterations + 1, *high.shape[1:]), dtype=dtype, device=device)
+        # One row of zeros after each sentence: then neighbours are neighbouring rows of one long matrix.
+        shape = (num_iterations + 1, B, N + 1, settings["BLOCK"])
+        keep_grads = settings["BLOCK"] > MAX_SUMMED_LABELS
+        allocate = torch.zeros if keep_grads else torch.empty
+        trajectory = allocate(shape, dtype=dtype, device=device)
+        grads = allocate(shape, dtype=dtype, device=device) if keep_grads else trajectory
         scales = torch.empty((2, B, N), dtype=dtype, device=device)
-        parts = torch.empty((B, K, K), dtype=dtype, device=device)
+        parts = scales if keep_grads else torch.empty((B, K, K), dtype=dtype, device=device)
         triton_global.gradient_kernel[(B,)](
-            unary, transition, lengths, grad_beliefs, trajectory, high, low, scales, grad_unary, parts,
-            N, K, num_iterations, high.stride(0), IS_LOG=is_log, **settings,
+            unary, transition, lengths, grad_beliefs, trajectory, grads, high, low, scales, grad_unary, parts,
+            N, K, num_iterations, high.stride(0), trajectory.stride(0), KEEP_GRADS=keep_grads, IS_LOG=is_log, **settings,
         )  # fmt: skip
-        return grad_unary.to(unary.dtype), parts.sum(0).to(transition.dtype)
+        total = _transition_sums(trajectory[:-1], grads[1:], K) if keep_grads else parts.sum(0)
+        if keep_grads:
+            total = torch.where(transition == -torch.inf, 0, total)
+        return grad_unary.to(unary.dtype), total.to(transition.dtype)
     settings = _local_settings(K, N, dtype, floor)
     block = settings["BLOCK"]
     trajectory, grads = torch.empty((2, num_iterations + 1, B, N, block), dtype=dtype, device=device).unbind(0)

@@ -177,6 +177,7 @@ def gradient_kernel(
     lengths_pointer,
     grad_beliefs_pointer,
     trajectory_pointer,
+    grads_pointer,
     high_pointer,
     low_pointer,
     scales_pointer,
@@ -186,6 +187,8 @@ def gradient_kernel(
     num_labels,
     num_iterations,
     exchange_stride,
+    trajectory_stride,
+    KEEP_GRADS: tl.constexpr,
     IS_LOG: tl.constexpr,
     FLOOR: tl.constexpr,
     IS_ONE_TILE: tl.constexpr,
@@ -196,11 +199,14 @@ def gradient_kernel(
 ):
     """Backpropagation through all updates of one sentence: all beliefs again, then backwards through them.
 
-    ``trajectory`` (iterations + 1, B, N, BLOCK) takes the beliefs, ``scales`` (2, B, N) the sizes of the gradients that
-    neighbours exchange, as gradients of any size have to pass through half precision.
+    ``trajectory`` (iterations + 1, B, N + 1, BLOCK) takes the beliefs, ``scales`` (2, B, N) the sizes of the gradients that
+    neighbours exchange, as gradients of any size have to pass through half precision. The gradient of the transitions is
+    summed here, or with KEEP_GRADS by the caller, from ``trajectory`` and ``grads``, which take the gradients of all scores:
+    sums for many labels leave no registers for anything else.
     """
     sentence = tl.program_id(0).to(tl.int64)
     exchange_stride = tl.cast(exchange_stride, tl.int64)
+    trajectory_stride = tl.cast(trajectory_stride, tl.int64)
     length = tl.load(lengths_pointer + sentence).to(tl.int32)
     labels = tl.arange(0, BLOCK)
     is_label = (labels < num_labels)[None, :]
@@ -209,17 +215,19 @@ def gradient_kernel(
     exchange = sentence * num_units * BLOCK
     high_pointer += exchange
     low_pointer += exchange
-    trajectory_pointer += exchange
+    trajectory_pointer += sentence * (num_units + 1) * BLOCK
+    grads_pointer += sentence * (num_units + 1) * BLOCK
     scales_pointer += sentence * num_units
     scales_stride = tl.num_programs(0) * num_units
     grad_beliefs_pointer += offset
     grad_unary_pointer += offset
     _run_iterations(
         unary_pointer + offset, high, low, scale, trajectory_pointer, high_pointer, low_pointer,
-        length, num_units, num_labels, num_iterations, exchange_stride, exchange_stride, BLOCK,
+        length, num_units, num_labels, num_iterations, exchange_stride, trajectory_stride, BLOCK,
         True, False, IS_ONE_TILE, ROWS, BLOCK, DTYPE, USE_HALVES,
     )  # fmt: skip
-    sums = tl.zeros([BLOCK, BLOCK], DTYPE)
+    if not KEEP_GRADS:
+        sums = tl.zeros([BLOCK, BLOCK], DTYPE)
     for done in range(0, num_iterations + 1):
         tl.debug_barrier()
         iteration = num_iterations - done
@@ -230,7 +238,7 @@ def gradient_kernel(
             is_unit = (positions < length)[:, None]
             cells = positions[:, None] * BLOCK + labels[None, :]
             places = positions[:, None] * num_labels + labels[None, :]
-            beliefs = tl.load(trajectory_pointer + iteration * exchange_stride + cells, mask=is_unit, other=0.0)
+            beliefs = tl.load(trajectory_pointer + iteration * trajectory_stride + cells, mask=is_unit, other=0.0)
             has_left = (positions >= 1) & (positions < length) & (done > 0)
             has_right = (positions + 1 < length) & (done > 0)
             before = old * exchange_stride - BLOCK
@@ -251,14 +259,15 @@ def gradient_kernel(
             is_first = is_unit & is_label & (done == 0)
             grad += tl.load(grad_beliefs_pointer + places, mask=is_first, other=0.0).to(DTYPE)
 
-            # Transitions: beliefs here × gradient to the right, gradient to the left × beliefs here. Sizes of the
-            # gradients ride on the beliefs, relative to the largest in the tile.
-            top = tl.maximum(tl.max(left_scale, 0), tl.max(right_scale, 0))
-            relative = 1.0 / tl.where(top == 0.0, 1.0, top)
-            one_high, one_low = split(beliefs * (right_scale * relative)[:, None], USE_HALVES)
-            other_high, other_low = split(beliefs * (left_scale * relative)[:, None], USE_HALVES)
-            sums += product(tl.trans(one_high), tl.trans(one_low), right_high, right_low, top, USE_HALVES, DTYPE)
-            sums += product(tl.trans(left_high), tl.trans(left_low), other_high, other_low, top, USE_HALVES, DTYPE)
+            if not KEEP_GRADS:
+                # Transitions: beliefs here × gradient to the right, gradient to the left × beliefs here. Sizes of the
+                # gradients ride on the beliefs, relative to the largest in the tile.
+                top = tl.maximum(tl.max(left_scale, 0), tl.max(right_scale, 0))
+                relative = 1.0 / tl.where(top == 0.0, 1.0, top)
+                one_high, one_low = split(beliefs * (right_scale * relative)[:, None], USE_HALVES)
+                other_high, other_low = split(beliefs * (left_scale * relative)[:, None], USE_HALVES)
+                sums += product(tl.trans(one_high), tl.trans(one_low), right_high, right_low, top, USE_HALVES, DTYPE)
+                sums += product(tl.trans(left_high), tl.trans(left_low), other_high, other_low, top, USE_HALVES, DTYPE)
 
             grad_scores = softmax_gradient(beliefs, grad)
             if IS_LOG:  # noqa: SIM102 (decided when the kernel is compiled)
@@ -270,11 +279,14 @@ def gradient_kernel(
                 scaled, cells, is_unit, USE_HALVES,
             )  # fmt: skip
             tl.store(scales_pointer + new * scales_stride + positions, own, mask=positions < length)
+            if KEEP_GRADS:
+                tl.store(grads_pointer + iteration * trajectory_stride + cells, grad_scores, mask=is_unit)
             total = tl.load(grad_unary_pointer + places, mask=is_unit & is_label & (done > 0), other=0.0)
             is_cell = (positions < num_units)[:, None] & is_label
             tl.store(grad_unary_pointer + places, total + grad_scores, mask=is_cell)
-    square = labels[:, None] * num_labels + labels[None, :]
-    is_pair = (labels < num_labels)[:, None] & is_label
-    scores = tl.load(transition_pointer + square, mask=is_pair, other=0.0)
-    sums = tl.where(scores == NEGATIVE_INFINITY, 0.0, sums)
-    tl.store(grad_transition_pointer + sentence * num_labels * num_labels + square, sums, mask=is_pair)
+    if not KEEP_GRADS:
+        square = labels[:, None] * num_labels + labels[None, :]
+        is_pair = (labels < num_labels)[:, None] & is_label
+        scores = tl.load(transition_pointer + square, mask=is_pair, other=0.0)
+        sums = tl.where(scores == NEGATIVE_INFINITY, 0.0, sums)
+        tl.store(grad_transition_pointer + sentence * num_labels * num_labels + square, sums, mask=is_pair)
