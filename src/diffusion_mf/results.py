@@ -19,7 +19,7 @@ from diffusion_mf.files import StrPath, open_output
 
 PACKAGE = Path(__file__).resolve().parent
 
-# Names the commit for a copy of the sources that is no checkout.
+# Names the commit for a copy of the sources that is no checkout, or one of something else.
 COMMIT_VARIABLE = "DIFFUSION_MF_COMMIT"
 
 
@@ -39,19 +39,25 @@ def provenance(command: str, *, packages: Sequence[str] = (), measured: Sequence
 
 
 def commit(*, measured: Sequence[StrPath] = ()) -> str | None:
-    """The sources' commit, with ``-dirty`` after changes to what was measured; None outside a checkout."""
+    """The sources' commit, with ``-dirty`` after changes to what was measured; None outside a checkout.
+
+    The variable `COMMIT_VARIABLE` overrules it.
+    """
 
     def git(*arguments: StrPath) -> str:
         command = ["git", "-C", os.fspath(PACKAGE), *(os.fspath(argument) for argument in arguments)]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
+    given = os.environ.get(COMMIT_VARIABLE)
+    if given:
+        return given
     try:
         # An installed copy may lie inside a checkout of something else.
         git("ls-files", "--error-unmatch", Path(__file__).resolve())
         found = git("rev-parse", "HEAD")
         changed = git("status", "--porcelain", "--", *(measured or [PACKAGE]))
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get(COMMIT_VARIABLE) or None
+        return None
     return f"{found}-dirty" if changed else found
 
 
