@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -161,6 +163,105 @@ def schedule(
 
     measured = measure_schedules(device=place, folder=configs, overrides=_overrides_of("pos", overrides))
     _show(measured, total=len(SYSTEMS) * len(BASES), output=output, as_json=json)
+
+
+@app.command()
+def cpu(
+    *,
+    train: Annotated[str, typer.Option(metavar="FILE", help="What peers are trained on, as our models were.")],
+    dev: Annotated[str, typer.Option(metavar="FILE", help="What selects among them.")],
+    test: Annotated[str, typer.Option(metavar="FILE", help="What is tagged.")],
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="NAME=DIR[@CALLS]",
+            help="One of our model folders, and the denoiser calls it makes; may be repeated.",
+        ),
+    ] = None,
+    peers: Annotated[
+        str, typer.Option(metavar="DIR", help="Where trained peers are kept, or come from.")
+    ] = "runs/cpu-peers",
+    only: Annotated[
+        str | None, typer.Option(metavar="PEER,…", help="Of python-crfsuite, udpipe-1 and spacy; none: ours alone.")
+    ] = None,
+    spacy_epochs: Annotated[int, typer.Option(min=1, help="How long spaCy is trained.")] = 8,
+    passes: Annotated[int, typer.Option(min=1, help="Timed passes over the test file; their median counts.")] = 5,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of PyTorch (default: as many as there are cores).")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Result file to put the rows into, such as results/cpu.json.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """POS tagging on a CPU: accuracy and words per second of our models beside python-crfsuite, UDPipe 1 and spaCy."""
+    # Before PyTorch is imported, as in dmf train.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    given = [_parse_model(model) for model in models or ()]
+    import torch
+
+    from diffusion_mf.benchmarks.cpu import ROW_KEY, measure_cpu, model_contestant, num_cores, peer_contestants
+    from diffusion_mf.benchmarks.cpu_peers import all_peers
+    from diffusion_mf.data.corpus import Task
+    from diffusion_mf.data.formats import read_task
+    from diffusion_mf.results import provenance, read_rows, write_rows
+
+    if output is not None:
+        read_rows(output)
+    chosen = all_peers(spacy_epochs=spacy_epochs)
+    if only is not None:
+        names = [name.strip() for name in only.split(",") if name.strip() not in ("", "none")]
+        known = {peer.name: peer for peer in chosen}
+        for name in names:
+            if name not in known:
+                raise InputError(f"--only: unknown peer {name!r}", remedy=f"choose from {', '.join(known)}")
+        chosen = [known[name] for name in names]
+    train_corpus, dev_corpus, test_corpus = (read_task(path, Task.POS) for path in (train, dev, test))
+    torch.set_num_threads(threads or num_cores())
+    contestants = [model_contestant(name, folder, calls=calls) for name, folder, calls in given]
+    contestants += peer_contestants(chosen, train_corpus, dev_corpus, peers, note=note)
+    if not contestants:
+        raise InputError("there is nobody to measure", remedy="name a model with --model NAME=DIR")
+    source = provenance(shlex.join(["dmf", *sys.argv[1:]]), packages=[peer.distribution for peer in chosen])
+    with progress("measuring", total=len(contestants) * (passes + 1), unit="passes") as advance:
+        measured = measure_cpu(contestants, test_corpus, passes=passes, advance=advance)
+    corpus = Path(test).name.split(".")[0]
+    rows = [{"corpus": corpus, **row, **source} for row in measured]
+    if output is not None:
+        write_rows(output, rows, replace_by=ROW_KEY)
+    if json:
+        print_json(rows)
+    else:
+        _print_cpu(rows)
+
+
+def _parse_model(text: str) -> tuple[str, str, int | None]:
+    """Name, folder and calls of NAME=DIR[@CALLS]."""
+    match = re.fullmatch(r"([^=]+)=(.+?)(?:@(\d+))?", text)
+    if match is None:
+        raise InputError(f"--model: {text!r} is no model", remedy="write NAME=DIR or NAME=DIR@CALLS")
+    name, folder, calls = match.groups()
+    return name, folder, None if calls is None else int(calls)
+
+
+def _print_cpu(rows: list[dict[str, Any]]) -> None:
+    print_table(
+        ["system", "accuracy", "words/s", "slowest", "fastest", "threads", "at least as good and as fast"],
+        [
+            [
+                row["system"],
+                half_up(row["accuracy"], 2),
+                row["words_per_second"],
+                row["slowest_pass"],
+                row["fastest_pass"],
+                row["threads"],
+                "" if row["is_ours"] else row["matched_by"],
+            ]
+            for row in rows
+        ],
+        title=f"{rows[0]['corpus']} on {rows[0]['hardware']}: medians of {rows[0]['passes']} passes",
+    )
 
 
 def _chosen_tasks(text: str) -> list[Task]:
