@@ -65,7 +65,8 @@ class DataConfig(_Section):
 class EncoderConfig(_Section):
     """Words, characters and a Transformer over them (kind scratch), or a pretrained Transformer (kind pretrained).
 
-    Of the settings of scratch, pretrained knows ``dropout`` only: of its pooled states.
+    Of the settings of scratch, pretrained knows ``dropout`` only: of its pooled states. Kind window, words and characters
+    within a window, has no layers and heads.
     """
 
     kind: str = "scratch"
@@ -79,6 +80,8 @@ class EncoderConfig(_Section):
     width: PositiveInt = 512
     layers: NonNegativeInt = 4
     heads: PositiveInt = 8
+    window: NonNegativeInt = 2
+    """window: words seen on either side"""
     word_dropout: Dropout = 0.4
     """how often a training word is replaced by unknown"""
     embedding_dropout: Dropout = 0.5

@@ -60,6 +60,7 @@ def peer_contestants(
 def model_contestant(name: str, folder: StrPath, *, calls: int | None = None) -> Contestant:
     """One of our model folders under a name of the caller's."""
     tagger = Tagger.load(folder, device="cpu")
+    tagger.keep_words()
     config = tagger.model.config
 
     def tag(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -72,7 +73,7 @@ def model_contestant(name: str, folder: StrPath, *, calls: int | None = None) ->
         "threads": torch.get_num_threads(),
         "training": f"{config.system} on a {config.encoder.title} encoder",
     }
-    return Contestant(tag, facts)
+    return Contestant(tag, facts, tagger.forget_words)
 
 
 def measure_cpu(

@@ -12,11 +12,13 @@ from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.encoders.encoder import Encoder
 from diffusion_mf.encoders.pretrained import PretrainedEncoder
 from diffusion_mf.encoders.scratch import ScratchEncoder
+from diffusion_mf.encoders.window import WindowEncoder
 from diffusion_mf.errors import InputError
 
 ENCODERS: dict[str, Callable[[EncoderConfig, Vocabulary], Encoder]] = {
     "scratch": ScratchEncoder,
     "pretrained": PretrainedEncoder,
+    "window": WindowEncoder,
 }
 
 
@@ -34,4 +36,4 @@ def build_encoder(config: EncoderConfig, vocabulary: Vocabulary, *, files: Path 
     return builder(config, vocabulary)
 
 
-__all__ = ["ENCODERS", "Encoder", "PretrainedEncoder", "ScratchEncoder", "build_encoder"]
+__all__ = ["ENCODERS", "Encoder", "PretrainedEncoder", "ScratchEncoder", "WindowEncoder", "build_encoder"]

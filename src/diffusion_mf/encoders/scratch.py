@@ -12,6 +12,7 @@ from diffusion_mf.data.vocabulary import PADDING_ID, UNKNOWN_ID, Vocabulary
 from diffusion_mf.encoders.attention import FeedForward, SelfAttention
 from diffusion_mf.encoders.character_lstm import CharacterLSTM
 from diffusion_mf.encoders.encoder import Encoder
+from diffusion_mf.encoders.known_words import WordRows
 from diffusion_mf.layouts import Layout, Rotation
 
 WORD_DEVIATION = 0.1
@@ -44,6 +45,9 @@ class ScratchEncoder(Encoder):
 
     def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
         """The states of a batch, once per sentence."""
+        known = batch.encoder_input
+        if isinstance(known, WordRows):
+            return self._transform(layout.pack(known.vectors()), layout)
         return self.contextualise(self.embed(batch, layout), layout)
 
     def embed(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units E"]:
@@ -56,7 +60,21 @@ class ScratchEncoder(Encoder):
 
     def contextualise(self, embeddings: Float[Tensor, "*units E"], layout: Layout) -> Float[Tensor, "*units D"]:
         """The Transformer; it compiles to one graph."""
-        states = self.projection(embeddings)
+        return self._transform(self.projection(embeddings), layout)
+
+    @property
+    def has_word_vectors(self) -> bool:
+        """Words and their spellings have no context."""
+        return True
+
+    def word_vectors(
+        self, form_ids: Int[Tensor, "W"], character_ids: Int[Tensor, "W C"], character_lengths: Int[Tensor, "W"]
+    ) -> Float[Tensor, "W E"]:
+        """Their projection."""
+        spellings = self.characters(character_ids, character_lengths)
+        return self.projection(torch.cat([self.words(form_ids).to(spellings.dtype), spellings], dim=-1))
+
+    def _transform(self, states: Float[Tensor, "*units D"], layout: Layout) -> Float[Tensor, "*units D"]:
         rotation = layout.rotation(self.head_width)
         for layer in self.layers:
             states = layer(states, layout, rotation)

@@ -31,6 +31,7 @@ from diffusion_mf.tagger.streaming import in_order, windows
 
 if TYPE_CHECKING:
     from diffusion_mf.encoders import PretrainedEncoder
+    from diffusion_mf.encoders.known_words import KnownWords
     from diffusion_mf.encoders.pretrained.subword_batch import OnLong
     from diffusion_mf.model import Prediction
 
@@ -59,6 +60,9 @@ class Tagger:
         self.device = _device(device)
         self._labeller = placed(model.labeller, self.device).eval()
         self._predictor = Predictor(self._labeller, model.config, self.device)
+        # On a GPU it costs less to compute them again than to look them up on the host.
+        has_table = self.device.type == "cpu" and not self._predictor.is_packed
+        self._words = known_words(model) if has_table else None
         self._read_requests = RequestReader(
             model.config.task, model.config.data, model.vocabulary, model.labeller.legality
         )
@@ -108,6 +112,16 @@ class Tagger:
         encoder = self._pretrained_encoder()
         if encoder is not None:
             encoder.set_on_long(on_long)
+
+    def keep_words(self) -> None:
+        """On a CPU, compute now what only depends on single words, for all words of the training data."""
+        if self._words is not None:
+            self._words.keep_vocabulary()
+
+    def forget_words(self) -> None:
+        """Forget what was computed for words since `keep_words`, or since loading; labels do not depend on it."""
+        if self._words is not None:
+            self._words.forget()
 
     def _pretrained_encoder(self) -> PretrainedEncoder | None:
         from diffusion_mf.encoders import PretrainedEncoder
@@ -248,11 +262,11 @@ class Tagger:
 
     @torch.inference_mode()
     def _tag_full_batch(self, requests: Sequence[Request], options: _Options) -> list[TaggedSentence]:
-        batch = collate(
-            [request.prepared for request in requests],
-            self._model.vocabulary,
-            prepare_input=self._labeller.prepare_input,
-        )
+        prepared = [request.prepared for request in requests]
+        if self._words is not None:
+            batch = self._words.batch(prepared)
+        else:
+            batch = collate(prepared, self._model.vocabulary, prepare_input=self._labeller.prepare_input)
         num_units = batch.form_ids.shape[1]
         allowed = stack_allowed([request.allowed for request in requests], num_units, len(self.labels))
         if allowed is not None:
@@ -291,6 +305,17 @@ class Tagger:
         scores = calibrated(marginals, self._model.temperature)
         chosen = scores.gather(-1, label_ids.clamp(min=0)[..., None])[..., 0]
         return torch.where(label_ids == NO_LABEL_ID, 0, chosen)
+
+
+def known_words(model: StoredModel) -> KnownWords | None:
+    """A table for the words of a model whose encoder has a part that sees one at a time."""
+    from diffusion_mf.encoders import Encoder
+    from diffusion_mf.encoders.known_words import KnownWords
+
+    encoder = getattr(model.labeller, "encoder", None)
+    if not isinstance(encoder, Encoder) or not encoder.has_word_vectors:
+        return None
+    return KnownWords(encoder, model.vocabulary)
 
 
 def _steps(prediction: Prediction) -> list[tuple[int, Any]]:

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from diffusion_mf.config import EncoderConfig
+from diffusion_mf.data.batching import collate
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.vocabulary import Vocabulary
+from diffusion_mf.encoders import Encoder, build_encoder, known_words
+from diffusion_mf.encoders.known_words import KnownWords
+from tagger.small_models import small_tagger
+
+TRAINED = Sentence(("mira", "sel", "da", "toro", "vi", "Lanu", "."), ("N", "V", "D", "N", "A", "P", "."))
+VOCABULARY = Vocabulary.build([TRAINED])
+SENTENCES = [
+    Sentence(("Lanu", "sel", "da", "neverseen", ".")),
+    Sentence(("toro",)),
+    Sentence(("x" * 50, "mira", "Δ", "mira")),
+]
+
+
+def encoder_of(kind: str, **settings: object) -> Encoder:
+    torch.manual_seed(4)
+    config = EncoderConfig(
+        kind=kind, word_width=6, character_width=4, character_hidden=4, width=8, layers=1, heads=2, **settings
+    )
+    return build_encoder(config, VOCABULARY).eval()
+
+
+@pytest.mark.parametrize("kind", ["scratch", "window"])
+def test_states_are_those_of_the_words_themselves(kind: str) -> None:
+    encoder = encoder_of(kind)
+    words = KnownWords(encoder, VOCABULARY)
+    expected_batch = collate(SENTENCES, VOCABULARY)
+    expected = encoder(expected_batch, expected_batch.layout)
+    for keeps_vocabulary in (False, True):
+        if keeps_vocabulary:
+            words.keep_vocabulary()
+        batch = words.batch(SENTENCES)
+        assert torch.equal(batch.form_ids, expected_batch.form_ids)
+        assert torch.equal(batch.lengths, expected_batch.lengths)
+        states = encoder(batch, batch.layout)
+        for row, sentence in enumerate(SENTENCES):
+            size = len(sentence.units)
+            torch.testing.assert_close(states[row, :size], expected[row, :size], rtol=1e-5, atol=1e-6)
+
+
+def test_words_are_computed_once_and_forgotten_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = encoder_of("window")
+    computed: list[int] = []
+    inner = encoder.word_vectors
+    monkeypatch.setattr(
+        encoder, "word_vectors", lambda forms, *rest: (computed.append(len(forms)), inner(forms, *rest))[1]
+    )
+    words = KnownWords(encoder, VOCABULARY)
+    words.keep_vocabulary()
+    assert (computed, len(words)) == ([7], 7)
+    words.batch(SENTENCES)
+    words.batch(SENTENCES)
+    assert (computed, len(words)) == ([7, 3], 10)
+    words.forget()
+    assert len(words) == 7
+    words.batch(SENTENCES[:1])
+    assert (computed, len(words)) == ([7, 3, 1], 8)
+
+
+def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_words, "MAX_OTHER_WORDS", 20)
+    encoder = encoder_of("window")
+    words = KnownWords(encoder, VOCABULARY)
+    words.keep_vocabulary()
+    for start in range(0, 200, 5):
+        sentences = [Sentence(tuple(f"w{number}" for number in range(start, start + 5))), TRAINED._replace(labels=None)]
+        batch, expected = words.batch(sentences), collate(sentences, VOCABULARY)
+        assert len(words) <= 7 + 20 + 5
+        torch.testing.assert_close(
+            encoder(batch, batch.layout)[0, :5], encoder(expected, expected.layout)[0, :5], rtol=1e-5, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("window", [0, 1, 3])
+def test_a_state_sees_its_window_and_no_further(window: int) -> None:
+    encoder = encoder_of("window", window=window)
+    units = tuple("abcdefghij")
+    batch = collate([Sentence(units)], VOCABULARY)
+    states = encoder(batch, batch.layout)[0]
+    changed_batch = collate([Sentence((*units[:4], "mira", *units[5:]))], VOCABULARY)
+    changed = encoder(changed_batch, changed_batch.layout)[0]
+    differing = {
+        index for index in range(10) if not torch.allclose(states[index], changed[index], rtol=1e-5, atol=1e-6)
+    }
+    assert differing == {index for index in range(10) if abs(index - 4) <= window}
+
+
+def test_padding_has_no_influence_on_windows() -> None:
+    encoder = encoder_of("window")
+    alone = collate(SENTENCES[:1], VOCABULARY)
+    longer = collate([SENTENCES[0], Sentence(TRAINED.units * 3)], VOCABULARY)
+    torch.testing.assert_close(
+        encoder(longer, longer.layout)[0, :5], encoder(alone, alone.layout)[0], rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("system", ["unigram", "mean-field", "lcrf", "diffusion-mf", "diffusionsl"])
+@pytest.mark.parametrize("kind", ["scratch", "window"])
+def test_taggers_say_the_same_with_and_without_a_table(system: str, kind: str) -> None:
+    if kind == "window" and system == "diffusionsl":
+        pytest.skip("enough is enough")
+    settings = {"encoder": {"kind": kind, "width": 16, "heads": 2, "layers": 1, "word_width": 8, "character_hidden": 4}}
+    tagger = small_tagger(system, Task.POS, settings=settings)
+    generator = random.Random(7)
+    pool = ["mira", "sel", "da", "toro", "Lanu", ".", "unseen", "words", "Too"]
+    sentences = [[generator.choice(pool) for _ in range(generator.randint(1, 9))] for _ in range(20)]
+    tagger.keep_words()
+    with_table = tagger.tag(sentences, batch_tokens=40)
+    tagger.forget_words()
+    assert tagger._words is not None
+    tagger._words = None
+    for known, plain in zip(with_table, tagger.tag(sentences, batch_tokens=40), strict=True):
+        assert known.labels == plain.labels
+        assert known.scores == pytest.approx(plain.scores, abs=1e-4)
