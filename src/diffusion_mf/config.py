@@ -56,6 +56,8 @@ class DataConfig(_Section):
     min_count: PositiveInt = 1
     """forms and characters seen less often in training are unknown"""
     lowercase: bool = False
+    teacher: str | None = None
+    """a model folder whose marginals for the training sentences are learnt, too; ``objective.teacher`` is their weight"""
 
     def prepare(self, sentence: Sentence) -> Sentence:
         """The sentence as the model is to see it; vocabulary and batches are made of these."""
@@ -209,6 +211,8 @@ class ObjectiveConfig(_Section):
     posterior: NonNegativeFloat | None = None
     encoder_auxiliary: NonNegativeFloat = 0.0
     """of a scorer on the encoder's states, in diffusion systems"""
+    teacher: NonNegativeFloat = 0.0
+    """of the marginals of ``data.teacher``, in direct systems"""
 
 
 class TrainingConfig(_Section):
@@ -290,6 +294,16 @@ class Config(_Section):
             raise ValueError(f"must be one of {', '.join(SYSTEMS)}")
         return name
 
+    @pydantic.model_validator(mode="after")
+    def _teacher_fits(self) -> Self:
+        if bool(self.objective.teacher) != (self.data.teacher is not None):
+            raise ValueError(
+                "a teacher takes two settings: data.teacher, its folder, and objective.teacher, its weight"
+            )
+        if self.objective.teacher and self.system_entry.is_diffusion:
+            raise ValueError(f"only direct systems learn from a teacher, and {self.system} is none")
+        return self
+
     @pydantic.model_validator(mode="before")
     @classmethod
     def _fill_in_size(cls, values: Any) -> Any:
@@ -325,6 +339,7 @@ class Config(_Section):
             posterior=chosen(given.posterior, own.posterior),
             bits=own.bits,
             auxiliary=given.encoder_auxiliary,
+            teacher=given.teacher,
         )
 
 
@@ -371,7 +386,7 @@ def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
 def _expand_paths(values: dict[str, Any]) -> None:
     data = values.get("data")
     if isinstance(data, dict):
-        for split in ("train", "dev", "test"):
+        for split in ("train", "dev", "test", "teacher"):
             if isinstance(data.get(split), str):
                 # A variable that is not set stays visible in the message that there is no such file.
                 data[split] = os.path.expandvars(data[split])

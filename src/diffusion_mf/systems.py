@@ -34,6 +34,8 @@ class ObjectiveWeights:
     """squared error of DiffusionSL's predicted bits"""
     auxiliary: int | float = 0.0
     """token cross-entropy of a scorer on the encoder's states, beside the denoiser (ours)"""
+    teacher: int | float = 0.0
+    """token cross-entropy against a teacher's marginals, in direct systems (ours)"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ class CategoricalCore(StructuredCore):
         samples of the forward process.
         """
         diffusion = self.config.diffusion
-        labels, lengths, is_unit, layout = target
+        labels, lengths, is_unit, layout, _ = target
         conditions = self.denoiser.prepare(states)
         is_given = draws.clamps(diffusion.clamp_share, labels.shape[1])
         allowed = None

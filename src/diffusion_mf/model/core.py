@@ -24,6 +24,8 @@ class Target(NamedTuple):
     lengths: Int[Tensor, "B"]
     is_unit: Bool[Tensor, "B N"]
     layout: Layout
+    teacher: Float[Tensor, "B N K"] | None = None
+    """marginals of another model, to be learnt beside the labels"""
 
 
 class Core(nn.Module, abc.ABC):

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from diffusion_mf.config import Config
 from diffusion_mf.decoding import Evidence
+from diffusion_mf.diffusion import sum_over_units
 from diffusion_mf.model.core import StructuredCore, Target
 from diffusion_mf.model.draws import StepDraws
 from diffusion_mf.model.objective import structured_terms
@@ -30,10 +31,14 @@ class DirectCore(StructuredCore):
         target: Target,
         draws: StepDraws,
     ) -> dict[str, Tensor]:
-        """L_den or L_seq."""
+        """L_den or L_seq, and the cross-entropy against a teacher's marginals where there are some."""
         potentials = self.scorer(states, target.layout)
         distribution = self.distribution(potentials, target.lengths)
-        return structured_terms(distribution, target.labels, target.is_unit, self.weights)
+        terms = structured_terms(distribution, target.labels, target.is_unit, self.weights)
+        if target.teacher is not None:
+            cross_entropy = -(target.teacher * distribution.log_marginals()).sum(-1)
+            terms["teacher"] = sum_over_units(cross_entropy, target.is_unit)
+        return terms
 
     def predict(self, request: Request) -> Prediction:
         """Log-marginals for argmax and Mask-Viterbi, potentials for Viterbi; clamps condition both."""

@@ -29,6 +29,7 @@ from diffusion_mf.model.direct import DirectCore
 from diffusion_mf.model.draws import StepDraws, content_keys
 from diffusion_mf.model.objective import with_total
 from diffusion_mf.model.prediction import Prediction, Request
+from diffusion_mf.model.teacher import TeacherMarginals
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.scorers import ScoringMLP
 from diffusion_mf.systems import Process
@@ -60,6 +61,7 @@ class Labeller(nn.Module):
         self.auxiliary: ScoringMLP | None = None
         if config.weights.auxiliary and config.system_entry.is_diffusion:
             self.auxiliary = ScoringMLP(state_width, self.num_labels, config.structure)
+        self.teacher: TeacherMarginals | None = None
         legality = Legality.of_scheme(vocabulary.labels, scheme)
         # They follow the model to its device, and are known from the labels: no need to save them.
         self.register_buffer("legal_transitions", legality.transitions, persistent=False)
@@ -123,7 +125,8 @@ class Labeller(nn.Module):
         layout, is_unit = batch.layout, unit_mask(batch.lengths, batch.form_ids.shape[1])
         states = self.encoder(batch, layout)
         draws = StepDraws(seed, step, sentence_keys.to(batch.lengths.device, non_blocking=True), device_step)
-        terms = self.core.loss_terms(states, Target(batch.label_ids, batch.lengths, is_unit, layout), draws)
+        taught = None if self.teacher is None else self.teacher(draws.sentence_keys, batch.form_ids.shape[1])
+        terms = self.core.loss_terms(states, Target(batch.label_ids, batch.lengths, is_unit, layout, taught), draws)
         if self.auxiliary is not None:
             log_probs = layout.unpack(self.auxiliary(states)).log_softmax(-1)
             terms["auxiliary"] = sum_over_units(token_cross_entropy(log_probs, batch.label_ids), is_unit)

@@ -60,7 +60,7 @@ def evaluate(
     was_training = labeller.training
     labeller.eval()
     try:
-        labels, marginals = _predict(predictor, sentences, config, vocabulary, decoders, processes)
+        labels, marginals = predict_all(predictor, sentences, config, vocabulary, decoders, processes)
     finally:
         labeller.train(was_training)
     # `diffusion.NO_LABEL` is −1: the last of the names.
@@ -78,7 +78,7 @@ def evaluate(
     return Evaluation(scores=scores, decoder=best, score=scores[best][metric], temperature=temperature)
 
 
-def _predict(
+def predict_all(
     predictor: Predictor,
     sentences: Sequence[Sentence],
     config: Config,

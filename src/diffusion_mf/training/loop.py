@@ -40,6 +40,7 @@ from diffusion_mf.training.progress import Display, LogDisplay, NoDisplay, Speed
 from diffusion_mf.training.resumption import RunFolder, load_run, save_run
 from diffusion_mf.training.state import TrainingState
 from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan, StepPreparer, plan_epoch
+from diffusion_mf.training.teaching import teacher_marginals
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 
@@ -106,6 +107,7 @@ class _Run:
         torch.manual_seed(config.seed)
         self.labeller = placed(Labeller(config, data.vocabulary, data.scheme), processes.device, is_trained=True)
         self.labeller.train()
+        self.labeller.teacher = teacher_marginals(config, data, processes, note=display.note)
         for part in (data.train, data.dev, data.test):
             self.labeller.encoder.study(part or (), note=display.note)
         self.sizes = self.labeller.encoder.sizes(data.train)
