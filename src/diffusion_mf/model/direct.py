@@ -14,6 +14,7 @@ from diffusion_mf.model.draws import StepDraws
 from diffusion_mf.model.objective import structured_terms
 from diffusion_mf.model.prediction import Prediction, Request
 from diffusion_mf.scorers import Scorer
+from diffusion_mf.structures import Factorised
 
 
 class DirectCore(StructuredCore):
@@ -44,13 +45,17 @@ class DirectCore(StructuredCore):
         """Log-marginals for argmax and Mask-Viterbi, potentials for Viterbi; clamps condition both."""
         potentials = self.scorer(request.states, request.layout)
         distribution = self.distribution(potentials, request.lengths, request.allowed)
+        log_marginals = distribution.log_marginals()
         evidence = Evidence(
             lengths=request.lengths,
-            unary_scores=distribution.log_marginals(),
+            unary_scores=log_marginals,
             potentials=potentials,
             legality=request.legality,
             allowed=request.allowed,
             check=request.allowed is not None,
         )
-        marginals = torch.where(request.is_unit[..., None], distribution.marginals(), 0)
+        # Mean-Field would do its updates twice; a chain has made both, and knows zeros exactly.
+        is_factorised = isinstance(distribution, Factorised)
+        marginals = log_marginals.exp() if is_factorised else distribution.marginals()
+        marginals = torch.where(request.is_unit[..., None], marginals, 0)
         return Prediction(evidence=evidence, marginals=marginals, num_calls=0)

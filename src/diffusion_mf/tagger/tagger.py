@@ -282,10 +282,12 @@ class Tagger:
         scores = self._scores(prediction.marginals, label_ids, allowed).tolist()
         ids = label_ids.tolist()
         steps = _steps(prediction) if options.trajectory else None
+        # `NO_LABEL_ID` is −1: the last of the names.
+        names = [*self.labels, NO_LABEL]
         results = []
         for index, request in enumerate(requests):
             size = len(request.units)
-            labels = [NO_LABEL if label == NO_LABEL_ID else self.labels[label] for label in ids[index][:size]]
+            labels = [names[label] for label in ids[index][:size]]
             results.append(
                 TaggedSentence(
                     request.units,
