@@ -60,7 +60,7 @@ def test_rows_are_complete_and_peers_trained_once(
     corpus: pathlib.Path,
     model: pathlib.Path,
 ) -> None:
-    monkeypatch.setattr(cpu_peers, "all_peers", lambda *, spacy_epochs: [Majority()])
+    monkeypatch.setattr(cpu_peers, "all_peers", lambda **options: [Majority()])
     monkeypatch.setattr(Majority, "num_trained", 0)
     output = tmp_path / "cpu.json"
     arguments = ["benchmark", "cpu", *splits(corpus), "--model", f"ours={model}", "--model", f"few={model}@2"]
@@ -142,7 +142,7 @@ def test_what_a_pass_learnt_is_forgotten_before_the_next(corpus: pathlib.Path) -
 
 @pytest.mark.parametrize(
     "peer",
-    [cpu_peers.Crfsuite(), cpu_peers.UDPipe(), cpu_peers.Spacy(width=16, depth=1, epochs=1)],
+    [cpu_peers.Crfsuite(), cpu_peers.UDPipe(iterations=3), cpu_peers.Spacy(width=16, depth=1, epochs=1)],
     ids=lambda peer: peer.name,
 )
 def test_real_peers_learn_and_are_loaded(peer: cpu_peers.Peer, corpus: pathlib.Path, tmp_path: pathlib.Path) -> None:

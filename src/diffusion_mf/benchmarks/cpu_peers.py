@@ -128,10 +128,13 @@ class UDPipe(Peer):
     name, distribution, module, file = "udpipe-1", "ufal.udpipe", "ufal.udpipe", "model.udpipe"
     options = "models=1;use_lemma=0;use_xpostag=0;use_feats=0;provide_lemma=0;provide_xpostag=0;provide_feats=0"
 
+    def __init__(self, *, iterations: int = 20) -> None:
+        self.iterations = iterations
+
     @property
     def description(self) -> str:
         """Its training."""
-        return "tagger of UPOS alone, default settings, iterations by dev"
+        return f"tagger of UPOS alone, default templates, best on dev of {self.iterations} iterations"
 
     def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
         """Its own trainer, tagger only; dev stops it early."""
@@ -141,7 +144,7 @@ class UDPipe(Peer):
         for part, sentences in zip(parts, (train, dev), strict=True):
             for sentence in sentences:
                 part.append(self._sentence(udpipe, sentence.units, sentence.labels))
-        options = self.options + (";early_stopping=1" if dev else "")
+        options = f"{self.options};iterations={self.iterations}" + (";early_stopping=1" if dev else "")
         none = udpipe.Trainer.NONE
         model = udpipe.Trainer.train("morphodita_parsito", *parts, none, options, none, error)
         if error.occurred():
@@ -261,6 +264,6 @@ def _batches(sentences: Iterable[Sentence], num_words: int) -> Iterable[list[Sen
         yield batch
 
 
-def all_peers(*, spacy_epochs: int) -> list[Peer]:
+def all_peers(*, udpipe_iterations: int, spacy_epochs: int) -> list[Peer]:
     """Everyone, in the order of tables."""
-    return [Crfsuite(), UDPipe(), Spacy(epochs=spacy_epochs)]
+    return [Crfsuite(), UDPipe(iterations=udpipe_iterations), Spacy(epochs=spacy_epochs)]

@@ -185,6 +185,7 @@ def cpu(
     only: Annotated[
         str | None, typer.Option(metavar="PEER,…", help="Of python-crfsuite, udpipe-1 and spacy; none: ours alone.")
     ] = None,
+    udpipe_iterations: Annotated[int, typer.Option(min=1, help="How long UDPipe is trained.")] = 20,
     spacy_epochs: Annotated[int, typer.Option(min=1, help="How long spaCy is trained.")] = 8,
     passes: Annotated[int, typer.Option(min=1, help="Timed passes over the test file; their median counts.")] = 5,
     threads: Annotated[
@@ -209,7 +210,7 @@ def cpu(
 
     if output is not None:
         read_rows(output)
-    chosen = all_peers(spacy_epochs=spacy_epochs)
+    chosen = all_peers(udpipe_iterations=udpipe_iterations, spacy_epochs=spacy_epochs)
     if only is not None:
         names = [name.strip() for name in only.split(",") if name.strip() not in ("", "none")]
         known = {peer.name: peer for peer in chosen}
