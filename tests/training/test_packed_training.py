@@ -8,6 +8,7 @@ import pytest
 import small_runs
 
 from diffusion_mf.tagger import Tagger
+from diffusion_mf.training import loop
 from diffusion_mf.training.loop import train
 
 PACKED = {"training": {"layout": "packed", "epochs": 2, "budget": 400}, "inference": {"layout": "packed", "budget": 64}}
@@ -27,3 +28,16 @@ def test_a_packed_run_trains_and_tags(corpus: Path, tmp_path: Path, system: str)
     for one, other in zip(packed.tag(sentences), padded.tag(sentences), strict=True):
         assert one.labels == other.labels
         assert one.scores == pytest.approx(other.scores, abs=1e-4)
+
+
+def test_resuming_with_another_layout_is_told(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on another kind of device, where ``auto`` chooses otherwise."""
+    config = small_runs.small_config(corpus, {"training": {"epochs": 1, "budget": 400}})
+    train(config, output=tmp_path / "run", device="cpu")
+    monkeypatch.setattr(loop, "uses_packing", lambda *arguments, **options: True)
+    with caplog.at_level("INFO"):
+        train(config, output=tmp_path / "run", device="cpu", resume=True)
+    expected = "begun with layout padded and goes on with packed: its batches will be others"
+    assert any(expected in message for message in caplog.messages)

@@ -161,6 +161,7 @@ class _Run:
                 learner=self.learner,
                 processes=self.processes,
                 note=self.display.note,
+                is_packed=self.is_packed,
             )
         if resumed is not None:
             self.state = resumed.state
@@ -339,6 +340,7 @@ class _Run:
                 learner=self.learner,
                 processes=self.processes,
                 log_bytes=self.log.num_bytes,
+                is_packed=self.is_packed,
             )
         self.last_checkpoint = time.monotonic()
 

@@ -85,12 +85,13 @@ def save_run(
     learner: Learner,
     processes: Processes,
     log_bytes: int,
+    is_packed: bool = False,
 ) -> None:
     """Write a checkpoint."""
     values = {
         "config": config.model_dump(mode="json"),
         "data": data.fingerprint,
-        "conditions": _conditions(processes),
+        "conditions": _conditions(processes, is_packed=is_packed),
         "log_bytes": log_bytes,
         "training": state.to_dict(),
     }
@@ -105,6 +106,7 @@ def load_run(
     learner: Learner,
     processes: Processes,
     note: Callable[[str], None],
+    is_packed: bool = False,
 ) -> Resumed | None:
     """Put ``learner`` where the checkpoint says; None if there is none, `InputError` if it does not fit this run."""
     checkpoint = read_checkpoint(folder.checkpoint)
@@ -124,18 +126,17 @@ def load_run(
             "the run was begun with other training or dev data", path=path, remedy="name the same files as before"
         )
     learner.load_tensors(checkpoint.tensors, path=folder.checkpoint)
-    for name, now in _conditions(processes).items():
+    for name, now in _conditions(processes, is_packed=is_packed).items():
         if name in conditions and conditions[name] != now:
-            note(
-                f"the run was begun with {name} {conditions[name]} and goes on with {now}: "
-                "its weights will differ in their last bits"
-            )
+            effect = "its batches will be others" if name == "layout" else "its weights will differ in their last bits"
+            note(f"the run was begun with {name} {conditions[name]} and goes on with {now}: {effect}")
     return Resumed(state, log_bytes)
 
 
-def _conditions(processes: Processes) -> dict[str, Any]:
+def _conditions(processes: Processes, *, is_packed: bool) -> dict[str, Any]:
     """What decides about the last bits of a result, beside configuration and data."""
     return {
+        "layout": "packed" if is_packed else "padded",
         "threads": torch.get_num_threads(),
         "processes": processes.world_size,
         "device": processes.device.type,
