@@ -23,6 +23,22 @@ _WARPS = {16: 1, 32: 2, 64: 4, 128: 8}
 
 
 @triton.jit
+def _tile(length, stride: tl.constexpr, half: tl.constexpr, UNITS: tl.constexpr, HALF: tl.constexpr):
+    """Units and columns of half a head, which of them there are, and where they lie."""
+    units, columns = tl.arange(0, UNITS), tl.arange(0, HALF)
+    mask = (units < length)[:, None] & (columns < half)[None, :]
+    return units, columns, mask, units[:, None] * stride + columns[None, :]
+
+
+@triton.jit
+def _angles(cosine_pointer, sine_pointer, units, columns, half: tl.constexpr, mask):
+    """Cosine and sine of every position's angles."""
+    places = units[:, None] * half + columns[None, :]
+    cosine = tl.load(cosine_pointer + places, mask=mask, other=0.0)
+    return cosine, tl.load(sine_pointer + places, mask=mask, other=0.0)
+
+
+@triton.jit
 def _load(pointer, cells, half, mask):
     """The two halves of a tile of units."""
     first = tl.load(pointer + cells, mask=mask, other=0.0)
@@ -84,18 +100,14 @@ def forward_kernel(
     start = tl.load(boundaries_pointer + sentence)
     length = tl.load(boundaries_pointer + sentence + 1) - start
     if length > 0:
-        units, columns = tl.arange(0, UNITS), tl.arange(0, HALF)
-        mask = (units < length)[:, None] & (columns < half)[None, :]
-        angles = units[:, None] * half + columns[None, :]
-        cosine = tl.load(cosine_pointer + angles, mask=mask, other=0.0)
-        sine = tl.load(sine_pointer + angles, mask=mask, other=0.0)
         width = num_heads * 2 * half
+        units, columns, mask, cells = _tile(length, 3 * width, half, UNITS, HALF)
         # The sentence's place may be far into memory; within it short numbers do, and spare registers.
         inputs_pointer += start.to(tl.int64) * (3 * width) + head * (2 * half)
-        cells = units[:, None] * (3 * width) + columns[None, :]
+        cosine, sine = _angles(cosine_pointer, sine_pointer, units, columns, half, mask)
         query, other_query = _load(inputs_pointer, cells, half, mask)
-        key, other_key = _load(inputs_pointer + width, cells, half, mask)
         query, other_query = _turned(query, other_query, cosine, sine)
+        key, other_key = _load(inputs_pointer + width, cells, half, mask)
         key, other_key = _turned(key, other_key, cosine, sine)
         weights = _weights(query, other_query, key, other_key, length, scale, UNITS, PRECISION).to(query.dtype)
         value, other_value = _load(inputs_pointer + 2 * width, cells, half, mask)
@@ -124,18 +136,14 @@ def backward_kernel(
     start = tl.load(boundaries_pointer + sentence)
     length = tl.load(boundaries_pointer + sentence + 1) - start
     if length > 0:
-        units, columns = tl.arange(0, UNITS), tl.arange(0, HALF)
-        mask = (units < length)[:, None] & (columns < half)[None, :]
-        angles = units[:, None] * half + columns[None, :]
-        cosine = tl.load(cosine_pointer + angles, mask=mask, other=0.0)
-        sine = tl.load(sine_pointer + angles, mask=mask, other=0.0)
         width = num_heads * 2 * half
+        units, columns, mask, cells = _tile(length, 3 * width, half, UNITS, HALF)
         # The sentence's place may be far into memory; within it short numbers do, and spare registers.
         inputs_pointer += start.to(tl.int64) * (3 * width) + head * (2 * half)
-        cells = units[:, None] * (3 * width) + columns[None, :]
+        cosine, sine = _angles(cosine_pointer, sine_pointer, units, columns, half, mask)
         query, other_query = _load(inputs_pointer, cells, half, mask)
-        key, other_key = _load(inputs_pointer + width, cells, half, mask)
         query, other_query = _turned(query, other_query, cosine, sine)
+        key, other_key = _load(inputs_pointer + width, cells, half, mask)
         key, other_key = _turned(key, other_key, cosine, sine)
         weights = _weights(query, other_query, key, other_key, length, scale, UNITS, PRECISION)
         # Units past the sentence attend to it as well as any, but nothing is asked of them.
@@ -152,8 +160,7 @@ def backward_kernel(
         moved = _product(grad, tl.trans(value), PRECISION) + _product(other_grad, tl.trans(other_value), PRECISION)
         grad_scores = (weights * (moved - tl.sum(weights * moved, 1)[:, None]) * scale).to(query.dtype)
         # Loaded again: to keep the angles all the while would cost more registers than there are.
-        cosine = tl.load(cosine_pointer + angles, mask=mask, other=0.0)
-        sine = tl.load(sine_pointer + angles, mask=mask, other=0.0)
+        cosine, sine = _angles(cosine_pointer, sine_pointer, units, columns, half, mask)
         first, second = _turned_back(
             _product(grad_scores, key, PRECISION), _product(grad_scores, other_key, PRECISION), cosine, sine
         )
