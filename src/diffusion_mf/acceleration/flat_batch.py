@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -32,7 +33,7 @@ class FlatBatch(NamedTuple):
     numbers: Int64[Tensor, "total"]
 
 
-def flatten(batch: Batch, extras: Sequence[int] = ()) -> FlatBatch:
+def flatten(batch: Batch, extras: Sequence[int] | np.ndarray = ()) -> FlatBatch:
     """A packed batch, and some more integers, as one vector; int32 tensors are widened."""
     if batch.packing is None or batch.encoder_input is not None:
         raise ValueError("only packed batches without an encoder's own input can be flattened")
@@ -45,7 +46,7 @@ def flatten(batch: Batch, extras: Sequence[int] = ()) -> FlatBatch:
         len(extras),
     )
     parts = [tensor.flatten().long() for tensor in (*tensors, *layout) if tensor is not None]
-    numbers = torch.cat([*parts, torch.tensor(list(extras), dtype=torch.int64)])
+    numbers = torch.cat([*parts, torch.as_tensor(extras, dtype=torch.int64)])
     return FlatBatch(form, numbers.pin_memory() if torch.cuda.is_available() else numbers)
 
 

@@ -88,18 +88,27 @@ def _filled(
 def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:
     """The smallest of the fixed shapes that holds a batch."""
     num_units = length_class(int(batch.lengths.max()))
-    num_tokens = _stepped(max(budget, int(batch.lengths.sum())), TOKENS_STEP)
-    # Rows without units share the filling, and none may get more than fits a row.
+    num_tokens = stepped_tokens(max(budget, int(batch.lengths.sum())))
     num_filling = num_tokens - int(batch.lengths.sum())
-    num_sentences = len(batch.lengths) + max(1, -(-num_filling // num_units))
     return Shape(
         num_tokens,
-        _laddered(num_sentences, FEWEST_ROWS),
+        rows_for(len(batch.lengths), num_filling=num_filling, num_units=num_units),
         num_units,
         _stepped(len(batch.character_lengths), WORDS_STEP),
         # Either units are hardly more than characters themselves, or some word is long in nearly every batch.
         min(max_characters, SHORT_WORD) if batch.character_ids.shape[1] <= SHORT_WORD else max_characters,
     )
+
+
+def rows_for(num_sentences: int, *, num_filling: int, num_units: int) -> int:
+    """The rows of a form that holds so many sentences and so much filling."""
+    # Rows without units share the filling, and none may get more than fits a row.
+    return _laddered(num_sentences + max(1, -(-num_filling // num_units)), FEWEST_ROWS)
+
+
+def stepped_tokens(number: int) -> int:
+    """The units of the smallest packed sequence that holds so many."""
+    return _stepped(number, TOKENS_STEP)
 
 
 def _stepped(number: int, step: int) -> int:

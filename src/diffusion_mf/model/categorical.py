@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffusion_mf.config import Config
-from diffusion_mf.decoding import Evidence
+from diffusion_mf.decoding import Evidence, Legality
 from diffusion_mf.denoisers import Conditions, LabelDenoiser
-from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, one_hot, reverse_diffusion
+from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, ReverseResult, one_hot, reverse_diffusion
 from diffusion_mf.layouts import Layout
 from diffusion_mf.model.core import StructuredCore, Target
 from diffusion_mf.model.draws import StepDraws, Use
@@ -110,22 +110,7 @@ class CategoricalCore(StructuredCore):
             exit_tolerance=request.exit_tolerance,
             keep_trajectory=request.keep_trajectory,
         )
-        assert isinstance(result.potentials, Potentials)
-        evidence = Evidence(
-            lengths=request.lengths,
-            unary_scores=result.log_beliefs(),
-            potentials=result.potentials,
-            legality=request.legality,
-            allowed=request.allowed,
-            check=request.allowed is not None,
-        )
-        steps = result.trajectory
-        return Prediction(
-            evidence=evidence,
-            marginals=torch.where(request.is_unit[..., None], result.marginals, 0),
-            num_calls=result.num_calls,
-            trajectory=None if steps is None else [(step.t, step.beliefs) for step in steps],
-        )
+        return prediction_of(result, lengths=request.lengths, is_unit=request.is_unit, legality=request.legality)
 
     def _noisy_labels(self, labels: Tensor, draws: StepDraws) -> NoisyLabels:
         t = self.process.sample_timesteps(len(labels), uniforms=draws.uniforms(Use.TIMESTEP, ()))
@@ -174,3 +159,25 @@ class CategoricalCore(StructuredCore):
             return Denoised(self.distribution(potentials, lengths, allowed).marginals(), potentials)
 
         return denoise
+
+
+def prediction_of(
+    result: ReverseResult, *, lengths: Int[Tensor, "B"], is_unit: Bool[Tensor, "B N"], legality: Legality | None
+) -> Prediction:
+    """What the reverse process found, for decoders; every length is at least 1."""
+    assert isinstance(result.potentials, Potentials)
+    evidence = Evidence(
+        lengths=lengths,
+        unary_scores=result.log_beliefs(),
+        potentials=result.potentials,
+        legality=legality,
+        allowed=result.allowed,
+        check=result.allowed is not None,
+    )
+    steps = result.trajectory
+    return Prediction(
+        evidence=evidence,
+        marginals=torch.where(is_unit[..., None], result.marginals, 0),
+        num_calls=result.num_calls,
+        trajectory=None if steps is None else [(step.t, step.beliefs) for step in steps],
+    )
