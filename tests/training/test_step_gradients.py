@@ -11,6 +11,7 @@ import small_runs
 import torch
 from torch import Tensor, nn
 
+from diffusion_mf.acceleration.flat_batch import FlatBatch
 from diffusion_mf.acceleration.half_weights import HalfWeights
 from diffusion_mf.acceleration.precision import autocast_for
 from diffusion_mf.config import TrainingConfig
@@ -19,7 +20,7 @@ from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.model import Labeller
 from diffusion_mf.training.corpora import TrainingData, read_training_data
 from diffusion_mf.training.distributed import Processes
-from diffusion_mf.training.gradients import StepGradients, dropout_seed
+from diffusion_mf.training.gradients import PieceResult, StepGradients, dropout_seed
 from diffusion_mf.training.learner import Learner
 from diffusion_mf.training.steps import PackingSettings, StepPreparer, plan_epoch
 
@@ -107,6 +108,29 @@ def test_packed_batches_give_the_same_gradient(
     assert all((piece.flat is not None) == is_flat for piece in prepared.pieces)
     gradients.compute(prepared, step=4, units=_units(data, plan))
     _assert_close(_taken(labeller), expected)
+
+
+def test_pieces_add_up_where_results_lie_in_memory_that_is_used_again(labeller: Labeller, data: TrainingData) -> None:
+    """As those of replayed work do: what the first piece found must not be taken as it lies."""
+    plan = [[0, 1, 2], [3, 4, 5]]
+    expected = _gradient(labeller, data, plan)
+    gradients = _step_gradients(labeller, data)
+    compute, memory = gradients._recorded_piece, {}
+
+    def replay(flat: FlatBatch, kind: object) -> PieceResult:
+        result = compute(flat.form, flat.numbers)
+        kept = memory.setdefault("result", result)
+        for old, new in zip((kept.sums, *kept.gradients), (result.sums, *result.gradients), strict=True):
+            if old is not None and new is not None:
+                old.copy_(new)
+        return kept
+
+    gradients._recorder = replay  # type: ignore[assignment]
+    packing = PackingSettings(64, 32, is_flat=True)
+    prepared = StepPreparer(data.train, data.vocabulary, ALONE, packing=packing).prepare(plan, 1)
+    sums = gradients.compute(prepared, step=4, units=_units(data, plan))
+    _assert_close(_taken(labeller), expected)
+    assert sums["total"] > 0
 
 
 def test_weights_learn_from_steps_on_the_models_own_trajectory(corpus: Path, data: TrainingData) -> None:

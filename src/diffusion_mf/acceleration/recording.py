@@ -16,7 +16,7 @@ from diffusion_mf.acceleration.flat_batch import FlatBatch, Form
 
 Result = TypeVar("Result")
 
-MOST_RECORDINGS = 96
+MOST_RECORDINGS = 64
 """of one kind of work; what needs more forms than this is computed directly"""
 
 
@@ -31,7 +31,7 @@ class Recording(NamedTuple, Generic[Result]):
 class Recorder(Generic[Result]):
     """Runs ``work(form, numbers)`` on the device, by replay where the form and ``kind`` of work have been seen before.
 
-    Results of a replay lie in memory that the next replay of the same form overwrites. ``work`` must not wait for the device
+    Results of a replay lie in memory that the next replay, of any form, may overwrite. ``work`` must not wait for the device
     or depend on anything of the host but its arguments and ``kind``.
     """
 
@@ -41,6 +41,7 @@ class Recorder(Generic[Result]):
         self._recordings: dict[Hashable, Recording[Result]] = {}
         self._seen: set[Hashable] = set()
         self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
 
     @property
     def num_recordings(self) -> int:
@@ -50,16 +51,23 @@ class Recorder(Generic[Result]):
     def __call__(self, batch: FlatBatch, kind: Hashable = None) -> Result:
         """The result for one batch."""
         key = (batch.form, kind)
-        recording = self._recordings.get(key)
-        if recording is None:
+        if key not in self._recordings:
             if not self._is_worth_recording(key):
                 self._seen.add(key)
                 return self._work(batch.form, batch.numbers.to(self._device, non_blocking=True))
-            recording = self._record(batch)
-            self._recordings[key] = recording
+            self._recordings[key] = self._record(batch)
+        recording = self._recordings[key]
         recording.numbers.copy_(batch.numbers, non_blocking=True)
         recording.graph.replay()
         return recording.result
+
+    def forget(self) -> None:
+        """Drop all recordings and their memory; what comes again is recorded again."""
+        if self._recordings:
+            torch.cuda.synchronize(self._device)
+        self._recordings.clear()
+        self._seen.clear()
+        self._pool = None
 
     def _is_worth_recording(self, key: Hashable) -> bool:
         return self._device.type == "cuda" and key in self._seen and len(self._recordings) < MOST_RECORDINGS
@@ -68,9 +76,12 @@ class Recorder(Generic[Result]):
         # Kernels are compiled and tables copied already: the form's first batch was computed directly.
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
+        # A stream of its own: libraries keep work space per stream, which recorders that run side by side must not share.
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)
         numbers = batch.numbers.to(self._device)
         graph = torch.cuda.CUDAGraph()
         # Other threads (collation) may call CUDA meanwhile, pinning memory: only this one's calls are recorded.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             result = self._work(batch.form, numbers)
         return Recording(graph, numbers, result)

@@ -23,7 +23,8 @@ from diffusion_mf.layouts import PackedLayout
 
 SHORTEST_CLASS = 16
 TOKENS_STEP = 64
-FEWEST_ROWS, WORDS_STEP = 64, 384
+FEWEST_ROWS, FEWEST_PLACES, WORDS_STEP = 64, 8192, 384
+"""rows that a rectangle has at least unless they are long, places it then has at most in vain, and a step of words"""
 SHORT_WORD = 4
 
 
@@ -87,9 +88,13 @@ def _filled(
 
 def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:
     """The smallest of the fixed shapes that holds a batch."""
-    num_units = length_class(int(batch.lengths.max()))
-    num_tokens = stepped_tokens(max(budget, int(batch.lengths.sum())))
-    num_filling = num_tokens - int(batch.lengths.sum())
+    num_units, num_real = length_class(int(batch.lengths.max())), int(batch.lengths.sum())
+    # The budget, or half of it, a quarter …: a small batch must not pay for a large one.
+    num_tokens = max(budget, num_real)
+    while num_tokens // 2 >= max(num_real, TOKENS_STEP):
+        num_tokens //= 2
+    num_tokens = stepped_tokens(num_tokens)
+    num_filling = num_tokens - num_real
     return Shape(
         num_tokens,
         rows_for(len(batch.lengths), num_filling=num_filling, num_units=num_units),
@@ -103,7 +108,8 @@ def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:
 def rows_for(num_sentences: int, *, num_filling: int, num_units: int) -> int:
     """The rows of a form that holds so many sentences and so much filling."""
     # Rows without units share the filling, and none may get more than fits a row.
-    return _laddered(num_sentences + max(1, -(-num_filling // num_units)), FEWEST_ROWS)
+    fewest = max(2, min(FEWEST_ROWS, FEWEST_PLACES // num_units))
+    return _laddered(num_sentences + max(1, -(-num_filling // num_units)), fewest)
 
 
 def stepped_tokens(number: int) -> int:

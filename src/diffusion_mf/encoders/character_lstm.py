@@ -42,7 +42,7 @@ class CharacterLSTM(nn.Module):
             left = packed_last_state(self.from_left, embedded, lengths)
             return torch.cat([left, packed_last_state(self.from_right, reversed_embedded, lengths)], dim=-1)
         # Neither direction fills a GPU: they run side by side.
-        here, beside = torch.cuda.current_stream(), _stream_beside(embedded.device)
+        here, beside = torch.cuda.current_stream(embedded.device), _stream_beside(embedded.device)
         beside.wait_stream(here)
         with torch.cuda.stream(beside):
             right = gathered_last_state(self.from_right, reversed_embedded, lengths)

@@ -103,7 +103,10 @@ def connected(device: str = "auto") -> Iterator[Processes]:
     """Join the other processes of the run where torchrun started several; otherwise be alone."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size == 1:
-        yield Processes(0, 1, choose_device(device))
+        alone = choose_device(device)
+        if alone.type == "cuda":
+            torch.cuda.set_device(alone)
+        yield Processes(0, 1, alone)
         return
     rank, local_rank = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
     chosen = choose_device(device, local_rank=local_rank)
@@ -111,7 +114,11 @@ def connected(device: str = "auto") -> Iterator[Processes]:
         torch.cuda.set_device(chosen)
     timeout = datetime.timedelta(seconds=float(os.environ.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT)))
     try:
-        torch.distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=timeout)
+        torch.distributed.init_process_group(
+            # Gradients are on the devices; positions and labels, which are few, on the hosts.
+            "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo",
+            timeout=timeout,
+        )
     except (RuntimeError, ValueError) as error:
         raise DiffusionMFError(
             f"process {rank} of {world_size} could not reach the others ({_reason(error)}); "

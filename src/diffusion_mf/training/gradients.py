@@ -94,6 +94,7 @@ class StepGradients:
                     raise
             # Outside the handler, whose exception would hold on to the tensors of the failed attempt.
             self._optimizer.forget_gradients()
+            self._recorder.forget()
             release_memory(self._processes.device)
             longest = max(int((piece.batch.lengths > 0).sum()) for piece in prepared.pieces)
             if longest == 1:
@@ -115,10 +116,18 @@ class StepGradients:
             )
             for name, value in zip(result.names, result.sums.clone(), strict=True):
                 sums[name] = sums[name] + value if name in sums else value
-            for parameter, gradient in zip(self._parameters, result.gradients, strict=True):
-                if gradient is not None:
-                    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+            self._add_gradients(result.gradients, is_only=len(prepared.pieces) == 1)
         return sums
+
+    def _add_gradients(self, gradients: Sequence[Tensor | None], *, is_only: bool) -> None:
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            if gradient is None:
+                continue
+            if parameter.grad is None:
+                # The next piece's replay may write over this one's results: only the last may be taken as they lie.
+                parameter.grad = gradient if is_only else gradient.clone()
+            else:
+                parameter.grad += gradient
 
     def _directly(self, piece: Piece, step: int, units: int) -> PieceResult:
         device = self._processes.device

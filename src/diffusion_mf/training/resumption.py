@@ -128,7 +128,11 @@ def load_run(
     learner.load_tensors(checkpoint.tensors, path=folder.checkpoint)
     for name, now in _conditions(processes, is_packed=is_packed).items():
         if name in conditions and conditions[name] != now:
-            effect = "its batches will be others" if name == "layout" else "its weights will differ in their last bits"
+            effect = "its weights will differ in their last bits"
+            if name == "layout":
+                # The position counts batches that there will not be.
+                state.position = 0
+                effect = "its batches will be others, and the present epoch begins anew"
             note(f"the run was begun with {name} {conditions[name]} and goes on with {now}: {effect}")
     return Resumed(state, log_bytes)
 
