@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -25,9 +25,10 @@ from diffusion_mf.training.corpora import TrainingData
 from diffusion_mf.training.distributed import Processes
 from diffusion_mf.training.gradients import StepGradients
 from diffusion_mf.training.learner import Learner
-from diffusion_mf.training.steps import PackingSettings, StepPlan, StepPreparer, plan_epoch
+from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan, StepPreparer, plan_epoch
 
 MOST_WARM_UPS = 6
+STEPS_BETWEEN_LOOKS = 10
 
 
 class Session:
@@ -65,6 +66,8 @@ class Session:
         )
         self._lengths = [len(sentence.units) for sentence in data.train]
         self._step = 0
+        self.mean_calls: float | None = None
+        """denoiser calls per sentence of the last inference, with early exit"""
 
     def training_seconds(self, *, repeats: int, members: Sequence[int] | None = None) -> list[float]:
         """Wall-clock seconds of so many epochs of full updates, collation included, after warm-up.
@@ -72,13 +75,34 @@ class Session:
         Every epoch has the same batches, so that after a few all forms of batches are recorded. ``members`` restricts the
         sentences.
         """
+        plans = self._warm_plans(members)
+        return [self._timed_epoch(plans) for _ in range(repeats)]
+
+    def train_for(self, seconds: float, *, wait: Callable[[], None]) -> tuple[int, float]:
+        """Full updates for so many seconds, after warm-up and ``wait``: how many sentences they took, and how long."""
+        plans = self._warm_plans()
+        synchronise(self.device)
+        wait()
+        num_sentences, start = 0, time.perf_counter()
+        while True:
+            for prepared in self._preparer.stream(plans, 1):
+                self._update(prepared)
+                num_sentences += sum(map(len, prepared.plan))
+                if self.device.type == "cpu" or self._step % STEPS_BETWEEN_LOOKS == 0:
+                    # The host must not run ahead for longer than the time that is measured.
+                    synchronise(self.device)
+                    if time.perf_counter() - start >= seconds:
+                        return num_sentences, time.perf_counter() - start
+
+    def _warm_plans(self, members: Sequence[int] | None = None) -> list[StepPlan]:
+        """The steps of an epoch, all of them made before."""
         lengths = self._lengths if members is None else [self._lengths[index] for index in members]
         plans = plan_epoch(lengths, self.config.training, seed=self.config.seed, epoch=0, is_packed=self._is_packed)
         if members is not None:
             plans = [[[members[row] for row in batch] for batch in plan] for plan in plans]
         self.labeller.train()
         self._warm_up(lambda: self._epoch(plans), lambda: self._gradients.num_recordings)
-        return [self._timed_epoch(plans) for _ in range(repeats)]
+        return plans
 
     def _timed_epoch(self, plans: Sequence[StepPlan]) -> float:
         synchronise(self.device)
@@ -89,10 +113,13 @@ class Session:
 
     def _epoch(self, plans: Sequence[StepPlan]) -> None:
         for prepared in self._preparer.stream(plans, 1):
-            units = sum(self._lengths[index] for batch in prepared.plan for index in batch)
-            self._gradients.compute(prepared, step=self._step, units=units)
-            self._learner.update(self._step)
-            self._step += 1
+            self._update(prepared)
+
+    def _update(self, prepared: PreparedStep) -> None:
+        units = sum(self._lengths[index] for batch in prepared.plan for index in batch)
+        self._gradients.compute(prepared, step=self._step, units=units)
+        self._learner.update(self._step)
+        self._step += 1
 
     def inference_seconds(
         self, sentences: Sequence[Sentence], *, repeats: int, options: Options | None = None
@@ -127,6 +154,7 @@ class Session:
                 start = time.perf_counter()
                 label()
                 seconds.append(time.perf_counter() - start)
+        self.mean_calls = predictor.mean_calls
         return seconds
 
     def _warm_up(self, run, num_recordings) -> None:  # type: ignore[no-untyped-def]
@@ -139,7 +167,7 @@ class Session:
             before = num_recordings()
 
 
-def linear_operations(labeller: Labeller, *, num_calls: int) -> tuple[float, float]:
+def linear_operations(labeller: Labeller, *, num_calls: int | float) -> tuple[float, float]:
     """Floating-point operations per unit of linear layers: of a training step, and of inference with so many calls.
 
     Backward counts twice the forward pass. Attention, the character LSTM, structures and what is computed once per sentence

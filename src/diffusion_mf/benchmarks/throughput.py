@@ -43,15 +43,21 @@ CORPORA: dict[Task, Corpus] = {
     Task.SEG_POS: Corpus("zh-gsdsimp", "global"),
 }
 
-FAST = ("training.compile=true",)
-PLAIN = (
-    "training.precision=float32",
-    "training.layout=padded",
-    "training.use_graphs=false",
-    "inference.precision=float32",
-    "inference.layout=padded",
-)
-IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {"fast": FAST, "plain eager": PLAIN}
+FAST, PLAIN, EARLY_EXIT = "fast", "plain eager", "fast, early exit"
+_FAST_SETTINGS = ("training.compile=true",)
+IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
+    FAST: _FAST_SETTINGS,
+    PLAIN: (
+        "training.precision=float32",
+        "training.layout=padded",
+        "training.use_graphs=false",
+        "inference.precision=float32",
+        "inference.layout=padded",
+    ),
+    EARLY_EXIT: (*_FAST_SETTINGS, "inference.layout=packed"),
+}
+"""early exit has inference alone, on a model that was trained for the epochs that training is measured in"""
+EXIT_TOLERANCE = 0.01
 
 
 def benchmark_config(task: Task, system: str, *, folder: str, overrides: Sequence[str] = ()) -> Config:
@@ -81,6 +87,7 @@ def measure_throughput(
     folder: str,
     overrides: Mapping[Task, Sequence[str]],
     repeats: int = REPEATS,
+    exit_tolerance: float = EXIT_TOLERANCE,
 ) -> Iterator[list[dict[str, Any]]]:
     """The rows of one system on one task after the other: training and inference."""
     torch.backends.cudnn.allow_tf32 = False  # matters to float32 alone
@@ -88,7 +95,9 @@ def measure_throughput(
     for implementation in implementations:
         for task in tasks:
             for system in systems:
-                settings = (*IMPLEMENTATIONS[implementation], *overrides.get(task, ()))
+                settings = [*IMPLEMENTATIONS[implementation], *overrides.get(task, ())]
+                if implementation == EARLY_EXIT:
+                    settings.append(f"inference.exit_tolerance={exit_tolerance}")
                 config = benchmark_config(task, system, folder=folder, overrides=settings)
                 if task not in corpora:
                     corpora[task] = read_training_data(config)
@@ -98,7 +107,7 @@ def measure_throughput(
 def _measure(
     config: Config, data: TrainingData, device: torch.device, *, implementation: str, repeats: int = REPEATS
 ) -> list[dict[str, Any]]:
-    session = Session(config, data, device, is_plain=implementation == "plain eager")
+    session = Session(config, data, device, is_plain=implementation == PLAIN)
     num_calls = _num_calls(config)
     training, inference = linear_operations(session.labeller, num_calls=num_calls)
     corpus = CORPORA[config.task].name
@@ -109,8 +118,12 @@ def _measure(
             torch.cuda.reset_peak_memory_stats()
         if phase == "training":
             seconds = session.training_seconds(repeats=repeats)
+            if implementation == EARLY_EXIT:
+                continue
         else:
             seconds = session.inference_seconds(sentences, repeats=repeats)
+            if session.mean_calls is not None:
+                _, operations = linear_operations(session.labeller, num_calls=session.mean_calls)
         median = statistics.median(seconds)
         units = sum(len(sentence.units) for sentence in sentences)
         paper = paper_tables()["efficiency"].get(config.system, {}).get(corpus)
@@ -134,6 +147,8 @@ def _measure(
                 "seconds": seconds,
             }
         )
+        if implementation == EARLY_EXIT:
+            rows[-1] |= {"exit_tolerance": config.inference.exit_tolerance, "mean_calls": session.mean_calls}
     return rows
 
 
@@ -153,7 +168,7 @@ def measure_iterations(
     for system in ("mean-field", "diffusion-mf"):
         first: dict[str, float] = {}
         for iterations in ITERATIONS:
-            settings = [*FAST, f"structure.num_iterations={iterations}", *overrides]
+            settings = [*_FAST_SETTINGS, f"structure.num_iterations={iterations}", *overrides]
             if system == "mean-field":
                 config = load_config(
                     f"{folder}/pos/{system}.toml",
@@ -168,7 +183,7 @@ def measure_iterations(
             else:
                 config = benchmark_config(Task.POS, system, folder=folder, overrides=settings)
             data = data or read_training_data(config)
-            rows = _measure(config, data, device, implementation="fast")
+            rows = _measure(config, data, device, implementation=FAST)
             for row in rows:
                 first.setdefault(row["phase"], row["sentences_per_second"])
                 paper = paper_tables()["iterations"][row["phase"]].get(system)
@@ -194,7 +209,7 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
             Task.POS,
             system,
             folder=folder,
-            overrides=[*FAST, "denoiser.layers=1", "structure.num_iterations=1", *overrides],
+            overrides=[*_FAST_SETTINGS, "denoiser.layers=1", "structure.num_iterations=1", *overrides],
         )
         data = data or read_training_data(config)
         assert data.dev is not None
@@ -209,7 +224,7 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
                     "corpus": "en-ewt",
                     "system": system,
                     "phase": "inference",
-                    "implementation": "fast",
+                    "implementation": FAST,
                     "setting": base,
                     "num_calls": num_calls,
                     "sentences_per_second": len(data.dev) / median,

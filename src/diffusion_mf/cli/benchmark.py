@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diffusion_mf.cli import benchmark_load
+from diffusion_mf.cli.benchmark_options import (
+    Device,
+    Folder,
+    Output,
+    Overrides,
+    choose_device,
+    collect,
+    overrides_of,
+)
 from diffusion_mf.cli.output import half_up, note, print_json, print_table, progress
 from diffusion_mf.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    import torch
 
     from diffusion_mf.benchmarks.problems import Shape
     from diffusion_mf.data.corpus import Task
@@ -28,6 +36,10 @@ app = typer.Typer(help="Efficiency tables.", no_args_is_help=True)
 @app.callback()
 def _group() -> None:
     """Efficiency tables."""
+
+
+for _command in benchmark_load.COMMANDS:
+    app.command()(_command)
 
 
 @app.command()
@@ -48,7 +60,7 @@ def ops(
 ) -> None:
     """Time and memory of chain inference beside pytorch-crf and torch-struct, and of Mean-Field beside a denoiser."""
     wanted = None if shapes is None else _parse_shapes(shapes)
-    place = _choose_device(device)
+    place = choose_device(device)
     from diffusion_mf.benchmarks.ops import ROW_KEY, default_shapes, measure_ops, num_contests
     from diffusion_mf.benchmarks.peers import PEERS, import_peers
     from diffusion_mf.results import provenance, read_rows, write_rows
@@ -76,22 +88,6 @@ def ops(
         _print_table(rows)
 
 
-Folder = Annotated[str, typer.Option("--configs", metavar="DIR", help="The folder of the paper's configurations.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="[TASK:]KEY=VALUE",
-        help="Set something else than the configurations do, for one task or all; may be repeated.",
-    ),
-]
-Output = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="Result file to put the rows into, such as results/efficiency.json."),
-]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to measure.")]
-
-
 @app.command()
 def throughput(
     *,
@@ -105,6 +101,15 @@ def throughput(
     only_plain: Annotated[
         bool, typer.Option("--only-plain", help="Measure nothing but the plain implementation.")
     ] = False,
+    early_exit: Annotated[
+        bool, typer.Option("--early-exit", help="Also measure inference that drops sentences which have settled.")
+    ] = False,
+    only_early_exit: Annotated[
+        bool, typer.Option("--only-early-exit", help="Measure nothing but inference with early exit.")
+    ] = False,
+    exit_tolerance: Annotated[
+        float, typer.Option(metavar="P", help="With --early-exit: the change of a probability that settles.")
+    ] = 0.01,
     repeats: Annotated[int, typer.Option(min=1, help="Runs after warm-up, of which the median counts.")] = 5,
     device: Device = "auto",
     configs: Folder = "configs",
@@ -113,19 +118,25 @@ def throughput(
     json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
     """The paper's efficiency table: sentences per second in training and inference, beside the paper's."""
-    place = _choose_device(device)
-    from diffusion_mf.benchmarks.throughput import IMPLEMENTATIONS, measure_throughput
+    place = choose_device(device)
+    from diffusion_mf.benchmarks.throughput import EARLY_EXIT, FAST, PLAIN, measure_throughput
+
+    if not exit_tolerance > 0:
+        raise InputError("--exit-tolerance: must be more than 0", remedy="use 0.01")
 
     chosen_tasks, chosen_systems = _chosen_tasks(tasks), _chosen_systems(systems)
-    implementations = list(IMPLEMENTATIONS)[1:] if only_plain else list(IMPLEMENTATIONS)[: 2 if compare else 1]
+    implementations = [] if only_plain or only_early_exit else [FAST]
+    implementations += [PLAIN] if compare or only_plain else []
+    implementations += [EARLY_EXIT] if early_exit or only_early_exit else []
     measured = measure_throughput(
         chosen_tasks,
         chosen_systems,
         implementations,
         device=place,
         folder=configs,
-        overrides={task: _overrides_of(task.value, overrides) for task in chosen_tasks},
+        overrides={task: overrides_of(task.value, overrides) for task in chosen_tasks},
         repeats=repeats,
+        exit_tolerance=exit_tolerance,
     )
     total = len(chosen_tasks) * len(chosen_systems) * len(implementations)
     _show(measured, total=total, output=output, as_json=json)
@@ -141,10 +152,10 @@ def mean_field(
     json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
     """Throughput against the number of Mean-Field iterations, relative to one, beside the paper's."""
-    place = _choose_device(device)
+    place = choose_device(device)
     from diffusion_mf.benchmarks.throughput import ITERATIONS, measure_iterations
 
-    measured = measure_iterations(device=place, folder=configs, overrides=_overrides_of("pos", overrides))
+    measured = measure_iterations(device=place, folder=configs, overrides=overrides_of("pos", overrides))
     _show(measured, total=2 * len(ITERATIONS), output=output, as_json=json)
 
 
@@ -158,10 +169,10 @@ def schedule(
     json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
     """Inference throughput against the base of the reverse schedule, beside the paper's."""
-    place = _choose_device(device)
+    place = choose_device(device)
     from diffusion_mf.benchmarks.throughput import BASES, SYSTEMS, measure_schedules
 
-    measured = measure_schedules(device=place, folder=configs, overrides=_overrides_of("pos", overrides))
+    measured = measure_schedules(device=place, folder=configs, overrides=overrides_of("pos", overrides))
     _show(measured, total=len(SYSTEMS) * len(BASES), output=output, as_json=json)
 
 
@@ -286,35 +297,11 @@ def _chosen_systems(text: str) -> list[str]:
     return names
 
 
-def _overrides_of(task: str, overrides: list[str] | None) -> list[str]:
-    """Those for the task, its name taken off, and those for all."""
-    found = []
-    for override in overrides or ():
-        prefix, separator, rest = override.partition(":")
-        is_for_a_task = bool(separator) and "=" not in prefix
-        if not is_for_a_task:
-            found.append(override)
-        elif prefix == task:
-            found.append(rest)
-    return found
-
-
 def _show(measured: Iterable[list[dict[str, Any]]], *, total: int, output: str | None, as_json: bool) -> None:
-    """Measure with progress, put rows into the result file as they come, print all at the end."""
+    """Measure, keep and print."""
     from diffusion_mf.benchmarks.throughput import ROW_KEY
-    from diffusion_mf.results import provenance, read_rows, write_rows
 
-    if output is not None:
-        read_rows(output)
-    source = provenance(shlex.join(["dmf", *sys.argv[1:]]))
-    rows: list[dict[str, Any]] = []
-    with progress("measuring", total=total, unit="models") as advance:
-        for part in measured:
-            found = [{**row, **source} for row in part]
-            rows += found
-            if output is not None:
-                write_rows(output, found, replace_by=ROW_KEY)
-            advance(1)
+    rows = collect(measured, total=total, output=output, replace_by=ROW_KEY)
     if as_json:
         print_json(rows)
     else:
@@ -375,17 +362,6 @@ def _parse_shapes(text: str) -> list[Shape]:
             )
         found.append(Shape(*sizes))
     return found
-
-
-def _choose_device(name: str) -> torch.device:
-    if name not in ("auto", "cpu", "cuda"):
-        raise InputError(f"--device: unknown device {name!r}", remedy="choose auto, cpu or cuda")
-    import torch
-
-    has_gpu = torch.cuda.is_available()
-    if name == "cuda" and not has_gpu:
-        raise InputError("--device cuda: PyTorch finds no CUDA GPU here", remedy="use --device cpu")
-    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

@@ -1,0 +1,207 @@
+"""``dmf benchmark scaling``, ``sharing`` and ``agreement``: speed under more load, and what it must not change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from diffusion_mf.cli.benchmark_options import (
+    AsJson,
+    Device,
+    Folder,
+    Output,
+    Overrides,
+    choose_device,
+    collect,
+    overrides_of,
+)
+from diffusion_mf.cli.output import half_up, print_json, print_table
+from diffusion_mf.errors import InputError
+
+if TYPE_CHECKING:
+    from diffusion_mf.data.corpus import Task
+
+ONE_TASK = "pos"
+TIMES, LENGTHS, COUNTS = "1,4,16", "16,32,64,128,256,512,1024,2000", "1,2,4,8,12"
+
+
+def scaling(
+    *,
+    task: Annotated[str, typer.Option(help="One of pos, ner and seg-pos.")] = ONE_TASK,
+    times: Annotated[str, typer.Option(metavar="N,…", help="How often the data are repeated.")] = TIMES,
+    lengths: Annotated[str, typer.Option(metavar="N,…", help="Units of the sentences that are made up.")] = LENGTHS,
+    units: Annotated[int, typer.Option(min=1, help="Of all sentences of one length, about.")] = 40_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs after warm-up, of which the median counts.")] = 5,
+    device: Device = "auto",
+    configs: Folder = "configs",
+    overrides: Overrides = None,
+    output: Output = None,
+    json: AsJson = False,
+) -> None:
+    """Diffusion-MF with more data and longer sentences: that its cost grows linearly."""
+    place = choose_device(device)
+    counts, sizes = _numbers("--times", times), _numbers("--lengths", lengths)
+    from diffusion_mf.benchmarks.scaling import measure_scaling
+    from diffusion_mf.benchmarks.throughput import ROW_KEY
+
+    chosen = _task(task)
+    measured = measure_scaling(
+        chosen,
+        device=place,
+        folder=configs,
+        overrides=overrides_of(chosen.value, overrides),
+        times=counts,
+        lengths=sizes,
+        units=units,
+        repeats=repeats,
+    )
+    total = 2 * len(counts) + len(sizes)
+    rows = collect(measured, total=total, output=output, replace_by=ROW_KEY, unit="settings")
+    if json:
+        print_json(rows)
+        return
+    print_table(
+        ["setting", "phase", "sentences", "sent./s", "% of the first", "ms/sentence", "µs/unit"],
+        [
+            [
+                row["setting"],
+                row["phase"],
+                row["sentences"],
+                _rounded(row, "sentences_per_second", 0),
+                _rounded(row, "relative", 1, factor=100),
+                _rounded(row, "milliseconds_per_sentence", 3),
+                _rounded(row, "microseconds_per_unit", 2),
+            ]
+            for row in rows
+        ],
+        title=f"{rows[0]['system']} on {rows[0]['corpus']}, {rows[0]['hardware']}: medians",
+    )
+
+
+def sharing(
+    *,
+    task: Annotated[str, typer.Option(help="One of pos, ner and seg-pos.")] = ONE_TASK,
+    system: Annotated[str, typer.Option(help="What the runs train.")] = "diffusion-mf",
+    counts: Annotated[str, typer.Option(metavar="N,…", help="Numbers of processes at a time.")] = COUNTS,
+    seconds: Annotated[float, typer.Option(min=0, help="For which they train, after warm-up.")] = 20.0,
+    device: Device = "auto",
+    configs: Folder = "configs",
+    overrides: Overrides = None,
+    output: Output = None,
+    json: AsJson = False,
+) -> None:
+    """How many training runs share a device before their aggregate throughput stops growing."""
+    place = choose_device(device)
+    numbers = _numbers("--counts", counts)
+    from diffusion_mf.benchmarks.sharing import ROW_KEY, best_count, measure_sharing
+    from diffusion_mf.benchmarks.throughput import CORPORA
+    from diffusion_mf.config import load_config
+
+    chosen = _task(task)
+    # As experiments run it: neither the size nor the compilation of the efficiency table.
+    config = load_config(f"{configs}/{chosen.value}/{system}.toml", overrides_of(chosen.value, overrides))
+    measured = measure_sharing(config, corpus=CORPORA[chosen].name, device=place.type, counts=numbers, seconds=seconds)
+    rows = collect(measured, total=len(numbers), output=output, replace_by=ROW_KEY, unit="settings")
+    if json:
+        print_json(rows)
+        return
+    print_table(
+        ["runs at a time", "sent./s together", "× one", "slowest", "fastest", "GB each"],
+        [
+            [
+                row["setting"],
+                _rounded(row, "sentences_per_second", 0),
+                _rounded(row, "relative", 2),
+                half_up(min(row["sentences_per_second_each"]), 0),
+                half_up(max(row["sentences_per_second_each"]), 0),
+                _rounded(row, "peak_memory_gb", 1),
+            ]
+            for row in rows
+        ],
+        title=f"{rows[0]['system']} on {rows[0]['corpus']}, {rows[0]['hardware']}: "
+        f"beyond {best_count(rows)} at a time, runs only slow each other down",
+    )
+
+
+def agreement(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file with the right labels, dev as a rule.")],
+    *,
+    precision: Annotated[
+        str, typer.Option(metavar="auto|float32|bfloat16", help="Of the fast path; auto: bfloat16 on a GPU.")
+    ] = "auto",
+    exit_tolerance: Annotated[
+        float | None, typer.Option(metavar="P", help="Also with early exit, at this tolerance.")
+    ] = None,
+    device: Device = "auto",
+    output: Output = None,
+    json: AsJson = False,
+) -> None:
+    """The scores of a model by the fast path beside those by the plain reference, and how many labels differ."""
+    place = choose_device(device)
+    if precision not in ("auto", "float32", "bfloat16"):
+        raise InputError(f"--precision: unknown precision {precision!r}", remedy="choose auto, float32 or bfloat16")
+    if exit_tolerance is not None and not exit_tolerance > 0:
+        raise InputError("--exit-tolerance: must be more than 0", remedy="use 0.01")
+    from diffusion_mf.benchmarks.agreement import ROW_KEY, measure_agreement
+    from diffusion_mf.data.formats import read_task
+    from diffusion_mf.tagger import load_model
+
+    stored = load_model(model)
+    corpus = read_task(file, stored.config.task, column=stored.config.data.column)
+    measured = measure_agreement(
+        stored,
+        corpus.sentences,
+        device=place,
+        precision=precision,  # type: ignore[arg-type]
+        exit_tolerance=exit_tolerance,
+    )
+    facts: dict[str, Any] = {"corpus": Path(file).name.split(".")[0], "model": model}
+    named = ([{**facts, **row} for row in part] for part in measured)
+    total = 2 if exit_tolerance is None else 3
+    rows = collect(named, total=total, output=output, replace_by=ROW_KEY, unit="paths")
+    if json:
+        print_json(rows)
+        return
+    print_table(
+        ["path", "tolerance", rows[0]["metric"], "difference", "% labelled differently", "marginals, mean", "calls"],
+        [
+            [
+                row["implementation"],
+                row["setting"],
+                _rounded(row, "score", 2),
+                _rounded(row, "score_difference", 3),
+                _rounded(row, "share_labelled_differently", 3, factor=100),
+                _rounded(row, "mean_marginal_difference", 5),
+                _rounded(row, "mean_calls", 2),
+            ]
+            for row in rows
+        ],
+        title=f"{rows[0]['system']} on {rows[0]['corpus']}, {rows[0]['hardware']}: differences from the plain path",
+    )
+
+
+COMMANDS = (scaling, sharing, agreement)
+
+
+def _task(name: str) -> Task:
+    from diffusion_mf.benchmarks.throughput import CORPORA
+
+    known = {task.value: task for task in CORPORA}
+    if name not in known:
+        raise InputError(f"--task: unknown task {name!r}", remedy=f"choose from {', '.join(known)}")
+    return known[name]
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise InputError(f"{option}: {text!r} is no list of numbers", remedy="write numbers from 1 on, as in 1,4,16")
+    return [int(part) for part in parts]
+
+
+def _rounded(row: dict[str, Any], field: str, digits: int, *, factor: float = 1) -> str | None:
+    value = row.get(field)
+    return None if value is None else half_up(factor * value, digits)

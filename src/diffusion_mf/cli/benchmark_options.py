@@ -1,0 +1,83 @@
+"""What the commands of ``dmf benchmark`` share: options, the choice of a device, and rows that are kept as they come."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from diffusion_mf.cli.output import progress
+from diffusion_mf.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import torch
+
+Folder = Annotated[str, typer.Option("--configs", metavar="DIR", help="The folder of the paper's configurations.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="[TASK:]KEY=VALUE",
+        help="Set something else than the configurations do, for one task or all; may be repeated.",
+    ),
+]
+Output = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Result file to put the rows into, such as results/efficiency.json."),
+]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to measure.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")]
+
+
+def choose_device(name: str) -> torch.device:
+    """The device to measure on; auto is a GPU where there is one."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise InputError(f"--device: unknown device {name!r}", remedy="choose auto, cpu or cuda")
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
+        raise InputError("--device cuda: PyTorch finds no CUDA GPU here", remedy="use --device cpu")
+    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
+
+
+def overrides_of(task: str, overrides: list[str] | None) -> list[str]:
+    """Those for the task, its name taken off, and those for all."""
+    found = []
+    for override in overrides or ():
+        prefix, separator, rest = override.partition(":")
+        is_for_a_task = bool(separator) and "=" not in prefix
+        if not is_for_a_task:
+            found.append(override)
+        elif prefix == task:
+            found.append(rest)
+    return found
+
+
+def collect(
+    measured: Iterable[list[dict[str, Any]]],
+    *,
+    total: int,
+    output: str | None,
+    replace_by: Sequence[str],
+    unit: str = "models",
+) -> list[dict[str, Any]]:
+    """Measure with progress and put rows into the result file as they come: a killed run keeps what it measured."""
+    from diffusion_mf.results import provenance, read_rows, write_rows
+
+    if output is not None:
+        read_rows(output)  # what is no result file is found before minutes of measuring, not after
+    source = provenance(shlex.join(["dmf", *sys.argv[1:]]))
+    rows: list[dict[str, Any]] = []
+    with progress("measuring", total=total, unit=unit) as advance:
+        for part in measured:
+            found = [{**row, **source} for row in part]
+            rows += found
+            if output is not None:
+                write_rows(output, found, replace_by=replace_by)
+            advance(1)
+    return rows

@@ -1,0 +1,119 @@
+"""``dmf benchmark scaling``, ``sharing``, ``agreement`` and ``throughput --early-exit`` on tiny models."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "training"))
+sys.path.append(str(Path(__file__).parents[1] / "tagger"))
+
+import small_models
+import small_runs
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SMALL = [
+    *("encoder.width=16", "encoder.layers=1", "encoder.heads=2", "encoder.word_width=8"),
+    *("encoder.character_width=4", "encoder.character_hidden=4"),
+    *("denoiser.width=16", "denoiser.layers=1", "denoiser.heads=2", "denoiser.time_width=8"),
+    *("structure.scorer_width=8", "structure.num_iterations=2"),
+]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_runs.write_small_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def options(corpus: Path) -> list[str]:
+    data = [f"data.{split}={corpus / split}.txt" for split in ("train", "dev", "test")]
+    found = ["--device", "cpu", "--configs", str(CONFIGS)]
+    for setting in (*SMALL, *data, "data.format=columns"):
+        found += ["--set", setting]
+    return found
+
+
+def test_scaling(dmf, options: list[str], tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    output = tmp_path / "efficiency.json"
+    sizes = ("--times", "1,3", "--lengths", "5,60", "--units", "120", "--repeats", "1")
+    outcome = dmf("benchmark", "scaling", "--task", "ner", *sizes, *options, "--json", "--output", output)
+    assert outcome.status == 0, outcome.stderr
+    rows = json.loads(outcome.stdout)
+    assert rows == json.loads(output.read_text())
+    assert {row["benchmark"] for row in rows} == {"scaling"}
+    found = [(row["phase"], row["setting"], row["sentences"]) for row in rows]
+    assert found == [
+        *[("training", "1× data", 48), ("training", "3× data", 144)],
+        *[("inference", "1× data", 16), ("inference", "3× data", 48)],
+        *[("inference", "5 units", 24), ("inference", "60 units", 2)],
+    ]
+    assert rows[0]["relative"] == 1
+    # Three times the data take about three times as long: a time per sentence that grew with the data would show.
+    assert 0.3 < rows[1]["relative"] < 3
+    assert rows[-1]["milliseconds_per_sentence"] > rows[-2]["milliseconds_per_sentence"]
+    assert rows[-1]["microseconds_per_unit"] == pytest.approx(1e3 * rows[-1]["milliseconds_per_sentence"] / 60)
+
+
+def test_sharing(dmf, options: list[str], tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    output = tmp_path / "efficiency.json"
+    small = ("--counts", "2", "--seconds", "0.3", "--set", "training.threads=1")
+    outcome = dmf("benchmark", "sharing", "--task", "ner", *small, *options, "--output", output)
+    assert outcome.status == 0, outcome.stderr
+    assert "runs at a time" in outcome.stdout.decode()
+    (row,) = json.loads(output.read_text())
+    assert (row["benchmark"], row["setting"], row["system"]) == ("sharing", 2, "diffusion-mf")
+    assert len(row["sentences_per_second_each"]) == 2
+    assert sum(row["sentences_per_second_each"]) == pytest.approx(row["sentences_per_second"])
+    assert all(seconds >= 0.3 for seconds in row["seconds"])
+
+
+def test_data_that_cannot_be_read(dmf, options: list[str]) -> None:  # type: ignore[no-untyped-def]
+    outcome = dmf("benchmark", "sharing", "--task", "ner", *options, "--set", "data.train=nowhere.txt")
+    assert outcome.status == 2
+    assert "nowhere.txt" in outcome.stderr
+
+
+def test_throughput_with_early_exit(dmf, options: list[str]) -> None:  # type: ignore[no-untyped-def]
+    arguments = ("--tasks", "ner", "--systems", "diffusion-mf", "--only-early-exit", "--exit-tolerance", "0.2")
+    outcome = dmf("benchmark", "throughput", *arguments, *options, "--repeats", "1", "--json")
+    assert outcome.status == 0, outcome.stderr
+    (row,) = json.loads(outcome.stdout)
+    assert (row["implementation"], row["phase"]) == ("fast, early exit", "inference")
+    assert row["exit_tolerance"] == 0.2
+    assert 2 <= row["mean_calls"] < row["num_calls"] == 10
+
+
+def test_agreement(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    folder = small_models.write_model(tmp_path / "model")
+    file = tmp_path / "dev.txt"
+    file.write_text("Ada B-PER\nByron E-PER\nsings O\n\nEve S-PER\nin O\nOslo S-LOC\n\n")
+    arguments = (folder, file, "--exit-tolerance", "0.05", "--device", "cpu")
+    outcome = dmf("benchmark", "agreement", *arguments, "--json", "--output", tmp_path / "efficiency.json")
+    assert outcome.status == 0, outcome.stderr
+    rows = json.loads(outcome.stdout)
+    assert [row["implementation"] for row in rows] == ["plain eager", "fast", "fast, early exit"]
+    assert {row["units"] for row in rows} == {6}
+    assert rows[1]["share_labelled_differently"] == 0
+    assert rows[1]["largest_marginal_difference"] < 1e-4
+    assert rows[2]["setting"] == 0.05
+    assert rows[2]["mean_calls"] >= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("scaling", "--task", "nar"), "unknown task 'nar'"),
+        (("scaling", "--times", "1,x"), "'1,x' is no list of numbers"),
+        (("sharing", "--counts", "0"), "'0' is no list of numbers"),
+        (("throughput", "--early-exit", "--exit-tolerance", "0"), "must be more than 0"),
+        (("agreement", "model", "file", "--precision", "half"), "unknown precision 'half'"),
+    ],
+)
+def test_what_cannot_be_measured(dmf, arguments: tuple[str, ...], message: str) -> None:  # type: ignore[no-untyped-def]
+    outcome = dmf("benchmark", *arguments, "--device", "cpu")
+    assert outcome.status == 2
+    assert message in outcome.stderr
