@@ -30,6 +30,8 @@ class Flight:
         self._stream = stream
         self._awaited: Pending | None = None
         self.result: Pending | None = None
+        self.is_collected = False
+        """whether somebody has waited for the result"""
         self.advance()
 
     @property
@@ -60,6 +62,7 @@ class Landing(Pending):
 
     def wait(self) -> Sequence[Tensor]:
         """The tensors, once they are there."""
+        self._flight.is_collected = True
         return self._lanes.land(self._flight).wait()
 
 
@@ -76,6 +79,9 @@ class ExitLanes:
 
     def start(self, run: Callable[[ExitLoop], Steps], finish: Callable[[Prediction], Sequence[Tensor]]) -> Landing:
         """Begin with a batch, as soon as a lane is free."""
+        if all(flight is None or flight.is_collected for flight in self._flights):
+            # A second pass over the same batches finds each in the lane that has recorded its forms.
+            self._num_started = 0
         lane = self._num_started % len(self.loops)
         self._num_started += 1
         before = self._flights[lane]

@@ -159,13 +159,11 @@ class Predictor:
         return self.is_packed and self._has_early_exit and is_within
 
     def _new_exit_loop(self) -> ExitLoop:
-        assert self._settings.exit_tolerance is not None
-        return ExitLoop(
-            self.labeller,
-            self.device,
-            tolerance=self._settings.exit_tolerance,
-            precision=self._settings.precision,
-        )
+        tolerance, precision = self._settings.exit_tolerance, self._settings.precision
+        assert tolerance is not None
+        # Tensors made in inference mode could not be written to outside of it.
+        with torch.inference_mode(False):
+            return ExitLoop(self.labeller, self.device, tolerance=tolerance, precision=precision)
 
     def _schedule(self, options: Options) -> tuple[int, ...]:
         process = self.labeller.process
