@@ -1,0 +1,102 @@
+"""Replayed work is the work itself: gradients of recorded steps, and labels of batches in flight. Needs a GPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "training"))
+
+import small_runs
+
+from diffusion_mf.acceleration.half_weights import half_weights_for
+from diffusion_mf.acceleration.precision import autocast_for
+from diffusion_mf.acceleration.prediction import Predictor
+from diffusion_mf.config import Config
+from diffusion_mf.data.encoded import EncodedSentences
+from diffusion_mf.model import Labeller, Prediction
+from diffusion_mf.training.corpora import TrainingData, read_training_data
+from diffusion_mf.training.distributed import Processes
+from diffusion_mf.training.gradients import StepGradients
+from diffusion_mf.training.learner import Learner
+from diffusion_mf.training.steps import PackingSettings, StepPreparer
+
+pytestmark = pytest.mark.gpu
+
+BUDGET = 64
+OWN = {"diffusion": {"own_trajectory_share": 0.5}}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_runs.write_small_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def _model(corpus: Path, system: str, *changes: dict) -> tuple[Config, TrainingData, Labeller]:  # type: ignore[type-arg]
+    changes = (small_runs.NO_DROPOUT, {"system": system}, *changes)
+    config = small_runs.small_config(corpus, *changes)
+    data = read_training_data(config)
+    torch.manual_seed(3)
+    return config, data, Labeller(config, data.vocabulary, data.scheme).cuda()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("system", "changes"),
+    [("unigram", ()), ("lcrf", ()), ("diffusion-mf", (OWN,)), ("diffusion-lcrf", ()), ("diffusionsl", ())],
+)
+def test_replayed_steps_give_the_gradients_of_steps_computed_directly(
+    corpus: Path, system: str, changes: tuple, precision: str
+) -> None:
+    config, data, labeller = _model(corpus, system, *changes)
+    device = torch.device("cuda")
+    processes = Processes(0, 1, device)
+    preparer = StepPreparer(data.train, data.vocabulary, processes, packing=PackingSettings(BUDGET, 20, is_flat=True))
+    gradients = StepGradients(
+        labeller,
+        Learner(labeller, config.training, total_steps=10).optimizer,
+        preparer,
+        processes,
+        seed=1,
+        autocast=autocast_for(device, precision),  # type: ignore[arg-type]
+        half_weights=half_weights_for(labeller, device, precision),  # type: ignore[arg-type]
+    )
+    plan = [[0, 1, 2], [3, 4]]
+    units = sum(len(data.train[index].units) for batch in plan for index in batch)
+    # Each kind of step is computed directly at first, recorded at second and replayed at third sight.
+    for step in range(24):
+        prepared = preparer.prepare(plan, 1)
+        gradients.compute(prepared, step=step, units=units)
+        found = [None if p.grad is None else p.grad.clone() for p in labeller.parameters()]
+        labeller.zero_grad()
+        results = [gradients._directly(piece, step, units) for piece in prepared.pieces]
+        expected = [
+            None if parts[0] is None else sum(parts) for parts in zip(*(r.gradients for r in results), strict=True)
+        ]
+        for one, other in zip(found, expected, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    assert gradients.num_recordings > 0
+
+
+def test_batches_in_flight_are_labelled_as_batches_by_themselves(corpus: Path) -> None:
+    config, data, labeller = _model(corpus, "diffusion-mf")
+    labeller.eval()
+    encoded = EncodedSentences(data.train, data.vocabulary, has_labels=False)
+    batches = [[index, index + 1, index + 2] for index in range(0, 30, 3)]
+
+    def best(prediction: Prediction) -> list[torch.Tensor]:
+        assert prediction.evidence.unary_scores is not None
+        return [prediction.evidence.unary_scores.argmax(-1)]
+
+    alone, flying = (Predictor(labeller, config, torch.device("cuda")) for _ in range(2))
+    with torch.inference_mode():
+        expected = [best(alone(encoded.batch(members), budget=BUDGET))[0].cpu() for members in batches * 3]
+        pending = [flying.submit(encoded.batch(members), best, budget=BUDGET) for members in batches * 3]
+        found = [each.wait()[0] for each in pending]
+    assert flying.num_recordings > 1
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
