@@ -32,7 +32,7 @@ STEPS_BETWEEN_LOOKS = 10
 
 
 class Session:
-    """A fresh model, ready to be timed; ``is_plain`` computes structures by the readable reference, too."""
+    """A fresh model, ready to be timed; ``is_plain`` computes structures by plain PyTorch, too."""
 
     def __init__(self, config: Config, data: TrainingData, device: torch.device, *, is_plain: bool = False) -> None:
         self.config, self.data, self.device = config, data, device
@@ -40,7 +40,8 @@ class Session:
         torch.manual_seed(config.seed)
         self.labeller = Labeller(config, data.vocabulary, data.scheme).to(device).train()
         if is_plain and isinstance(self.labeller.core, StructuredCore):
-            self.labeller.core.settings = dataclasses.replace(self.labeller.core.settings, backend="reference")
+            # Not the reference, which is in float64.
+            self.labeller.core.settings = dataclasses.replace(self.labeller.core.settings, backend="cpu")
         if settings.compile and device.type == "cuda":
             torch._dynamo.reset()  # what was compiled for another model would count against the limit
             compile_blocks(self.labeller)

@@ -21,7 +21,7 @@ from diffusion_mf.diffusion import CategoricalDiffusion
 from diffusion_mf.experiments.paper import paper_tables
 from diffusion_mf.training.corpora import TrainingData, read_training_data
 
-ROW_KEY = ("benchmark", "corpus", "system", "phase", "implementation", "setting")
+ROW_KEY = ("benchmark", "corpus", "system", "phase", "implementation", "setting", "parameters", "hardware")
 REPEATS = 5
 BUDGET = 5000
 PEAK_OPERATIONS = 790e12
