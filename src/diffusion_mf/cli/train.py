@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -62,7 +61,6 @@ def train(
     from diffusion_mf.training.loop import train as run
     from diffusion_mf.training.progress import shown_progress
 
-    began = time.monotonic()
     with shown_progress() as display:
         folder = run(
             config,
@@ -76,7 +74,7 @@ def train(
     # Of the processes that torchrun starts, one speaks for all.
     if os.environ.get("RANK", "0") == "0":
         if record is not None:
-            _record(record, config, folder, config_path=config_path, overrides=overrides or [], began=began)
+            _record(record, config, folder, config_path=config_path, overrides=overrides or [], device=device)
         _print_results(config, folder, as_json=as_json)
 
 
@@ -104,11 +102,13 @@ def _print_results(config: Config, folder: Path, *, as_json: bool) -> None:
     note(f"the model is in {folder}")
 
 
-def _record(path: Path, config: Config, folder: Path, *, config_path: str, overrides: list[str], began: float) -> None:
-    """One row per configuration, overrides and seed; a repeated run replaces its row."""
+def _record(path: Path, config: Config, folder: Path, *, config_path: str, overrides: list[str], device: str) -> None:
+    """One row per configuration, overrides, seed and machine; a repeated run replaces its row."""
     from diffusion_mf.results import provenance, write_rows
 
     options = "".join(f" --set {shlex.quote(override)}" for override in overrides)
+    options += "" if device == "auto" else f" --device {device}"
+    log = (folder.parent / "log.jsonl").read_text(encoding="utf-8").splitlines()
     row = {
         "task": config.task,
         "train": Path(config.data.train or "").name,
@@ -118,7 +118,10 @@ def _record(path: Path, config: Config, folder: Path, *, config_path: str, overr
         "config": config_path,
         "overrides": overrides,
         **json.loads((folder / "metrics.json").read_text(encoding="utf-8")),
-        "seconds": round(time.monotonic() - began, 1),
+        # Of training and evaluation, over all sessions of a resumed run.
+        "seconds": json.loads(log[-1])["seconds"],
+        "device": device,
         **provenance(f"dmf train {config_path}{options} --record {path}"),
     }
-    write_rows(path, [row], replace_by=("task", "train", "system", "encoder", "seed", "config", "overrides"))
+    key = ("task", "train", "system", "encoder", "seed", "config", "overrides", "device", "hardware")
+    write_rows(path, [row], replace_by=key)
