@@ -265,6 +265,7 @@ class InferenceConfig(_Section):
     budget: PositiveInt = 20000
     """units of a batch, padding counted; subwords, with a pretrained encoder"""
     exit_tolerance: PositiveFloat | None = None
+    """a sentence whose marginals change by less between two calls makes no more calls; None: all make all"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     layout: Literal["auto", "padded", "packed"] = "auto"
     """as in training"""

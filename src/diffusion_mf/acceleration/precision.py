@@ -1,4 +1,4 @@
-"""Where half precision and packed batches are used."""
+"""Where half precision and packed batches are used, and on which device."""
 
 from __future__ import annotations
 
@@ -36,3 +36,8 @@ def autocast_for(
     # Without a cache in training: versions of PyTorch differ in whether a weight first cast where gradients are off (on a
     # model's own trajectory) gets any afterwards.
     return lambda: torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=not is_training)
+
+
+def on_device(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Make a GPU the current one for the time of a block: streams, graphs and Triton's launches go to that."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
