@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from diffusion_mf.acceleration.precision import on_device
 from diffusion_mf.acceleration.prediction import Options, Predictor
 from diffusion_mf.data.batching import collate
 from diffusion_mf.data.corpus import Task
@@ -247,7 +248,8 @@ class Tagger:
     def _tag_within_memory(self, requests: Sequence[Request], options: _Options) -> list[TaggedSentence]:
         """Tag a batch, in halves if it does not fit in memory."""
         try:
-            return self._tag_full_batch(requests, options)
+            with on_device(self.device):
+                return self._tag_full_batch(requests, options)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
