@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from diffusion_mf.config import StructureConfig
 from diffusion_mf.layouts import Layout
+from diffusion_mf.ops.gelu import GELU
 from diffusion_mf.structures import Potentials
 
 
@@ -29,7 +30,7 @@ class ScoringMLP(nn.Sequential):
     def __init__(self, width: int, num_scores: int, config: StructureConfig) -> None:
         super().__init__(
             nn.Linear(width, config.scorer_width),
-            nn.GELU(approximate="tanh"),
+            GELU(),
             nn.Dropout(config.scorer_dropout),
             FullPrecisionLinear(config.scorer_width, num_scores),
         )

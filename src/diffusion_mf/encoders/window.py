@@ -15,6 +15,7 @@ from diffusion_mf.encoders.encoder import Encoder
 from diffusion_mf.encoders.known_words import WordRows
 from diffusion_mf.encoders.scratch import WORD_DEVIATION
 from diffusion_mf.layouts import Layout
+from diffusion_mf.ops.gelu import gelu
 
 
 class WindowEncoder(Encoder):
@@ -71,7 +72,7 @@ class WindowEncoder(Encoder):
         embeddings = self.embedding_dropout(torch.cat([self.words(form_ids).to(spellings.dtype), spellings], dim=-1))
         is_unit = torch.arange(form_ids.shape[1], device=form_ids.device) < batch.lengths[:, None]
         sums = self._sums(self.places(embeddings * is_unit[..., None]))
-        return layout.pack(self.dropout(F.gelu(sums + self.bias, approximate="tanh")))
+        return layout.pack(self.dropout(gelu(sums + self.bias)))
 
     def _sums(self, vectors: Float[Tensor, "B N E"]) -> Float[Tensor, "B N D"]:
         """Σ_o of the part of each neighbour's vector that belongs to place o."""
@@ -86,7 +87,7 @@ class WindowEncoder(Encoder):
         parts = rows * self.num_places + torch.arange(self.num_places)
         table = known.table.view(-1, self.width)
         sums = F.embedding_bag(parts.reshape(-1, self.num_places), table, mode="sum")
-        return F.gelu(sums.add_(self.bias), approximate="tanh").view(*known.rows.shape, self.width)
+        return gelu(sums.add_(self.bias)).view(*known.rows.shape, self.width)
 
     def _with_unknown_words(self, form_ids: Int[Tensor, "B N"]) -> Int[Tensor, "B N"]:
         if not self.training or self.word_dropout == 0:

@@ -1,0 +1,32 @@
+"""GELU in its tanh form, by the fastest way there is for the device and the occasion."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_SLOPE = 2 * math.sqrt(2 / math.pi)
+_CUBIC = 0.044715 * _SLOPE
+
+
+def gelu(values: Tensor) -> Tensor:
+    """½x(1 + tanh(√(2/π)(x + 0.044715x³))).
+
+    Where a CPU needs no gradient, the same as x·σ(2√(2/π)(x + 0.044715x³)): PyTorch's logistic function is more than twice as
+    fast as its tanh.
+    """
+    if values.device.type != "cpu" or torch.is_grad_enabled():
+        return F.gelu(values, approximate="tanh")
+    gate = values * values
+    return gate.mul_(_CUBIC).add_(_SLOPE).mul_(values).sigmoid_().mul_(values)
+
+
+class GELU(nn.Module):
+    """`gelu` as a layer."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        """The same for every element."""
+        return gelu(values)
