@@ -52,8 +52,10 @@ def test_scaling(dmf, options: list[str], tmp_path: Path) -> None:  # type: igno
         *[("inference", "5 units", 24), ("inference", "60 units", 2)],
     ]
     assert rows[0]["relative"] == 1
-    # Three times the data take about three times as long: a time per sentence that grew with the data would show.
-    assert 0.3 < rows[1]["relative"] < 3
+    assert rows[1]["relative"] == pytest.approx(rows[1]["sentences_per_second"] / rows[0]["sentences_per_second"])
+    assert rows[3]["relative"] == pytest.approx(rows[3]["sentences_per_second"] / rows[2]["sentences_per_second"])
+    assert rows[1]["sentences_per_second"] == pytest.approx(144 / rows[1]["seconds"][0])
+    # Two sentences of 60 units and 24 of 5 take about the same time.
     assert rows[-1]["milliseconds_per_sentence"] > rows[-2]["milliseconds_per_sentence"]
     assert rows[-1]["microseconds_per_unit"] == pytest.approx(1e3 * rows[-1]["milliseconds_per_sentence"] / 60)
 
@@ -101,6 +103,25 @@ def test_agreement(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     assert rows[1]["largest_marginal_difference"] < 1e-4
     assert rows[2]["setting"] == 0.05
     assert rows[2]["mean_calls"] >= 2
+
+
+def test_tables(dmf, options: list[str], tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """What people read: the calls that early exit made, the time of a sentence, the differences between paths."""
+    arguments = ("--tasks", "ner", "--systems", "diffusion-mf", "--only-early-exit", "--exit-tolerance", "1")
+    outcome = dmf("benchmark", "throughput", *arguments, *options, "--repeats", "1")
+    header, row = (line for line in outcome.stdout.decode().splitlines() if "calls" in line or "early exit" in line)
+    assert header.split()[-4:] == ["calls", "%", "peak", "GB"]
+    assert row.split()[-3] == "2.0"
+    sizes = ("--task", "ner", "--times", "1", "--lengths", "40", "--units", "80", "--repeats", "1")
+    table = dmf("benchmark", "scaling", *sizes, *options).stdout.decode()
+    assert "1× data" in table
+    assert "40 units" in table
+    file = tmp_path / "dev.txt"
+    file.write_text("Ada B-PER\nByron E-PER\nsings O\n\n")
+    folder = small_models.write_model(tmp_path / "model")
+    table = dmf("benchmark", "agreement", folder, file, "--device", "cpu").stdout.decode()
+    assert "plain eager" in table
+    assert "early exit" not in table
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from diffusion_mf.cli.benchmark_options import (
     collect,
     overrides_of,
 )
+from diffusion_mf.cli.benchmark_tables import print_throughput
 from diffusion_mf.cli.output import half_up, note, print_json, print_table, progress
 from diffusion_mf.errors import InputError
 
@@ -305,46 +306,7 @@ def _show(measured: Iterable[list[dict[str, Any]]], *, total: int, output: str |
     if as_json:
         print_json(rows)
     else:
-        _print_throughput(rows)
-
-
-def _print_throughput(rows: list[dict[str, Any]]) -> None:
-    def rounded(row: dict[str, Any], field: str, digits: int, factor: float = 1) -> str | None:
-        value = row.get(field)
-        return None if value is None else half_up(factor * value, digits)
-
-    print_table(
-        [
-            "corpus",
-            "system",
-            "setting",
-            "phase",
-            "implementation",
-            "sent./s",
-            "paper",
-            "× paper",
-            "% of one",
-            "% peak",
-            "GB",
-        ],
-        [
-            [
-                row["corpus"],
-                row["system"],
-                row["setting"],
-                row["phase"],
-                row["implementation"],
-                rounded(row, "sentences_per_second", 0),
-                rounded(row, "paper_sentences_per_second", 1),
-                rounded(row, "ratio_to_paper", 1),
-                rounded(row, "relative", 1, factor=100),
-                rounded(row, "utilisation", 1, factor=100),
-                rounded(row, "peak_memory_gb", 1),
-            ]
-            for row in rows
-        ],
-        title=f"Throughput on {rows[0]['hardware']}: medians",
-    )
+        print_throughput(rows)
 
 
 def _parse_shapes(text: str) -> list[Shape]:

@@ -17,6 +17,7 @@ from diffusion_mf.cli.benchmark_options import (
     collect,
     overrides_of,
 )
+from diffusion_mf.cli.benchmark_tables import rounded
 from diffusion_mf.cli.output import half_up, print_json, print_table
 from diffusion_mf.errors import InputError
 
@@ -69,10 +70,10 @@ def scaling(
                 row["setting"],
                 row["phase"],
                 row["sentences"],
-                _rounded(row, "sentences_per_second", 0),
-                _rounded(row, "relative", 1, factor=100),
-                _rounded(row, "milliseconds_per_sentence", 3),
-                _rounded(row, "microseconds_per_unit", 2),
+                rounded(row, "sentences_per_second", 0),
+                rounded(row, "relative", 1, factor=100),
+                rounded(row, "milliseconds_per_sentence", 3),
+                rounded(row, "microseconds_per_unit", 2),
             ]
             for row in rows
         ],
@@ -112,11 +113,11 @@ def sharing(
         [
             [
                 row["setting"],
-                _rounded(row, "sentences_per_second", 0),
-                _rounded(row, "relative", 2),
+                rounded(row, "sentences_per_second", 0),
+                rounded(row, "relative", 2),
                 half_up(min(row["sentences_per_second_each"]), 0),
                 half_up(max(row["sentences_per_second_each"]), 0),
-                _rounded(row, "peak_memory_gb", 1),
+                rounded(row, "peak_memory_gb", 1),
             ]
             for row in rows
         ],
@@ -171,11 +172,11 @@ def agreement(
             [
                 row["implementation"],
                 row["setting"],
-                _rounded(row, "score", 2),
-                _rounded(row, "score_difference", 3),
-                _rounded(row, "share_labelled_differently", 3, factor=100),
-                _rounded(row, "mean_marginal_difference", 5),
-                _rounded(row, "mean_calls", 2),
+                rounded(row, "score", 2),
+                rounded(row, "score_difference", 3),
+                rounded(row, "share_labelled_differently", 3, factor=100),
+                rounded(row, "mean_marginal_difference", 5),
+                rounded(row, "mean_calls", 2),
             ]
             for row in rows
         ],
@@ -200,8 +201,3 @@ def _numbers(option: str, text: str) -> list[int]:
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise InputError(f"{option}: {text!r} is no list of numbers", remedy="write numbers from 1 on, as in 1,4,16")
     return [int(part) for part in parts]
-
-
-def _rounded(row: dict[str, Any], field: str, digits: int, *, factor: float = 1) -> str | None:
-    value = row.get(field)
-    return None if value is None else half_up(factor * value, digits)
