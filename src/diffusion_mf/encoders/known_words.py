@@ -66,15 +66,20 @@ class KnownWords:
         """Forget all words but those kept for good."""
         self._rows = dict(list(self._rows.items())[: self._num_kept])
 
+    def meet(self, sentences: Iterable[Sentence]) -> None:
+        """Compute what is missing for ``sentences``: at once, rather than batch by batch, for the sake of the LSTM."""
+        words = set(chain.from_iterable([sentence.units for sentence in sentences]))
+        if len(self._rows) - self._num_kept > MAX_OTHER_WORDS:
+            self.forget()
+        self._learn(words.difference(self._rows))
+
     def batch(self, sentences: Sequence[Sentence]) -> Batch:
         """The tensors of ``sentences``, without labels and spellings."""
         lengths = np.array([len(sentence.units) for sentence in sentences], dtype=np.int64)
         units = list(chain.from_iterable([sentence.units for sentence in sentences]))
         found = list(map(self._rows.get, units))
         if None in found:
-            if len(self._rows) - self._num_kept > MAX_OTHER_WORDS:
-                self.forget()
-            self._learn(word for word in dict.fromkeys(units) if word not in self._rows)
+            self.meet(sentences)
             found = list(map(self._rows.__getitem__, units))
         rows = np.zeros((len(sentences), lengths.max(initial=0)), dtype=np.int64)
         rows[np.arange(rows.shape[1]) < lengths[:, None]] = found
@@ -91,9 +96,8 @@ class KnownWords:
 
     @torch.no_grad()
     def _learn(self, words: Iterable[str]) -> None:
-        new = list(words)
-        # Words of like length share a piece, so that none is padded much.
-        new.sort(key=len)
+        # Words of like length share a piece, so that none is padded much; the order must not depend on that of a set.
+        new = sorted(words, key=lambda word: (len(word), word))
         for start in range(0, len(new), _WORDS_AT_ONCE):
             piece = new[start : start + _WORDS_AT_ONCE]
             forms, characters = self._vocabulary.form_ids, self._vocabulary.character_ids

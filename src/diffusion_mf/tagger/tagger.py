@@ -208,6 +208,8 @@ class Tagger:
     def _stream(self, requests: Iterator[Request], options: _Options, budget: int) -> Iterator[TaggedSentence]:
         for window in windows(requests, _num_units, budget=budget):
             sizes = self._sizes(window)
+            if self._words is not None:
+                self._words.meet(request.prepared for request in window)
             yield from in_order(window, sizes, lambda batch: self._tag_batch(batch, options), budget=budget)
 
     def _sizes(self, window: Sequence[Request]) -> list[int]:
