@@ -22,7 +22,7 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath
 from diffusion_mf.tagger import Tagger
 
-ROW_KEY = ("corpus", "system", "calls", "hardware")
+ROW_KEY = ("corpus", "system", "calls", "threads", "hardware")
 PASSES = 5
 
 
