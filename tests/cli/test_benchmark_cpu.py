@@ -16,7 +16,7 @@ from tagger.small_models import write_model
 
 FIELDS = {
     "corpus", "system", "is_ours", "calls", "threads", "training", "accuracy", "words_per_second", "fastest_pass",
-    "slowest_pass", "passes", "words", "cores", "matched_by", "command", "commit", "hardware", "versions", "date",
+    "slowest_pass", "passes", "words", "cores", "pytorch_threads", "matched_by", "command", "commit", "hardware", "versions", "date",
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath
 from diffusion_mf.tagger import Tagger
 
-ROW_KEY = ("corpus", "system", "calls", "threads", "hardware")
+ROW_KEY = ("corpus", "system", "calls", "pytorch_threads", "hardware")
 PASSES = 5
 
 
@@ -108,6 +108,7 @@ def measure_cpu(
                 "passes": passes,
                 "words": num_words,
                 "cores": num_cores(),
+                "pytorch_threads": torch.get_num_threads(),
             }
         )
     for row in rows:
