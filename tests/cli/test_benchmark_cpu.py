@@ -75,7 +75,7 @@ def test_rows_are_complete_and_peers_trained_once(
     ]  # fmt: skip
     test = read_task(corpus / "test.conllu", Task.POS)
     gold = [label for sentence in test for label in sentence.labels or ()]
-    expected = 100 * gold.count((tmp_path / "peers/majority/label").read_text()) / len(gold)
+    expected = 100 * gold.count(next((tmp_path / "peers").glob("majority-*/label")).read_text()) / len(gold)
     assert rows[2]["accuracy"] == pytest.approx(expected, abs=0.005)
     assert {row["words"] for row in rows} == {len(gold)}
     for row in rows:

@@ -7,6 +7,7 @@ pass, in one process: whatever else the machine does meets all of them alike.
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import statistics
 import time
@@ -46,7 +47,9 @@ def peer_contestants(
         except ImportError:
             note(f"{peer.name} is not installed and left out; pip install 'diffusion-mf[benchmark-cpu]'")
             continue
-        place = Path(folder) / peer.name
+        # One that was trained otherwise must not be taken for this one.
+        digest = hashlib.sha256(peer.description.encode()).hexdigest()[:8]
+        place = Path(folder) / f"{peer.name}-{digest}"
         if not peer.is_trained(place):
             note(f"training {peer.name}")
             place.mkdir(parents=True, exist_ok=True)
