@@ -88,6 +88,14 @@ def test_a_run_is_recorded_once(dmf, config: Path, copy: Path, tmp_path: Path) -
     assert {"system", "seed", "seconds", "command", "commit", "hardware", "versions", "date"} <= set(row)
 
 
+def test_what_is_no_result_file_is_refused_before_training(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "runs.json").write_text("scores: none\n")
+    outcome = dmf("train", config, "--output", tmp_path / "run", "--device", "cpu", "--record", tmp_path / "runs.json")
+    _assert_refused(outcome, "runs.json", "no JSON")
+    assert not (tmp_path / "run").exists()
+    assert (tmp_path / "runs.json").read_text() == "scores: none\n"
+
+
 def test_count(dmf, config: Path, trained: Path) -> None:  # type: ignore[no-untyped-def]
     from safetensors.torch import load_file
 

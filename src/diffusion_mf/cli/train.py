@@ -58,6 +58,10 @@ def train(
         return
     if output is None:
         raise InputError("there is no folder to write the model to", remedy="name one with --output")
+    if record is not None:
+        from diffusion_mf.results import read_rows
+
+        read_rows(record)  # what is no result file is found before hours of training, not after
     from diffusion_mf.training.loop import train as run
     from diffusion_mf.training.progress import shown_progress
 
