@@ -13,6 +13,7 @@ import typer
 
 from diffusion_mf.cli import benchmark_load
 from diffusion_mf.cli.benchmark_options import (
+    AsJson,
     Device,
     Folder,
     Output,
@@ -46,7 +47,7 @@ for _command in benchmark_load.COMMANDS:
 @app.command()
 def ops(
     *,
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to measure.")] = "auto",
+    device: Device = "auto",
     shapes: Annotated[
         str | None,
         typer.Option(
@@ -57,32 +58,25 @@ def ops(
     output: Annotated[
         str | None, typer.Option(metavar="FILE", help="Result file to put the rows into, such as results/ops.json.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Time and memory of chain inference beside pytorch-crf and torch-struct, and of Mean-Field beside a denoiser."""
     wanted = None if shapes is None else _parse_shapes(shapes)
     place = choose_device(device)
     from diffusion_mf.benchmarks.ops import ROW_KEY, default_shapes, measure_ops, num_contests
     from diffusion_mf.benchmarks.peers import PEERS, import_peers
-    from diffusion_mf.results import provenance, read_rows, write_rows
 
     import_peers()
-    if output is not None:
-        read_rows(output)  # what is no result file is found before minutes of measuring, not after
     wanted = default_shapes(place) if wanted is None else wanted
-    source = provenance(
-        shlex.join(["dmf", *sys.argv[1:]]),
+    rows = collect(
+        measure_ops(wanted, device=place, note=note),
+        total=num_contests(wanted, device=place),
+        output=output,
+        replace_by=ROW_KEY,
+        unit="operations",
         packages=list(PEERS),
-        measured=["ops", "structures", "benchmarks"],
+        measured_files=["ops", "structures", "benchmarks"],
     )
-    rows: list[dict[str, Any]] = []
-    with progress("measuring", total=num_contests(wanted, device=place), unit="operations") as advance:
-        for measured in measure_ops(wanted, device=place, note=note):
-            found = [{**row, **source} for row in measured]
-            rows += found
-            if output is not None:
-                write_rows(output, found, replace_by=ROW_KEY)  # at once: a killed run keeps what it measured
-            advance(1)
     if json:
         print_json(rows)
     else:
@@ -116,7 +110,7 @@ def throughput(
     configs: Folder = "configs",
     overrides: Overrides = None,
     output: Output = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    json: AsJson = False,
 ) -> None:
     """The paper's efficiency table: sentences per second in training and inference, beside the paper's."""
     place = choose_device(device)
@@ -150,7 +144,7 @@ def mean_field(
     configs: Folder = "configs",
     overrides: Overrides = None,
     output: Output = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Throughput against the number of Mean-Field iterations, relative to one, beside the paper's."""
     place = choose_device(device)
@@ -167,7 +161,7 @@ def schedule(
     configs: Folder = "configs",
     overrides: Overrides = None,
     output: Output = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Inference throughput against the base of the reverse schedule, beside the paper's."""
     place = choose_device(device)
@@ -206,7 +200,7 @@ def cpu(
     output: Annotated[
         str | None, typer.Option(metavar="FILE", help="Result file to put the rows into, such as results/cpu.json.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    json: AsJson = False,
 ) -> None:
     """POS tagging on a CPU: accuracy and words per second of our models beside python-crfsuite, UDPipe 1 and spaCy."""
     # Before PyTorch is imported, as in dmf train.

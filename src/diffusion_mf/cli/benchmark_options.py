@@ -65,13 +65,15 @@ def collect(
     output: str | None,
     replace_by: Sequence[str],
     unit: str = "models",
+    packages: Sequence[str] = (),
+    measured_files: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Measure with progress and put rows into the result file as they come: a killed run keeps what it measured."""
     from diffusion_mf.results import provenance, read_rows, write_rows
 
     if output is not None:
         read_rows(output)  # what is no result file is found before minutes of measuring, not after
-    source = provenance(shlex.join(["dmf", *sys.argv[1:]]))
+    source = provenance(shlex.join(["dmf", *sys.argv[1:]]), packages=packages, measured=measured_files)
     rows: list[dict[str, Any]] = []
     with progress("measuring", total=total, unit=unit) as advance:
         for part in measured:

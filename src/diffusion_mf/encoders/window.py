@@ -9,16 +9,15 @@ from torch import Tensor, nn
 
 from diffusion_mf.config import EncoderConfig
 from diffusion_mf.data.batching import Batch
-from diffusion_mf.data.vocabulary import PADDING_ID, UNKNOWN_ID, Vocabulary
-from diffusion_mf.encoders.character_lstm import CharacterLSTM
-from diffusion_mf.encoders.encoder import Encoder
+from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.encoders.known_words import WordRows
-from diffusion_mf.encoders.scratch import WORD_DEVIATION
+from diffusion_mf.encoders.words import WordEncoder
 from diffusion_mf.layouts import Layout
+from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.ops.gelu import gelu
 
 
-class WindowEncoder(Encoder):
+class WindowEncoder(WordEncoder):
     """State i = GELU(Σ_{o = −r…r} W_o·e(word_{i+o}) + b), with e the word's embedding and its character LSTM's states.
 
     Beyond a sentence's ends e is 0. All W_o·e(word) are known as soon as the word is (`word_vectors`): what is left for
@@ -26,22 +25,11 @@ class WindowEncoder(Encoder):
     """
 
     def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
-        super().__init__()
-        self.width = config.width
+        super().__init__(config, vocabulary)
         self.radius = config.window
-        self.word_dropout = config.word_dropout
-        self.words = nn.Embedding(vocabulary.num_form_ids, config.word_width, padding_idx=PADDING_ID)
-        nn.init.normal_(self.words.weight, std=WORD_DEVIATION)
-        self.characters = CharacterLSTM(
-            vocabulary.num_character_ids,
-            width=config.character_width,
-            hidden=config.character_hidden,
-            max_characters=config.max_characters,
-        )
-        self.embedding_dropout = nn.Dropout(config.embedding_dropout)
         self.dropout = nn.Dropout(config.dropout)
         # One matrix for all places of the window; the bias counts once.
-        self.places = nn.Linear(config.word_width + self.characters.width, self.num_places * config.width, bias=False)
+        self.places = nn.Linear(self.embedding_width, self.num_places * config.width, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.width))
 
     @property
@@ -49,28 +37,19 @@ class WindowEncoder(Encoder):
         """Words that a state sees."""
         return 2 * self.radius + 1
 
-    @property
-    def has_word_vectors(self) -> bool:
-        """It is all there is to the words."""
-        return True
-
     def word_vectors(
         self, form_ids: Int[Tensor, "W"], character_ids: Int[Tensor, "W C"], character_lengths: Int[Tensor, "W"]
     ) -> Float[Tensor, "W E"]:
         """W_o·e(word) for every place o, one after the other."""
-        spellings = self.characters(character_ids, character_lengths)
-        return self.places(torch.cat([self.words(form_ids).to(spellings.dtype), spellings], dim=-1))
+        return self.places(self.embed_words(form_ids, character_ids, character_lengths))
 
     def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
         """The states of a batch."""
         known = batch.encoder_input
         if isinstance(known, WordRows):
             return layout.pack(self._sums_of_rows(known))
-        form_ids = self._with_unknown_words(batch.form_ids)
-        spellings = self.characters(batch.character_ids, batch.character_lengths)
-        spellings = F.embedding(batch.word_rows, spellings)
-        embeddings = self.embedding_dropout(torch.cat([self.words(form_ids).to(spellings.dtype), spellings], dim=-1))
-        is_unit = torch.arange(form_ids.shape[1], device=form_ids.device) < batch.lengths[:, None]
+        embeddings = self.embed_units(batch, batch.form_ids, batch.word_rows)
+        is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
         sums = self._sums(self.places(embeddings * is_unit[..., None]))
         return layout.pack(self.dropout(gelu(sums + self.bias)))
 
@@ -88,9 +67,3 @@ class WindowEncoder(Encoder):
         table = known.table.view(-1, self.width)
         sums = F.embedding_bag(parts.reshape(-1, self.num_places), table, mode="sum")
         return gelu(sums.add_(self.bias)).view(*known.rows.shape, self.width)
-
-    def _with_unknown_words(self, form_ids: Int[Tensor, "B N"]) -> Int[Tensor, "B N"]:
-        if not self.training or self.word_dropout == 0:
-            return form_ids
-        is_hidden = torch.rand(form_ids.shape, device=form_ids.device) < self.word_dropout
-        return torch.where(is_hidden & (form_ids != PADDING_ID), UNKNOWN_ID, form_ids)

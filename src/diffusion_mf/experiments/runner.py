@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import signal
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +18,7 @@ from diffusion_mf.experiments.claims import SECONDS_UNTIL_STALE, Claims
 from diffusion_mf.experiments.folders import ExperimentFolder, Outcome, RunPlace, RunState
 from diffusion_mf.experiments.plan import Plan, Run
 from diffusion_mf.experiments.processes import RunProcess, num_cores
+from diffusion_mf.signals import stop_signals
 
 SECONDS_BETWEEN_LOOKS = 0.1
 SECONDS_BETWEEN_LOOKS_AT_OTHERS = 2.0
@@ -117,26 +116,14 @@ class _Runner:
     def _state(self, name: str) -> RunState:
         return self._place(name).state(retries=self.plan.settings.retries, evaluation=self.evaluation)
 
-    @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
+    def signals(self) -> contextlib.AbstractContextManager[None]:
         """SIGINT and SIGTERM stop all runs after their checkpoints; a second one does so at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        return stop_signals(self._request_stop)
 
-        def request(number: int, frame: object) -> None:
-            if self.is_stopping:
-                raise KeyboardInterrupt
-            self.is_stopping = True
-
-        for number in previous:
-            signal.signal(number, request)
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+    def _request_stop(self, restore: Callable[[], None]) -> None:
+        if self.is_stopping:
+            raise KeyboardInterrupt
+        self.is_stopping = True
 
     def run(self) -> None:
         """Run until nothing is left to do, or it is time to stop."""

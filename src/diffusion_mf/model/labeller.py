@@ -132,17 +132,8 @@ class Labeller(nn.Module):
             terms["auxiliary"] = sum_over_units(token_cross_entropy(log_probs, batch.label_ids), is_unit)
         return with_total(terms, self.config.weights)
 
-    def forward(
-        self,
-        batch: Batch,
-        *,
-        seed: int,
-        step: int,
-        sentence_keys: Int[Tensor, "B"],
-        device_step: Int[Tensor, ""] | None = None,
-    ) -> dict[str, Tensor]:
-        """`loss_sums`, for what calls modules, such as `torch.func.functional_call`."""
-        return self.loss_sums(batch, seed=seed, step=step, sentence_keys=sentence_keys, device_step=device_step)
+    forward = loss_sums
+    """for what calls modules, such as `torch.func.functional_call`"""
 
     @torch.no_grad()
     def predict(

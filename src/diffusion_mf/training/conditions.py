@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.utils.deterministic
+
+from diffusion_mf.signals import stop_signals
 
 
 @contextlib.contextmanager
@@ -38,23 +38,10 @@ class Interruption:
     def __init__(self) -> None:
         self.is_requested = False
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
+    def watched(self) -> contextlib.AbstractContextManager[None]:
         """Watch for the signals, where this thread may."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        return stop_signals(self._request)
 
-        def request(number: int, frame: object) -> None:
-            self.is_requested = True
-            for each, handler in previous.items():
-                signal.signal(each, handler)
-
-        for number in previous:
-            signal.signal(number, request)
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+    def _request(self, restore: Callable[[], None]) -> None:
+        self.is_requested = True
+        restore()
