@@ -84,8 +84,12 @@ class EncoderConfig(_Section):
     heads: PositiveInt = 8
     window: NonNegativeInt = 2
     """window: words seen on either side"""
+    pair_width: NonNegativeInt = 0
+    """scratch: of embeddings of pairs of neighbouring units, which Chinese gains from; 0: none (paper)"""
+    min_pair_count: PositiveInt = 2
+    """pairs seen less often in training are unknown"""
     word_dropout: Dropout = 0.4
-    """how often a training word is replaced by unknown"""
+    """how often a training word, or a pair of them, is replaced by unknown"""
     embedding_dropout: Dropout = 0.5
     dropout: Dropout = 0.3
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,10 +30,18 @@ class Vocabulary:
     form_counts: Mapping[str, int]
     character_counts: Mapping[str, int]
     labels: tuple[str, ...]
+    pairs: tuple[tuple[int, int], ...] = ()
+    """ids of forms that stand side by side, padding for a sentence's ends; only where an encoder asks for them"""
 
     @classmethod
-    def build(cls, sentences: Iterable[Sentence], *, min_count: int = 1) -> Vocabulary:
-        """Count labelled ``sentences``; forms and characters seen fewer than ``min_count`` times are left unknown."""
+    def build(
+        cls, sentences: Iterable[Sentence], *, min_count: int = 1, min_pair_count: int | None = None
+    ) -> Vocabulary:
+        """Count labelled ``sentences``; forms and characters seen fewer than ``min_count`` times are left unknown.
+
+        With ``min_pair_count``, pairs of neighbouring forms seen that often are kept, too.
+        """
+        sentences = list(sentences)
         forms: Counter[str] = Counter()
         labels: set[str] = set()
         for sentence in sentences:
@@ -43,11 +53,14 @@ class Vocabulary:
         for form, count in forms.items():
             for character in form:
                 characters[character] += count
-        return cls(
+        found = cls(
             form_counts=_ordered(forms, min_count),
             character_counts=_ordered(characters, min_count),
             labels=tuple(sorted(labels)),
         )
+        if min_pair_count is None:
+            return found
+        return dataclasses.replace(found, pairs=_frequent_pairs(sentences, found.form_ids, min_pair_count))
 
     @functools.cached_property
     def form_ids(self) -> dict[str, int]:
@@ -84,6 +97,7 @@ class Vocabulary:
             "forms": [[form, count] for form, count in self.form_counts.items()],
             "characters": [[character, count] for character, count in self.character_counts.items()],
             "labels": list(self.labels),
+            **({"pairs": [list(pair) for pair in self.pairs]} if self.pairs else {}),
         }
 
     @classmethod
@@ -93,6 +107,7 @@ class Vocabulary:
             form_counts=dict(value["forms"]),
             character_counts=dict(value["characters"]),
             labels=tuple(value["labels"]),
+            pairs=tuple((first, second) for first, second in value.get("pairs", ())),
         )
 
 
@@ -113,3 +128,13 @@ def check_labels(corpus: Corpus, known: Iterable[str], *, train_path: StrPath) -
 def _ordered(counts: Counter[str], min_count: int) -> dict[str, int]:
     kept = ((text, count) for text, count in counts.items() if count >= min_count)
     return dict(sorted(kept, key=lambda item: (-item[1], item[0])))
+
+
+def _frequent_pairs(
+    sentences: Iterable[Sentence], form_ids: Mapping[str, int], min_count: int
+) -> tuple[tuple[int, int], ...]:
+    counts: Counter[tuple[int, int]] = Counter()
+    for sentence in sentences:
+        ids = [PADDING_ID, *(form_ids.get(form, UNKNOWN_ID) for form in sentence.units), PADDING_ID]
+        counts.update(itertools.pairwise(ids))
+    return tuple(sorted(pair for pair, count in counts.items() if count >= min_count))

@@ -1,7 +1,9 @@
-"""The paper's scratch encoder: word embeddings, a character LSTM, and a Transformer over both."""
+"""The paper's scratch encoder: word embeddings, a character LSTM, and a Transformer over both; pairs of words if asked for."""
 
 from __future__ import annotations
 
+import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -10,6 +12,7 @@ from diffusion_mf.data.batching import Batch
 from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.encoders.attention import FeedForward, SelfAttention
 from diffusion_mf.encoders.known_words import WordRows
+from diffusion_mf.encoders.neighbour_pairs import NeighbourPairs
 from diffusion_mf.encoders.words import WordEncoder
 from diffusion_mf.layouts import Layout, Rotation
 
@@ -23,7 +26,13 @@ class ScratchEncoder(WordEncoder):
     def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
         self.head_width = config.width // config.heads
-        self.projection = nn.Linear(self.embedding_width, config.width)
+        self.pairs = (
+            NeighbourPairs(vocabulary, width=config.pair_width, dropout=config.word_dropout)
+            if config.pair_width
+            else None
+        )
+        pairs_width = self.pairs.width if self.pairs else 0
+        self.projection = nn.Linear(self.embedding_width + pairs_width, config.width)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
 
@@ -31,12 +40,20 @@ class ScratchEncoder(WordEncoder):
         """The states of a batch, once per sentence."""
         known = batch.encoder_input
         if isinstance(known, WordRows):
-            return self._transform(layout.pack(known.vectors()), layout)
+            states = layout.pack(known.vectors())
+            if self.pairs:
+                weight = self.projection.weight[:, self.embedding_width :]
+                states = states + F.linear(self.pairs(layout.pack(self.pairs.rows(batch))), weight)
+            return self._transform(states, layout)
         return self.contextualise(self.embed(batch, layout), layout)
 
     def embed(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units E"]:
         """Words and their spellings, without context; an LSTM is in here, which does not compile."""
-        return self.embed_units(batch, layout.pack(batch.form_ids), layout.pack(batch.word_rows))
+        words = self.embed_units(batch, layout.pack(batch.form_ids), layout.pack(batch.word_rows))
+        if not self.pairs:
+            return words
+        pairs = self.embedding_dropout(self.pairs(layout.pack(self.pairs.rows(batch))))
+        return torch.cat([words, pairs.to(words.dtype)], dim=-1)
 
     def contextualise(self, embeddings: Float[Tensor, "*units E"], layout: Layout) -> Float[Tensor, "*units D"]:
         """The Transformer; it compiles to one graph."""
@@ -45,8 +62,9 @@ class ScratchEncoder(WordEncoder):
     def word_vectors(
         self, form_ids: Int[Tensor, "W"], character_ids: Int[Tensor, "W C"], character_lengths: Int[Tensor, "W"]
     ) -> Float[Tensor, "W E"]:
-        """Their projection."""
-        return self.projection(self.embed_words(form_ids, character_ids, character_lengths))
+        """Their projection; what pairs add to it is not known from one word."""
+        weight = self.projection.weight[:, : self.embedding_width]
+        return F.linear(self.embed_words(form_ids, character_ids, character_lengths), weight, self.projection.bias)
 
     def _transform(self, states: Float[Tensor, "*units D"], layout: Layout) -> Float[Tensor, "*units D"]:
         rotation = layout.rotation(self.head_width)

@@ -40,7 +40,10 @@ def read_training_data(config: Config) -> TrainingData:
     # Test files are read first of all, too: hours later would be a bad moment to find them missing.
     dev, test = (None if path is None else _read(path, config) for path in (settings.dev, settings.test))
     prepared = _prepared(train, config)
-    vocabulary = Vocabulary.build(prepared, min_count=settings.min_count)
+    encoder = config.encoder
+    vocabulary = Vocabulary.build(
+        prepared, min_count=settings.min_count, min_pair_count=encoder.min_pair_count if encoder.pair_width else None
+    )
     if dev is not None:
         vocabulary.check_labels(dev, train_path=settings.train)
     prepared_dev = None if dev is None else _prepared(dev, config)
