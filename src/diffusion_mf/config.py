@@ -274,6 +274,12 @@ class InferenceConfig(_Section):
     layout: Literal["auto", "padded", "packed"] = "auto"
     """as in training"""
 
+    def calls_and_base(self, num_calls: int | None, base: float | None) -> tuple[int | None, float | None]:
+        """What makes the reverse schedule: what was asked for, else these settings; at most one of the two is given."""
+        if num_calls is None and base is None:
+            return (None, self.base) if self.num_calls is None else (self.num_calls, None)
+        return num_calls, base
+
 
 class Config(_Section):
     """Everything about a run. ``size`` fills in what `presets` says of it, except for settings that are given."""

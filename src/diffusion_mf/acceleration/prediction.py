@@ -168,12 +168,8 @@ class Predictor:
     def _schedule(self, options: Options) -> tuple[int, ...]:
         process = self.labeller.process
         assert isinstance(process, CategoricalDiffusion)
-        num_calls = options.num_calls
-        if num_calls is None and options.base is None:
-            num_calls = self._settings.num_calls
-        if num_calls is not None:
-            return tuple(process.schedule(num_calls=num_calls))
-        return tuple(process.schedule(base=self._settings.base if options.base is None else options.base))
+        num_calls, base = self._settings.calls_and_base(options.num_calls, options.base)
+        return tuple(process.schedule(base=base, num_calls=num_calls))
 
 
 def _outcome(steps: Steps) -> Prediction:

@@ -154,7 +154,8 @@ def _measure(
 
 def _num_calls(config: Config) -> int:
     process = CategoricalDiffusion(2, config.diffusion.num_steps)
-    return len(process.schedule(base=config.inference.base)) - 1
+    num_calls, base = config.inference.calls_and_base(None, None)
+    return len(process.schedule(base=base, num_calls=num_calls)) - 1
 
 
 ITERATIONS = (1, 2, 3, 4, 7, 10, 15)

@@ -95,15 +95,11 @@ class CategoricalCore(StructuredCore):
     def predict(self, request: Request) -> Prediction:
         """Algorithm 1; Mask-Viterbi and argmax get log π₀, Viterbi the last call's potentials."""
         conditions = self.denoiser.prepare(request.states)
-        if request.num_calls is not None:
-            schedule = self.process.schedule(num_calls=request.num_calls)
-        else:
-            schedule = self.process.schedule(base=request.base)
         result = reverse_diffusion(
             self.process,
             self._denoise(conditions, request.lengths, request.layout, request.allowed, request.is_known),
             batch_shape=(request.is_unit.shape[0], request.is_unit.shape[1]),
-            schedule=schedule,
+            schedule=self.process.schedule(base=request.base, num_calls=request.num_calls),
             device=request.states.device,
             allowed=request.allowed,
             is_unit=request.is_unit,

@@ -155,8 +155,7 @@ class Labeller(nn.Module):
             raise RuntimeError("predict would use dropout: call eval() first")
         settings = self.config.inference
         layout, is_unit = batch.layout, unit_mask(batch.lengths, batch.form_ids.shape[1])
-        if num_calls is None and base is None:
-            num_calls = settings.num_calls
+        num_calls, base = settings.calls_and_base(num_calls, base)
         request = Request(
             states=self.encoder(batch, layout),
             layout=layout,
@@ -167,7 +166,7 @@ class Labeller(nn.Module):
             legality=self.legality,
             allowed=allowed,
             num_calls=num_calls,
-            base=settings.base if base is None else base,
+            base=base,
             exit_tolerance=settings.exit_tolerance if exit_tolerance is None else exit_tolerance,
             keep_trajectory=keep_trajectory,
         )

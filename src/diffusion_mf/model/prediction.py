@@ -36,7 +36,7 @@ class Request:
     legality: Legality | None
     allowed: Bool[Tensor, "B N K"] | None
     num_calls: int | None
-    base: int | float
+    base: int | float | None
     exit_tolerance: int | float | None
     keep_trajectory: bool
 
