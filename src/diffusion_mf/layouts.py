@@ -96,10 +96,59 @@ class PaddedLayout(NamedTuple):
     def attend(self, inputs: Float[Tensor, "B N 3 H d"], rotation: Rotation) -> Float[Tensor, "B N H d"]:
         """Masked attention."""
         query, key, value = inputs.unbind(2)
-        query, key = rotation.turn(query), rotation.turn(key)
-        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=self.is_unit[:, None, None, :])
-        return attended.transpose(1, 2)
+        return _masked_attention(rotation.turn(query), rotation.turn(key), value, self.is_unit)
+
+
+def _masked_attention(query: Tensor, key: Tensor, value: Tensor, is_unit: Tensor) -> Tensor:
+    """Attention (B, N, H, d) to units only."""
+    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=is_unit[:, None, None, :])
+    return attended.transpose(1, 2)
+
+
+class CompactLayout(NamedTuple):
+    """The units without padding, for predictions on a CPU; only attention sees the rectangle.
+
+    `PackedLayout` is for GPUs: it has a fixed size, gradients in a fixed order, and kernels of its own.
+    """
+
+    is_unit: Bool[Tensor, "B N"]
+    places: Int[Tensor, "T"]
+    """where each unit lies in the rectangle, b·N + i"""
+    units: Int[Tensor, "B N"]
+    """where each place lies among the units; that of padding is some unit's"""
+
+    @classmethod
+    def of_units(cls, is_unit: Bool[Tensor, "B N"]) -> CompactLayout:
+        """The layout of these places; there must be a unit."""
+        flat = is_unit.flatten()
+        return cls(is_unit, flat.nonzero()[:, 0], (flat.cumsum(0) - 1).clamp_(min=0).view(is_unit.shape))
+
+    def pack(self, values: Tensor) -> Tensor:
+        """The units' rows of the rectangle."""
+        return values.flatten(0, 1).index_select(0, self.places)
+
+    def unpack(self, values: Tensor) -> Tensor:
+        """Back to the rectangle."""
+        return values.index_select(0, self.units.flatten()).unflatten(0, self.units.shape)
+
+    def unpack_pairs(self, values: Tensor) -> Tensor:
+        """The same for pairs."""
+        return self.unpack(values)[:, :-1]
+
+    def spread(self, values: Float[Tensor, "b D"]) -> Float[Tensor, "#T D"]:
+        """Each sentence's row for each of its units."""
+        return values if len(values) == 1 else values[self.places // self.is_unit.shape[1]]
+
+    def rotation(self, head_width: int) -> Rotation:
+        """The angles of every unit."""
+        return Rotation.of_positions(self.places % self.is_unit.shape[1], head_width)
+
+    def attend(self, inputs: Float[Tensor, "T 3 H d"], rotation: Rotation) -> Float[Tensor, "T H d"]:
+        """Masked attention in the rectangle."""
+        query, key, value = inputs.unbind(1)
+        query, key, value = (self.unpack(part) for part in (rotation.turn(query), rotation.turn(key), value))
+        return self.pack(_masked_attention(query, key, value, self.is_unit))
 
 
 class PackedLayout(NamedTuple):

@@ -43,7 +43,7 @@ def test_states_are_those_of_the_words_themselves(kind: str) -> None:
         batch = words.batch(SENTENCES)
         assert torch.equal(batch.form_ids, expected_batch.form_ids)
         assert torch.equal(batch.lengths, expected_batch.lengths)
-        states = encoder(batch, batch.layout)
+        states = batch.layout.unpack(encoder(batch, batch.layout))
         for row, sentence in enumerate(SENTENCES):
             size = len(sentence.units)
             torch.testing.assert_close(states[row, :size], expected[row, :size], rtol=1e-5, atol=1e-6)
@@ -77,9 +77,8 @@ def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         sentences = [Sentence(tuple(f"w{number}" for number in range(start, start + 5))), TRAINED._replace(labels=None)]
         batch, expected = words.batch(sentences), collate(sentences, VOCABULARY)
         assert len(words) <= 7 + 20 + 5
-        torch.testing.assert_close(
-            encoder(batch, batch.layout)[0, :5], encoder(expected, expected.layout)[0, :5], rtol=1e-5, atol=1e-6
-        )
+        states = batch.layout.unpack(encoder(batch, batch.layout))
+        torch.testing.assert_close(states[0, :5], encoder(expected, expected.layout)[0, :5], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("window", [0, 1, 3])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import PADDING_ID, UNKNOWN_ID, Vocabulary
-from diffusion_mf.layouts import Layout, PackedLayout, PaddedLayout
+from diffusion_mf.layouts import CompactLayout, Layout, PackedLayout, PaddedLayout
 from diffusion_mf.ops.chain_scores import unit_mask
 
 # Lengths are blurred by this share before sorting, so that epochs group sentences differently at little cost in padding.
@@ -106,12 +106,17 @@ class Batch:
     label_ids: Int64[Tensor, "B N"] | None
     encoder_input: EncoderInput | None = None
     packing: PackedLayout | None = None
-    """how the networks are to lay the units out; None is the rectangle"""
+    """how the networks are to lay the units out; None is the rectangle, or its units"""
+    is_compact: bool = False
+    """whether the networks leave out padding, as they should where CPUs predict"""
 
     @property
     def layout(self) -> Layout:
         """The layout of the units inside the networks."""
-        return self.packing or PaddedLayout(unit_mask(self.lengths, self.form_ids.shape[1]))
+        if self.packing is not None:
+            return self.packing
+        is_unit = unit_mask(self.lengths, self.form_ids.shape[1])
+        return CompactLayout.of_units(is_unit) if self.is_compact else PaddedLayout(is_unit)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """The same batch on another device."""
@@ -130,6 +135,7 @@ class Batch:
                 None if self.encoder_input is None else self.encoder_input.to(device, non_blocking=non_blocking)
             ),
             packing=None if self.packing is None else self.packing.to(device, non_blocking=non_blocking),
+            is_compact=self.is_compact,
         )
 
 

@@ -20,3 +20,8 @@ def shorten(
     num_left_out = (lengths - most).clamp(min=0)[:, None]
     source = torch.where(positions < most - most // 2, positions, positions + num_left_out)
     return character_ids.gather(1, source), lengths.clamp(max=most)
+
+
+def shortened(word: str, most: int) -> str:
+    """`shorten` for one word."""
+    return word if len(word) <= most else word[: most - most // 2] + word[len(word) - most // 2 :]

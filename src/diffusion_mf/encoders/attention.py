@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffusion_mf.layouts import Layout, Rotation
+from diffusion_mf.ops.gelu import GELU
 
 
 class SelfAttention(nn.Module):
@@ -29,4 +30,4 @@ class FeedForward(nn.Sequential):
     """Two linear layers, four times as wide in between."""
 
     def __init__(self, width: int) -> None:
-        super().__init__(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+        super().__init__(nn.Linear(width, 4 * width), GELU(), nn.Linear(4 * width, width))

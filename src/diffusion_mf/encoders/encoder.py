@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffusion_mf.data.batching import Batch, PrepareInput
@@ -34,17 +34,6 @@ class Encoder(nn.Module, abc.ABC):
 
     def write_files(self, folder: Path) -> None:
         """Put into ``folder``, which is made if need be, what is needed beside the weights to build the encoder again."""
-
-    @property
-    def has_word_vectors(self) -> bool:
-        """Whether there is a part that sees one word at a time, `word_vectors`, and `forward` takes `known_words.WordRows`."""
-        return False
-
-    def word_vectors(
-        self, form_ids: Int[Tensor, "W"], character_ids: Int[Tensor, "W C"], character_lengths: Int[Tensor, "W"]
-    ) -> Float[Tensor, "W E"]:
-        """What the encoder makes of words by themselves, without dropout."""
-        raise NotImplementedError
 
     @abc.abstractmethod
     def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:

@@ -18,9 +18,11 @@ from torch import Tensor
 from diffusion_mf.data.batching import Batch
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import UNKNOWN_ID, Vocabulary
+from diffusion_mf.encoders.growing_table import GrowingTable
+from diffusion_mf.encoders.known_spellings import KnownSpellings
 
 if TYPE_CHECKING:
-    from diffusion_mf.encoders.encoder import Encoder
+    from diffusion_mf.encoders.words import WordEncoder
 
 MAX_OTHER_WORDS = 50_000
 """beside those kept for good: memory must be bounded, whatever is tagged"""
@@ -45,12 +47,13 @@ class WordRows(NamedTuple):
 class KnownWords:
     """A growing table of word vectors, and batches that refer to it."""
 
-    def __init__(self, encoder: Encoder, vocabulary: Vocabulary) -> None:
+    def __init__(self, encoder: WordEncoder, vocabulary: Vocabulary) -> None:
         self._encoder = encoder
         self._vocabulary = vocabulary
+        self._spellings = KnownSpellings(encoder.characters, vocabulary.character_ids)
         self._rows: dict[str, int] = {}
         self._num_kept = 0
-        self._table = torch.zeros(1, 0)
+        self._table = GrowingTable(encoder.vector_width)
         self._form_ids = np.zeros(1, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -59,15 +62,17 @@ class KnownWords:
     def keep_vocabulary(self) -> None:
         """Compute the vectors of all training words now, and keep them for good."""
         self.forget()
-        self._learn(word for word in self._vocabulary.form_counts if word not in self._rows)
+        self._learn((word for word in self._vocabulary.form_counts if word not in self._rows), keep=True)
+        self._spellings.release()
         self._num_kept = len(self._rows)
 
     def forget(self) -> None:
         """Forget all words but those kept for good."""
         self._rows = dict(list(self._rows.items())[: self._num_kept])
+        self._table.cut(self._num_kept + 1)
 
     def meet(self, sentences: Iterable[Sentence]) -> None:
-        """Compute what is missing for ``sentences``: at once, rather than batch by batch, for the sake of the LSTM."""
+        """Compute what is missing for ``sentences``: at once, rather than batch by batch, for they share beginnings."""
         words = set(chain.from_iterable([sentence.units for sentence in sentences]))
         if len(self._rows) - self._num_kept > MAX_OTHER_WORDS:
             self.forget()
@@ -91,34 +96,22 @@ class KnownWords:
             character_lengths=torch.zeros(1, dtype=torch.int64),
             lengths=torch.from_numpy(lengths),
             label_ids=None,
-            encoder_input=WordRows(word_rows, self._table),
+            encoder_input=WordRows(word_rows, self._table.memory),
+            is_compact=True,
         )
 
     @torch.no_grad()
-    def _learn(self, words: Iterable[str]) -> None:
-        # Words of like length share a piece, so that none is padded much; the order must not depend on that of a set.
-        new = sorted(words, key=lambda word: (len(word), word))
+    def _learn(self, words: Iterable[str], *, keep: bool = False) -> None:
+        # The order must not depend on that of a set.
+        new = sorted(words)
+        forms = self._vocabulary.form_ids
         for start in range(0, len(new), _WORDS_AT_ONCE):
             piece = new[start : start + _WORDS_AT_ONCE]
-            forms, characters = self._vocabulary.form_ids, self._vocabulary.character_ids
             form_ids = np.array([forms.get(word, UNKNOWN_ID) for word in piece], dtype=np.int64)
-            spellings = np.zeros((len(piece), max(map(len, piece))), dtype=np.int64)
-            for row, word in enumerate(piece):
-                spellings[row, : len(word)] = [characters.get(character, UNKNOWN_ID) for character in word]
-            vectors = self._encoder.word_vectors(
-                torch.from_numpy(form_ids), torch.from_numpy(spellings), torch.tensor([len(word) for word in piece])
+            first = self._table.num_rows
+            vectors = self._table.add(len(piece))
+            vectors.copy_(
+                self._encoder.word_vectors(torch.from_numpy(form_ids), self._spellings.vectors(piece, keep=keep))
             )
-            self._append(piece, form_ids, vectors.float())
-
-    def _append(self, words: list[str], form_ids: np.ndarray, vectors: Tensor) -> None:
-        size = len(self._rows) + 1
-        needed = size + len(words)
-        if needed > len(self._table) or self._table.shape[1] != vectors.shape[1]:
-            # Room for half as many again: growing word by word would copy the table each time.
-            table = vectors.new_zeros(needed + needed // 2, vectors.shape[1])
-            table[:size, : self._table.shape[1]] = self._table[:size]
-            self._table = table
-            self._form_ids = np.concatenate([self._form_ids[:size], np.zeros(len(table) - size, dtype=np.int64)])
-        self._table[size:needed] = vectors
-        self._form_ids[size:needed] = form_ids
-        self._rows.update(zip(words, range(size, needed), strict=True))
+            self._form_ids = np.concatenate([self._form_ids[:first], form_ids])
+            self._rows.update(zip(piece, range(first, first + len(piece)), strict=True))

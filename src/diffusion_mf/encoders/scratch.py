@@ -59,12 +59,15 @@ class ScratchEncoder(WordEncoder):
         """The Transformer; it compiles to one graph."""
         return self._transform(self.projection(embeddings), layout)
 
-    def word_vectors(
-        self, form_ids: Int[Tensor, "W"], character_ids: Int[Tensor, "W C"], character_lengths: Int[Tensor, "W"]
-    ) -> Float[Tensor, "W E"]:
+    @property
+    def vector_width(self) -> int:
+        """Of projected words."""
+        return self.width
+
+    def word_vectors(self, form_ids: Int[Tensor, "W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
         """Their projection; what pairs add to it is not known from one word."""
         weight = self.projection.weight[:, : self.embedding_width]
-        return F.linear(self.embed_words(form_ids, character_ids, character_lengths), weight, self.projection.bias)
+        return F.linear(torch.cat([self.words(form_ids), spellings], dim=-1), weight, self.projection.bias)
 
     def _transform(self, states: Float[Tensor, "*units D"], layout: Layout) -> Float[Tensor, "*units D"]:
         rotation = layout.rotation(self.head_width)

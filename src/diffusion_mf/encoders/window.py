@@ -37,17 +37,27 @@ class WindowEncoder(WordEncoder):
         """Words that a state sees."""
         return 2 * self.radius + 1
 
-    def word_vectors(
-        self, form_ids: Int[Tensor, "W"], character_ids: Int[Tensor, "W C"], character_lengths: Int[Tensor, "W"]
-    ) -> Float[Tensor, "W E"]:
-        """W_o·e(word) for every place o, one after the other."""
-        return self.places(self.embed_words(form_ids, character_ids, character_lengths))
+    @property
+    def vector_width(self) -> int:
+        """Of a word's parts for all places."""
+        return self.num_places * self.width
+
+    def word_vectors(self, form_ids: Int[Tensor, "W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
+        """W_o·e(word) for every place o, one after the other, and the bias at the place of the word itself."""
+        of_words, of_spellings = self.places.weight.split([self.words.embedding_dim, self.characters.width], dim=1)
+        bias = F.pad(self.bias, (self.radius * self.width, self.radius * self.width))
+        # Words that training never saw differ in their spelling only.
+        is_alike = bool((form_ids == form_ids[0]).all())
+        forms = F.linear(self.words(form_ids[:1] if is_alike else form_ids), of_words, bias)
+        return (
+            F.linear(spellings, of_spellings, forms[0]) if is_alike else F.linear(spellings, of_spellings).add_(forms)
+        )
 
     def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
         """The states of a batch."""
         known = batch.encoder_input
         if isinstance(known, WordRows):
-            return layout.pack(self._sums_of_rows(known))
+            return gelu(self._sums_of_rows(known, layout))
         embeddings = self.embed_units(batch, batch.form_ids, batch.word_rows)
         is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
         sums = self._sums(self.places(embeddings * is_unit[..., None]))
@@ -60,10 +70,13 @@ class WindowEncoder(WordEncoder):
         shifted = [padded[:, place : place + num_units, place] for place in range(self.num_places)]
         return torch.stack(shifted).sum(0)
 
-    def _sums_of_rows(self, known: WordRows) -> Float[Tensor, "B N D"]:
-        """The same from the table: row r has its part for place o at r·(2r + 1) + o, and padding adds nothing."""
+    def _sums_of_rows(self, known: WordRows, layout: Layout) -> Float[Tensor, "*units D"]:
+        """The same from the table, with the bias, which has come with the word in the middle.
+
+        Row r has its part for place o at r·(2r + 1) + o, and padding adds nothing.
+        """
         rows = F.pad(known.rows, (self.radius, self.radius)).unfold(1, self.num_places, 1)
-        parts = rows * self.num_places + torch.arange(self.num_places)
+        parts = layout.pack(rows) * self.num_places + torch.arange(self.num_places)
         table = known.table.view(-1, self.width)
-        sums = F.embedding_bag(parts.reshape(-1, self.num_places), table, mode="sum")
-        return gelu(sums.add_(self.bias)).view(*known.rows.shape, self.width)
+        sums = F.embedding_bag(parts.view(-1, self.num_places), table, mode="sum")
+        return sums.view(*parts.shape[:-1], self.width)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -17,7 +19,10 @@ WORD_DEVIATION = 0.1
 
 
 class WordEncoder(Encoder):
-    """What encoders that learn their own words share; a subclass adds context."""
+    """What encoders that learn their own words share; a subclass adds context.
+
+    There is a part that sees one word at a time, `word_vectors`; `forward` also takes its results (`known_words.WordRows`).
+    """
 
     def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
         super().__init__()
@@ -35,9 +40,13 @@ class WordEncoder(Encoder):
         self.embedding_width = config.word_width + self.characters.width
 
     @property
-    def has_word_vectors(self) -> bool:
-        """Words and their spellings have no context."""
-        return True
+    @abc.abstractmethod
+    def vector_width(self) -> int:
+        """Of what `word_vectors` gives."""
+
+    @abc.abstractmethod
+    def word_vectors(self, form_ids: Int[Tensor, "W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
+        """What the encoder makes of words by themselves, without dropout; ``spellings`` are from its character LSTM."""
 
     def embed_units(
         self, batch: Batch, form_ids: Int[Tensor, "*units"], word_rows: Int[Tensor, "*units"]
@@ -48,13 +57,6 @@ class WordEncoder(Encoder):
         # An embedding, not an index: its gradient is summed in a fixed order.
         spellings = nn.functional.embedding(word_rows, spellings)
         return self.embedding_dropout(torch.cat([words.to(spellings.dtype), spellings], dim=-1))
-
-    def embed_words(
-        self, form_ids: Int[Tensor, "W"], character_ids: Int[Tensor, "W C"], character_lengths: Int[Tensor, "W"]
-    ) -> Float[Tensor, "W E"]:
-        """Distinct words and their spellings, as tagging sees them."""
-        spellings = self.characters(character_ids, character_lengths)
-        return torch.cat([self.words(form_ids).to(spellings.dtype), spellings], dim=-1)
 
     def _with_unknown_words(self, form_ids: Int[Tensor, "*units"]) -> Int[Tensor, "*units"]:
         if not self.training or self.word_dropout == 0:

@@ -315,13 +315,11 @@ class Tagger:
 
 def known_words(model: StoredModel) -> KnownWords | None:
     """A table for the words of a model whose encoder has a part that sees one at a time."""
-    from diffusion_mf.encoders import Encoder
     from diffusion_mf.encoders.known_words import KnownWords
+    from diffusion_mf.encoders.words import WordEncoder
 
     encoder = getattr(model.labeller, "encoder", None)
-    if not isinstance(encoder, Encoder) or not encoder.has_word_vectors:
-        return None
-    return KnownWords(encoder, model.vocabulary)
+    return KnownWords(encoder, model.vocabulary) if isinstance(encoder, WordEncoder) else None
 
 
 def _steps(prediction: Prediction) -> list[tuple[int, Any]]:
