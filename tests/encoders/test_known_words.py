@@ -40,7 +40,7 @@ def test_states_are_those_of_the_words_themselves(kind: str) -> None:
     for keeps_vocabulary in (False, True):
         if keeps_vocabulary:
             words.keep_vocabulary()
-        batch = words.batch(SENTENCES)
+        batch = words.meet(SENTENCES).batch(range(3))
         assert torch.equal(batch.form_ids, expected_batch.form_ids)
         assert torch.equal(batch.lengths, expected_batch.lengths)
         states = batch.layout.unpack(encoder(batch, batch.layout))
@@ -59,12 +59,12 @@ def test_words_are_computed_once_and_forgotten_when_told(monkeypatch: pytest.Mon
     words = KnownWords(encoder, VOCABULARY)
     words.keep_vocabulary()
     assert (computed, len(words)) == ([7], 7)
-    words.batch(SENTENCES)
-    words.batch(SENTENCES)
+    words.meet(SENTENCES).batch(range(3))
+    words.meet(SENTENCES).batch(range(3))
     assert (computed, len(words)) == ([7, 3], 10)
     words.forget()
     assert len(words) == 7
-    words.batch(SENTENCES[:1])
+    words.meet(SENTENCES[:1])
     assert (computed, len(words)) == ([7, 3, 1], 8)
 
 
@@ -75,7 +75,7 @@ def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     words.keep_vocabulary()
     for start in range(0, 200, 5):
         sentences = [Sentence(tuple(f"w{number}" for number in range(start, start + 5))), TRAINED._replace(labels=None)]
-        batch, expected = words.batch(sentences), collate(sentences, VOCABULARY)
+        batch, expected = words.meet(sentences).batch([0, 1]), collate(sentences, VOCABULARY)
         assert len(words) <= 7 + 20 + 5
         states = batch.layout.unpack(encoder(batch, batch.layout))
         torch.testing.assert_close(states[0, :5], encoder(expected, expected.layout)[0, :5], rtol=1e-5, atol=1e-6)

@@ -24,5 +24,8 @@ class Argmax:
 
     def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
         """The labels."""
-        scores = hard_clamps(evidence, self.name)
+        scores = evidence.unary_scores
+        if scores is None or evidence.check or evidence.allowed is not None:
+            # Else there is nothing to repair: −∞ is never the highest, or all are −∞ and alike.
+            scores = hard_clamps(evidence, self.name)
         return torch.where(unit_mask(evidence.lengths, scores.shape[1]), scores.argmax(-1), 0)

@@ -7,12 +7,12 @@ seen before. Weights must not change while a table is in use.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from diffusion_mf.data.batching import Batch
@@ -44,8 +44,43 @@ class WordRows(NamedTuple):
         return torch.nn.functional.embedding(self.rows, self.table)
 
 
+class MetSentences:
+    """Sentences whose words are known, for batches of some of them at a time."""
+
+    def __init__(
+        self,
+        rows: Int64[np.ndarray, "T"],
+        lengths: Int64[np.ndarray, "S"],
+        form_ids: Int64[np.ndarray, "F"],
+        table: Float[Tensor, "R E"],
+    ) -> None:
+        self._rows, self._lengths, self._form_ids, self._table = rows, lengths, form_ids, table
+        self._starts = np.cumsum(lengths) - lengths
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """The tensors of the sentences with these numbers, without labels and spellings."""
+        lengths = self._lengths[indices]
+        positions = np.arange(lengths.max(initial=0))
+        places = np.minimum(self._starts[indices][:, None] + positions, len(self._rows) - 1)
+        rows = np.where(positions < lengths[:, None], self._rows[places], 0)
+        word_rows = torch.from_numpy(rows)
+        return Batch(
+            form_ids=torch.from_numpy(self._form_ids[rows]),
+            word_rows=word_rows,
+            character_ids=torch.zeros(1, 1, dtype=torch.int64),
+            character_lengths=torch.zeros(1, dtype=torch.int64),
+            lengths=torch.from_numpy(lengths),
+            label_ids=None,
+            encoder_input=WordRows(word_rows, self._table),
+            is_compact=True,
+        )
+
+
 class KnownWords:
-    """A growing table of word vectors, and batches that refer to it."""
+    """A growing table of word vectors, and batches that refer to it.
+
+    What `meet` gives is of use until the next call of anything else here.
+    """
 
     def __init__(self, encoder: WordEncoder, vocabulary: Vocabulary) -> None:
         self._encoder = encoder
@@ -71,34 +106,19 @@ class KnownWords:
         self._rows = dict(list(self._rows.items())[: self._num_kept])
         self._table.cut(self._num_kept + 1)
 
-    def meet(self, sentences: Iterable[Sentence]) -> None:
-        """Compute what is missing for ``sentences``: at once, rather than batch by batch, for they share beginnings."""
-        words = set(chain.from_iterable([sentence.units for sentence in sentences]))
+    def meet(self, sentences: Sequence[Sentence]) -> MetSentences:
+        """Look up ``sentences`` and compute what is missing: at once, rather than batch by batch, for words share beginnings."""
         if len(self._rows) - self._num_kept > MAX_OTHER_WORDS:
             self.forget()
-        self._learn(words.difference(self._rows))
-
-    def batch(self, sentences: Sequence[Sentence]) -> Batch:
-        """The tensors of ``sentences``, without labels and spellings."""
-        lengths = np.array([len(sentence.units) for sentence in sentences], dtype=np.int64)
         units = list(chain.from_iterable([sentence.units for sentence in sentences]))
-        found = list(map(self._rows.get, units))
-        if None in found:
-            self.meet(sentences)
-            found = list(map(self._rows.__getitem__, units))
-        rows = np.zeros((len(sentences), lengths.max(initial=0)), dtype=np.int64)
-        rows[np.arange(rows.shape[1]) < lengths[:, None]] = found
-        word_rows = torch.from_numpy(rows)
-        return Batch(
-            form_ids=torch.from_numpy(self._form_ids[rows]),
-            word_rows=word_rows,
-            character_ids=torch.zeros(1, 1, dtype=torch.int64),
-            character_lengths=torch.zeros(1, dtype=torch.int64),
-            lengths=torch.from_numpy(lengths),
-            label_ids=None,
-            encoder_input=WordRows(word_rows, self._table.memory),
-            is_compact=True,
-        )
+        rows = np.array(list(map(self._rows.get, units, repeat(0))), dtype=np.int64)
+        places = np.flatnonzero(rows == 0).tolist()
+        if places:
+            missing = [units[place] for place in places]
+            self._learn(set(missing))
+            rows[places] = [self._rows[unit] for unit in missing]
+        lengths = np.array([len(sentence.units) for sentence in sentences], dtype=np.int64)
+        return MetSentences(rows, lengths, self._form_ids, self._table.memory)
 
     @torch.no_grad()
     def _learn(self, words: Iterable[str], *, keep: bool = False) -> None:
@@ -108,10 +128,9 @@ class KnownWords:
         for start in range(0, len(new), _WORDS_AT_ONCE):
             piece = new[start : start + _WORDS_AT_ONCE]
             form_ids = np.array([forms.get(word, UNKNOWN_ID) for word in piece], dtype=np.int64)
+            spellings = self._spellings.vectors(piece, keep=keep)
+            vectors = self._encoder.word_vectors(torch.from_numpy(form_ids), spellings)
             first = self._table.num_rows
-            vectors = self._table.add(len(piece))
-            vectors.copy_(
-                self._encoder.word_vectors(torch.from_numpy(form_ids), self._spellings.vectors(piece, keep=keep))
-            )
+            self._table.add(len(piece)).copy_(vectors)
             self._form_ids = np.concatenate([self._form_ids[:first], form_ids])
             self._rows.update(zip(piece, range(first, first + len(piece)), strict=True))

@@ -70,8 +70,13 @@ class RequestReader:
         if isinstance(sentence, str) and self._task is not Task.SEG_POS:
             raise InputError(f"sentence {number} is a string", remedy='split it into words, such as ["a", "b"]')
         units = tuple(sentence)
-        if "" not in units and set(map(type, units)) <= {str}:
-            return units
+        try:
+            # The fastest way to find out whether all are strings.
+            "".join(units)
+            if all(units):
+                return units
+        except TypeError:
+            pass
         for position, unit in enumerate(units):
             if not isinstance(unit, str) or not unit:
                 raise InputError(

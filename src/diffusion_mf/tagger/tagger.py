@@ -32,7 +32,7 @@ from diffusion_mf.tagger.streaming import in_order, windows
 
 if TYPE_CHECKING:
     from diffusion_mf.encoders import PretrainedEncoder
-    from diffusion_mf.encoders.known_words import KnownWords
+    from diffusion_mf.encoders.known_words import KnownWords, MetSentences
     from diffusion_mf.encoders.pretrained.subword_batch import OnLong
     from diffusion_mf.model import Prediction
 
@@ -48,6 +48,13 @@ class _Options(NamedTuple):
     decoder: str
     trajectory: bool
     budget: int
+
+
+class _Window(NamedTuple):
+    """Sentences that are batched together, and what is known of their words."""
+
+    requests: Sequence[Request]
+    known: MetSentences | None
 
 
 class Tagger:
@@ -206,11 +213,15 @@ class Tagger:
         return self._stream(self._read_requests(sentences, clamp), options, budget)
 
     def _stream(self, requests: Iterator[Request], options: _Options, budget: int) -> Iterator[TaggedSentence]:
-        for window in windows(requests, _num_units, budget=budget):
-            sizes = self._sizes(window)
-            if self._words is not None:
-                self._words.meet(request.prepared for request in window)
-            yield from in_order(window, sizes, lambda batch: self._tag_batch(batch, options), budget=budget)
+        for stretch in windows(requests, _num_units, budget=budget):
+            known = None if self._words is None else self._words.meet([request.prepared for request in stretch])
+            yield from self._tag_window(_Window(stretch, known), options)
+
+    def _tag_window(self, window: _Window, options: _Options) -> list[TaggedSentence]:
+        def tag(indices: Sequence[int]) -> list[TaggedSentence]:
+            return self._tag_batch(window, indices, options)
+
+        return in_order(range(len(window.requests)), self._sizes(window.requests), tag, budget=options.budget)
 
     def _sizes(self, window: Sequence[Request]) -> list[int]:
         """What the sentences count against the budget of a batch: units, or subwords with a pretrained encoder."""
@@ -238,38 +249,37 @@ class Tagger:
             raise InputError(f"no decoder is called {name!r}", remedy=f"choose one of {', '.join(DECODERS)}")
         return name or self._model.decoder
 
-    def _tag_batch(self, requests: Sequence[Request], options: _Options) -> list[TaggedSentence]:
-        if not requests[0].units:
-            # The longest sentence comes first, so all are empty.
-            return [TaggedSentence((), [], [], [], () if options.trajectory else None) for _ in requests]
-        # Empty sentences may share a batch with others, but not with the network.
-        full = [request for request in requests if request.units]
-        results = self._tag_within_memory(full, options)
-        return results + (self._tag_batch(requests[len(full) :], options) if len(full) < len(requests) else [])
+    def _tag_batch(self, window: _Window, indices: Sequence[int], options: _Options) -> list[TaggedSentence]:
+        # Empty sentences may share a batch with others, but not with the network; the longest come first.
+        full = [index for index in indices if window.requests[index].units]
+        results = self._tag_within_memory(window, full, options) if full else []
+        trajectory = () if options.trajectory else None
+        return results + [TaggedSentence((), [], [], [], trajectory) for _ in range(len(indices) - len(full))]
 
-    def _tag_within_memory(self, requests: Sequence[Request], options: _Options) -> list[TaggedSentence]:
+    def _tag_within_memory(self, window: _Window, indices: Sequence[int], options: _Options) -> list[TaggedSentence]:
         """Tag a batch, in halves if it does not fit in memory."""
         try:
             with on_device(self.device):
-                return self._tag_full_batch(requests, options)
+                return self._tag_full_batch(window, indices, options)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            if len(requests) == 1:
-                raise InputError(
-                    f"a sentence of {len(requests[0].units)} units does not fit in memory", remedy="split it"
-                ) from None
+            if len(indices) == 1:
+                size = len(window.requests[indices[0]].units)
+                raise InputError(f"a sentence of {size} units does not fit in memory", remedy="split it") from None
         # Only here, where nothing refers to its tensors any more.
         release_memory(self.device)
-        half = len(requests) // 2
-        return self._tag_within_memory(requests[:half], options) + self._tag_within_memory(requests[half:], options)
+        half = len(indices) // 2
+        first = self._tag_within_memory(window, indices[:half], options)
+        return first + self._tag_within_memory(window, indices[half:], options)
 
     @torch.inference_mode()
-    def _tag_full_batch(self, requests: Sequence[Request], options: _Options) -> list[TaggedSentence]:
-        prepared = [request.prepared for request in requests]
-        if self._words is not None:
-            batch = self._words.batch(prepared)
+    def _tag_full_batch(self, window: _Window, indices: Sequence[int], options: _Options) -> list[TaggedSentence]:
+        requests = [window.requests[index] for index in indices]
+        if window.known is not None:
+            batch = window.known.batch(indices)
         else:
+            prepared = [request.prepared for request in requests]
             batch = collate(prepared, self._model.vocabulary, prepare_input=self._labeller.prepare_input)
         num_units = batch.form_ids.shape[1]
         allowed = stack_allowed([request.allowed for request in requests], num_units, len(self.labels))
