@@ -1,7 +1,7 @@
 """Mean-Field as one Triton launch each way; nothing is kept from the forward pass for the backward one but its inputs.
 
-`triton_global` and `triton_local` hold the kernels for the two kinds of transitions. See `cpu` for the mathematics of the
-backward pass.
+`triton_global` and `triton_local` hold the kernels for the two kinds of transitions, `triton_whole` and `triton_short` faster
+ones for sentences that fit on chip. See `cpu` for the mathematics of the backward pass.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import triton
 from torch import Tensor
 
 from diffusion_mf.ops.chain_scores import accumulation_dtype
-from diffusion_mf.ops.mean_field import triton_global, triton_local
+from diffusion_mf.ops.mean_field import triton_global, triton_local, triton_short, triton_whole
 from diffusion_mf.ops.triton_launch import padded_labels, triton_type
 
 # The global kernels keep the transitions on chip: 128 × 128 is what fits.
 MAX_GLOBAL_LABELS = 128
 # Up to so many the gradient of the transitions fits on chip, too.
 MAX_SUMMED_LABELS = 64
+# Local transitions of so many units and labels fit into the registers of one program.
+MAX_SHORT_UNITS, MAX_SHORT_LABELS = 32, 20
 
 
 def _settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float, cells: int) -> dict[str, Any]:
@@ -45,6 +47,25 @@ def _global_settings(num_labels: int, num_units: int, dtype: torch.dtype, floor:
 
 def _local_settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float) -> dict[str, Any]:
     return _settings(num_labels, num_units, dtype, floor, 2048) | {"num_warps": 8}
+
+
+def _is_short(unary: Tensor, dtype: torch.dtype) -> bool:
+    _, N, K = unary.shape
+    return N <= MAX_SHORT_UNITS and K <= MAX_SHORT_LABELS and dtype == torch.float32
+
+
+def _short_settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float) -> dict[str, Any]:
+    settings = _settings(num_labels, num_units, dtype, floor, 2048)
+    return settings | {"LABELS": num_labels, "num_warps": settings["ROWS"] // 2}
+
+
+def _is_whole(settings: dict[str, Any]) -> bool:
+    # With fewer labels nothing is gained, and the gradient of the transitions can be summed on chip.
+    return bool(settings["IS_ONE_TILE"] and settings["USE_HALVES"] and settings["BLOCK"] > MAX_SUMMED_LABELS)
+
+
+def _whole_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name != "IS_ONE_TILE"}
 
 
 def _exchange(unary: Tensor, block: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -73,6 +94,11 @@ def iterate(
     beliefs = torch.empty((B, N, K), dtype=dtype, device=unary.device)
     if transition.dim() == 2:
         settings = _global_settings(K, N, dtype, floor)
+        if _is_whole(settings):
+            triton_whole.iterate_kernel[(B,)](
+                unary, transition, lengths, beliefs, N, K, num_iterations, IS_LOG=is_log, **_whole_settings(settings)
+            )
+            return beliefs
         high, low = _exchange(unary, settings["BLOCK"], dtype)
         triton_global.iterate_kernel[(B,)](
             unary,
@@ -87,6 +113,11 @@ def iterate(
             high.stride(0),
             IS_LOG=is_log,
             **settings,
+        )
+    elif _is_short(unary, dtype):
+        settings = _short_settings(K, N, dtype, floor)
+        triton_short.iterate_kernel[(B,)](
+            unary, transition, lengths, beliefs, N, num_iterations, IS_LOG=is_log, **settings
         )
     else:
         settings = _local_settings(K, N, dtype, floor)
@@ -115,23 +146,40 @@ def gradient(
     grad_unary = torch.empty((B, N, K), dtype=dtype, device=device)
     if transition.dim() == 2:
         settings = _global_settings(K, N, dtype, floor)
-        high, low = _exchange(unary, settings["BLOCK"], dtype)
         # One row of zeros after each sentence: then neighbours are neighbouring rows of one long matrix.
         shape = (num_iterations + 1, B, N + 1, settings["BLOCK"])
         keep_grads = settings["BLOCK"] > MAX_SUMMED_LABELS
         allocate = torch.zeros if keep_grads else torch.empty
         trajectory = allocate(shape, dtype=dtype, device=device)
         grads = allocate(shape, dtype=dtype, device=device) if keep_grads else trajectory
-        scales = torch.empty((2, B, N), dtype=dtype, device=device)
-        parts = scales if keep_grads else torch.empty((B, K, K), dtype=dtype, device=device)
-        triton_global.gradient_kernel[(B,)](
-            unary, transition, lengths, grad_beliefs, trajectory, grads, high, low, scales, grad_unary, parts,
-            N, K, num_iterations, high.stride(0), trajectory.stride(0), KEEP_GRADS=keep_grads, IS_LOG=is_log, **settings,
-        )  # fmt: skip
+        if _is_whole(settings):
+            triton_whole.gradient_kernel[(B,)](
+                unary, transition, lengths, grad_beliefs, trajectory, grads, grad_unary,
+                N, K, num_iterations, trajectory.stride(0), IS_LOG=is_log, **_whole_settings(settings),
+            )  # fmt: skip
+        else:
+            high, low = _exchange(unary, settings["BLOCK"], dtype)
+            scales = torch.empty((2, B, N), dtype=dtype, device=device)
+            parts = scales if keep_grads else torch.empty((B, K, K), dtype=dtype, device=device)
+            triton_global.gradient_kernel[(B,)](
+                unary, transition, lengths, grad_beliefs, trajectory, grads, high, low, scales, grad_unary, parts,
+                N, K, num_iterations, high.stride(0), trajectory.stride(0),
+                KEEP_GRADS=keep_grads, IS_LOG=is_log, **settings,
+            )  # fmt: skip
         total = _transition_sums(trajectory[:-1], grads[1:], K) if keep_grads else parts.sum(0)
         if keep_grads:
             total = torch.where(transition == -torch.inf, 0, total)
         return grad_unary.to(unary.dtype), total.to(transition.dtype)
+    if _is_short(unary, dtype):
+        settings = _short_settings(K, N, dtype, floor)
+        shape = (B, num_iterations, settings["ROWS"], settings["BLOCK"])
+        trajectory = torch.empty(shape, dtype=dtype, device=device)
+        grad_transition = torch.empty_like(transition)
+        triton_short.gradient_kernel[(B,)](
+            unary, transition, lengths, grad_beliefs, trajectory, grad_unary, grad_transition,
+            N, num_iterations, IS_LOG=is_log, **settings,
+        )  # fmt: skip
+        return grad_unary.to(unary.dtype), grad_transition
     settings = _local_settings(K, N, dtype, floor)
     block = settings["BLOCK"]
     trajectory, grads = torch.empty((2, num_iterations + 1, B, N, block), dtype=dtype, device=device).unbind(0)

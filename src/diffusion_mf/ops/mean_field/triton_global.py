@@ -23,7 +23,7 @@ from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY
 
 
 @triton.jit
-def _load_tile(
+def load_tile(
     transition_pointer,
     num_labels,
     FLOOR: tl.constexpr,
@@ -153,7 +153,7 @@ def iterate_kernel(
     sentence = tl.program_id(0).to(tl.int64)
     exchange_stride = tl.cast(exchange_stride, tl.int64)
     length = tl.load(lengths_pointer + sentence).to(tl.int32)
-    high, low, scale = _load_tile(transition_pointer, num_labels, FLOOR, BLOCK, DTYPE, USE_HALVES)
+    high, low, scale = load_tile(transition_pointer, num_labels, FLOOR, BLOCK, DTYPE, USE_HALVES)
     offset = sentence * num_units * num_labels
     exchange = sentence * num_units * BLOCK
     _run_iterations(
@@ -210,7 +210,7 @@ def gradient_kernel(
     length = tl.load(lengths_pointer + sentence).to(tl.int32)
     labels = tl.arange(0, BLOCK)
     is_label = (labels < num_labels)[None, :]
-    high, low, scale = _load_tile(transition_pointer, num_labels, FLOOR, BLOCK, DTYPE, USE_HALVES)
+    high, low, scale = load_tile(transition_pointer, num_labels, FLOOR, BLOCK, DTYPE, USE_HALVES)
     offset = sentence * num_units * num_labels
     exchange = sentence * num_units * BLOCK
     high_pointer += exchange
