@@ -6,7 +6,7 @@ same call replayed as a CUDA graph, which leaves the device's own time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +25,16 @@ OURS = "diffusion_mf"
 NUM_ITERATIONS = 15
 # Per-position tables of more labels than this no system of the paper has.
 MAX_LOCAL_MEAN_FIELD_LABELS = 32
+
+# How many contests a shape has of each operation, global and local transitions together.
+CONTESTS = {
+    "log-partition": 4,
+    "log-partition and marginals": 2,
+    "log-partition through marginals": 2,
+    "negative log-likelihood": 2,
+    "viterbi": 2,
+    "mean-field": 2,
+}
 
 ROW_KEY = ("op", "shape", "transitions", "library", "direction", "mode", "threads", "hardware")
 
@@ -122,7 +132,12 @@ def contests(problem: Problem, peer_modules: dict[str, Any]) -> Iterator[Contest
 
 
 def measure_ops(
-    shapes: Sequence[Shape], *, device: torch.device, note: Note, blocks: int | None = None
+    shapes: Sequence[Shape],
+    *,
+    device: torch.device,
+    note: Note,
+    only: Collection[str] = CONTESTS.keys(),
+    blocks: int | None = None,
 ) -> Iterator[list[dict[str, Any]]]:
     """Rows of one operation after the other, on each shape with global and with local transitions."""
     peer_modules = import_peers()
@@ -133,12 +148,13 @@ def measure_ops(
         for is_local in (False, True):
             problem = random_problem(shape, is_local=is_local, device=device)
             for contest in contests(problem, peer_modules):
-                yield _measure_contest(contest, problem, denoiser, note=note, blocks=blocks)
+                if contest.op in only:
+                    yield _measure_contest(contest, problem, denoiser, note=note, blocks=blocks)
 
 
-def num_contests(shapes: Sequence[Shape], *, device: torch.device) -> int:
+def num_contests(shapes: Sequence[Shape], *, device: torch.device, only: Collection[str] = CONTESTS.keys()) -> int:
     """How many lists `measure_ops` will yield."""
-    return len(shapes) * (2 * 6 + 2 + (device.type == "cuda"))
+    return len(shapes) * (sum(CONTESTS[op] for op in only) + (device.type == "cuda"))
 
 
 def _measure_contest(

@@ -55,6 +55,9 @@ def ops(
             help="Sentences × units × labels (default: 256x64x17,128x64x104 on a GPU, 32x32x17 on a CPU).",
         ),
     ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="OP,…", help="Operations to measure, as their rows name them (default: all).")
+    ] = None,
     output: Annotated[
         str | None, typer.Option(metavar="FILE", help="Result file to put the rows into, such as results/ops.json.")
     ] = None,
@@ -63,14 +66,18 @@ def ops(
     """Time and memory of chain inference beside pytorch-crf and torch-struct, and of Mean-Field beside a denoiser."""
     wanted = None if shapes is None else _parse_shapes(shapes)
     place = choose_device(device)
-    from diffusion_mf.benchmarks.ops import ROW_KEY, default_shapes, measure_ops, num_contests
+    from diffusion_mf.benchmarks.ops import CONTESTS, ROW_KEY, default_shapes, measure_ops, num_contests
     from diffusion_mf.benchmarks.peers import PEERS, import_peers
 
+    chosen = list(CONTESTS) if only is None else [name.strip() for name in only.split(",")]
+    for name in chosen:
+        if name not in CONTESTS:
+            raise InputError(f"--only: unknown operation {name!r}", remedy=f"choose from {', '.join(CONTESTS)}")
     import_peers()
     wanted = default_shapes(place) if wanted is None else wanted
     rows = collect(
-        measure_ops(wanted, device=place, note=note),
-        total=num_contests(wanted, device=place),
+        measure_ops(wanted, device=place, note=note, only=chosen),
+        total=num_contests(wanted, device=place, only=chosen),
         output=output,
         replace_by=ROW_KEY,
         unit="operations",

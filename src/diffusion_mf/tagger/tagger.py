@@ -298,16 +298,19 @@ class Tagger:
         steps = _steps(prediction) if options.trajectory else None
         # `NO_LABEL_ID` is −1: the last of the names.
         names = [*self.labels, NO_LABEL]
+        has_spans = self.scheme is not LabelScheme.PLAIN
         results = []
-        for index, request in enumerate(requests):
+        # A prediction may have more rows than there are sentences.
+        for index, (request, label_row, score_row) in enumerate(zip(requests, ids, scores, strict=False)):
             size = len(request.units)
-            labels = [names[label] for label in ids[index][:size]]
+            labels = [names[label] for label in label_row[:size]]
+            del score_row[size:]
             results.append(
                 TaggedSentence(
                     request.units,
                     labels,
-                    scores[index][:size],
-                    scored_spans(labels, scores[index], self.scheme),
+                    score_row,
+                    scored_spans(labels, score_row, self.scheme) if has_spans else [],
                     None if steps is None else tuple(TrajectoryStep(t, b[index, :size]) for t, b in steps),
                 )
             )
