@@ -98,7 +98,7 @@ def measure_throughput(
                 settings = [*IMPLEMENTATIONS[implementation], *overrides.get(task, ())]
                 if implementation == EARLY_EXIT:
                     settings.append(f"inference.exit_tolerance={exit_tolerance}")
-                config = benchmark_config(task, system, folder=folder, overrides=settings)
+                config = benchmark_config(task, system, folder=folder, overrides=changes)
                 if task not in corpora:
                     corpora[task] = read_training_data(config)
                 yield _measure(config, corpora[task], device, implementation=implementation, repeats=repeats)
@@ -162,14 +162,17 @@ ITERATIONS = (1, 2, 3, 4, 7, 10, 15)
 
 
 def measure_iterations(
-    *, device: torch.device, folder: str, overrides: Sequence[str]
+    *, device: torch.device, folder: str, overrides: Sequence[str], settings: Sequence[int] = ITERATIONS
 ) -> Iterator[list[dict[str, Any]]]:
-    """Throughput against Mean-Field iterations (paper: “Relative throughput in the iteration sweep”), English POS."""
+    """Throughput against Mean-Field iterations (paper: “Relative throughput in the iteration sweep”), English POS.
+
+    Relative throughput is relative to the first of the ``settings``.
+    """
     data: TrainingData | None = None
     for system in ("mean-field", "diffusion-mf"):
         first: dict[str, float] = {}
-        for iterations in ITERATIONS:
-            settings = [*_FAST_SETTINGS, f"structure.num_iterations={iterations}", *overrides]
+        for iterations in settings:
+            changes = [*_FAST_SETTINGS, f"structure.num_iterations={iterations}", *overrides]
             if system == "mean-field":
                 config = load_config(
                     f"{folder}/pos/{system}.toml",
@@ -178,7 +181,7 @@ def measure_iterations(
                         "structure.transitions=local",
                         f"training.budget={BUDGET}",
                         f"inference.budget={BUDGET}",
-                        *settings,
+                        *changes,
                     ],
                 )
             else:
@@ -192,7 +195,7 @@ def measure_iterations(
                     "benchmark": "mean-field",
                     "setting": iterations,
                     "relative": row["sentences_per_second"] / first[row["phase"]],
-                    "paper_relative": None if paper is None else paper[str(iterations)] / 100,
+                    "paper_relative": None if paper is None else paper.get(str(iterations), 0) / 100 or None,
                     "paper_sentences_per_second": None,
                     "ratio_to_paper": None,
                 }

@@ -20,6 +20,7 @@ from diffusion_mf.cli.benchmark_options import (
     Overrides,
     choose_device,
     collect,
+    numbers_of,
     overrides_of,
 )
 from diffusion_mf.cli.benchmark_tables import print_throughput
@@ -147,6 +148,9 @@ def throughput(
 @app.command("mean-field")
 def mean_field(
     *,
+    iterations: Annotated[
+        str, typer.Option(metavar="N,…", help="Mean-Field iterations per call; throughput is relative to the first.")
+    ] = "1,2,3,4,7,10,15",
     device: Device = "auto",
     configs: Folder = "configs",
     overrides: Overrides = None,
@@ -155,10 +159,13 @@ def mean_field(
 ) -> None:
     """Throughput against the number of Mean-Field iterations, relative to one, beside the paper's."""
     place = choose_device(device)
-    from diffusion_mf.benchmarks.throughput import ITERATIONS, measure_iterations
+    from diffusion_mf.benchmarks.throughput import measure_iterations
 
-    measured = measure_iterations(device=place, folder=configs, overrides=overrides_of("pos", overrides))
-    _show(measured, total=2 * len(ITERATIONS), output=output, as_json=json)
+    numbers = numbers_of("--iterations", iterations)
+    measured = measure_iterations(
+        device=place, folder=configs, overrides=overrides_of("pos", overrides), settings=numbers
+    )
+    _show(measured, total=2 * len(numbers), output=output, as_json=json)
 
 
 @app.command()

@@ -15,6 +15,7 @@ from diffusion_mf.cli.benchmark_options import (
     Overrides,
     choose_device,
     collect,
+    numbers_of,
     overrides_of,
 )
 from diffusion_mf.cli.benchmark_tables import rounded
@@ -43,7 +44,7 @@ def scaling(
 ) -> None:
     """Diffusion-MF with more data and longer sentences: that its cost grows linearly."""
     place = choose_device(device)
-    counts, sizes = _numbers("--times", times), _numbers("--lengths", lengths)
+    counts, sizes = numbers_of("--times", times), numbers_of("--lengths", lengths)
     from diffusion_mf.benchmarks.scaling import measure_scaling
     from diffusion_mf.benchmarks.throughput import ROW_KEY
 
@@ -95,7 +96,7 @@ def sharing(
 ) -> None:
     """How many training runs share a device before their aggregate throughput stops growing."""
     place = choose_device(device)
-    numbers = _numbers("--counts", counts)
+    numbers = numbers_of("--counts", counts)
     from diffusion_mf.benchmarks.sharing import ROW_KEY, best_count, measure_sharing
     from diffusion_mf.benchmarks.throughput import CORPORA
     from diffusion_mf.config import load_config
@@ -194,10 +195,3 @@ def _task(name: str) -> Task:
     if name not in known:
         raise InputError(f"--task: unknown task {name!r}", remedy=f"choose from {', '.join(known)}")
     return known[name]
-
-
-def _numbers(option: str, text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise InputError(f"{option}: {text!r} is no list of numbers", remedy="write numbers from 1 on, as in 1,4,16")
-    return [int(part) for part in parts]

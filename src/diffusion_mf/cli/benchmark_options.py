@@ -83,3 +83,11 @@ def collect(
                 write_rows(output, found, replace_by=replace_by)
             advance(1)
     return rows
+
+
+def numbers_of(option: str, text: str) -> list[int]:
+    """The numbers of a list such as 1,4,16 that ``option`` was given."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise InputError(f"{option}: {text!r} is no list of numbers", remedy="write numbers from 1 on, as in 1,4,16")
+    return [int(part) for part in parts]
