@@ -98,7 +98,7 @@ def measure_throughput(
                 settings = [*IMPLEMENTATIONS[implementation], *overrides.get(task, ())]
                 if implementation == EARLY_EXIT:
                     settings.append(f"inference.exit_tolerance={exit_tolerance}")
-                config = benchmark_config(task, system, folder=folder, overrides=changes)
+                config = benchmark_config(task, system, folder=folder, overrides=settings)
                 if task not in corpora:
                     corpora[task] = read_training_data(config)
                 yield _measure(config, corpora[task], device, implementation=implementation, repeats=repeats)
@@ -185,7 +185,7 @@ def measure_iterations(
                     ],
                 )
             else:
-                config = benchmark_config(Task.POS, system, folder=folder, overrides=settings)
+                config = benchmark_config(Task.POS, system, folder=folder, overrides=changes)
             data = data or read_training_data(config)
             rows = _measure(config, data, device, implementation=FAST)
             for row in rows:
