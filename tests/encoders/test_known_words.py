@@ -12,6 +12,7 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.encoders import Encoder, build_encoder, known_words
 from diffusion_mf.encoders.known_words import KnownWords
+from diffusion_mf.tagger import tagger as tagging
 from tagger.small_models import small_tagger
 
 TRAINED = Sentence(("mira", "sel", "da", "toro", "vi", "Lanu", "."), ("N", "V", "D", "N", "A", "P", "."))
@@ -122,3 +123,25 @@ def test_taggers_say_the_same_with_and_without_a_table(system: str, kind: str) -
     for known, plain in zip(with_table, tagger.tag(sentences, batch_tokens=40), strict=True):
         assert known.labels == plain.labels
         assert known.scores == pytest.approx(plain.scores, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("system", "kind", "has_small_batches"),
+    [("mean-field", "window", False), ("diffusion-mf", "window", True), ("unigram", "scratch", True)],
+)
+def test_a_cpu_works_on_small_batches_where_there_is_a_transformer(
+    system: str, kind: str, has_small_batches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tagging, "CPU_BATCH_UNITS", 12)
+    settings = {"encoder": {"kind": kind, "width": 16, "heads": 2, "layers": 1, "word_width": 8, "character_hidden": 4}}
+    tagger = small_tagger(system, Task.POS, settings=settings)
+    sizes: list[int] = []
+    inner = tagger._tag_full_batch
+    monkeypatch.setattr(
+        tagger,
+        "_tag_full_batch",
+        lambda window, indices, options: (sizes.append(len(indices)), inner(window, indices, options))[1],
+    )
+    results = tagger.tag([["mira", "sel", str(number)] for number in range(10)], batch_tokens=30)
+    assert [result.units[2] for result in results] == [str(number) for number in range(10)]
+    assert sizes == ([4, 4, 2] if has_small_batches else [10])

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from diffusion_mf.model import Prediction
 
 
+CPU_BATCH_UNITS = 2000
+"""of a batch on a CPU, padding counted: what a Transformer computes for more at once falls out of its caches"""
+
+
 def _num_units(request: Request) -> int:
     return len(request.units)
 
@@ -71,6 +75,7 @@ class Tagger:
         # On a GPU it costs less to compute them again than to look them up on the host.
         has_table = self.device.type == "cpu" and not self._predictor.is_packed
         self._words = known_words(model) if has_table else None
+        self._most_units = CPU_BATCH_UNITS if self.device.type == "cpu" and has_transformer(model) else None
         self._read_requests = RequestReader(
             model.config.task, model.config.data, model.vocabulary, model.labeller.legality
         )
@@ -221,7 +226,8 @@ class Tagger:
         def tag(indices: Sequence[int]) -> list[TaggedSentence]:
             return self._tag_batch(window, indices, options)
 
-        return in_order(range(len(window.requests)), self._sizes(window.requests), tag, budget=options.budget)
+        budget = options.budget if self._most_units is None else min(options.budget, self._most_units)
+        return in_order(range(len(window.requests)), self._sizes(window.requests), tag, budget=budget)
 
     def _sizes(self, window: Sequence[Request]) -> list[int]:
         """What the sentences count against the budget of a batch: units, or subwords with a pretrained encoder."""
@@ -333,6 +339,14 @@ def known_words(model: StoredModel) -> KnownWords | None:
 
     encoder = getattr(model.labeller, "encoder", None)
     return KnownWords(encoder, model.vocabulary) if isinstance(encoder, WordEncoder) else None
+
+
+def has_transformer(model: StoredModel) -> bool:
+    """Whether there is one anywhere between words and labels."""
+    from diffusion_mf.encoders import WindowEncoder
+
+    encoder = getattr(model.labeller, "encoder", None)
+    return model.config.system_entry.is_diffusion or not isinstance(encoder, WindowEncoder)
 
 
 def _steps(prediction: Prediction) -> list[tuple[int, Any]]:
