@@ -54,9 +54,11 @@ def _is_short(unary: Tensor, dtype: torch.dtype) -> bool:
     return N <= MAX_SHORT_UNITS and K <= MAX_SHORT_LABELS and dtype == torch.float32
 
 
-def _short_settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float) -> dict[str, Any]:
+def _short_settings(
+    num_labels: int, num_units: int, dtype: torch.dtype, floor: float, *, max_warps: int
+) -> dict[str, Any]:
     settings = _settings(num_labels, num_units, dtype, floor, 2048)
-    return settings | {"LABELS": num_labels, "num_warps": settings["ROWS"] // 2}
+    return settings | {"LABELS": num_labels, "num_warps": min(max_warps, settings["ROWS"] // 2)}
 
 
 def _is_whole(settings: dict[str, Any]) -> bool:
@@ -115,7 +117,7 @@ def iterate(
             **settings,
         )
     elif _is_short(unary, dtype):
-        settings = _short_settings(K, N, dtype, floor)
+        settings = _short_settings(K, N, dtype, floor, max_warps=8)
         triton_short.iterate_kernel[(B,)](
             unary, transition, lengths, beliefs, N, num_iterations, IS_LOG=is_log, **settings
         )
@@ -171,7 +173,8 @@ def gradient(
             total = torch.where(transition == -torch.inf, 0, total)
         return grad_unary.to(unary.dtype), total.to(transition.dtype)
     if _is_short(unary, dtype):
-        settings = _short_settings(K, N, dtype, floor)
+        # Twice as many for the gradient, which needs twice the registers.
+        settings = _short_settings(K, N, dtype, floor, max_warps=16)
         shape = (B, num_iterations, settings["ROWS"], settings["BLOCK"])
         trajectory = torch.empty(shape, dtype=dtype, device=device)
         grad_transition = torch.empty_like(transition)
