@@ -12,11 +12,23 @@ from torch import Tensor
 from diffusion_mf.ops.chain_scores import accumulation_dtype, blank_padding, log_softmax, softmax, unit_mask
 
 
+def _softmax(scores: Tensor) -> Tensor:
+    return torch.softmax(scores, -1)
+
+
+def _log_softmax(scores: Tensor) -> Tensor:
+    return torch.log_softmax(scores, -1)
+
+
 def _neighbour_scores(values: Tensor, transition: Tensor) -> Tensor:
     result = torch.zeros_like(values)
     if transition.dim() == 2:
-        result[:, 1:] = values[:, :-1] @ transition
-        result[:, :-1] += values[:, 1:] @ transition.T
+        # Both products as one over all positions: nothing is copied to make the slices contiguous.
+        num_labels = len(transition)
+        both = values.flatten(0, 1) @ torch.cat([transition, transition.T], 1)
+        both = both.view(*values.shape[:2], 2 * num_labels)
+        result[:, 1:] = both[:, :-1, :num_labels]
+        result[:, :-1] += both[:, 1:, num_labels:]
     else:
         result[:, 1:] = (values[:, :-1, None, :] @ transition).squeeze(-2)
         result[:, :-1] += (transition @ values[:, 1:, :, None]).squeeze(-1)
@@ -32,10 +44,14 @@ def _prepare(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor
 def iterate(unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, *, is_log: bool = False) -> Tensor:
     """Beliefs after the last update, or their logarithms."""
     unary, transition, is_unit = _prepare(unary, transition, lengths)
+    # Looking for positions that allow no label costs as much as the updates themselves, and mostly there are none. A GPU
+    # would have to be waited for.
+    is_finite = unary.device.type == "cpu" and unary.numel() > 0 and bool(unary.amin() > -torch.inf)
+    normalise, log_normalise = (_softmax, _log_softmax) if is_finite else (softmax, log_softmax)
     scores = unary
     for _ in range(num_iterations):
-        scores = unary + _neighbour_scores(softmax(scores) * is_unit, transition)
-    return torch.where(is_unit, log_softmax(scores), 0) if is_log else softmax(scores) * is_unit
+        scores = _neighbour_scores(normalise(scores).mul_(is_unit), transition).add_(unary)
+    return log_normalise(scores).masked_fill_(~is_unit, 0) if is_log else normalise(scores).mul_(is_unit)
 
 
 def gradient(
