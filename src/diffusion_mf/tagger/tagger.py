@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -64,7 +65,8 @@ class _Window(NamedTuple):
 class Tagger:
     """Labels sentences with a trained model.
 
-    Results do not depend on how sentences are batched or ordered, save for ties: padding carries no information.
+    Results do not depend on how sentences are batched or ordered, save for ties: padding carries no information. Threads may
+    share a tagger; they take turns.
     """
 
     def __init__(self, model: StoredModel, *, device: str | torch.device = "auto") -> None:
@@ -79,6 +81,17 @@ class Tagger:
         self._read_requests = RequestReader(
             model.config.task, model.config.data, model.vocabulary, model.labeller.legality
         )
+        # What is known of words, and what a GPU has recorded, serve one window of sentences at a time.
+        self._turn = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock, which belongs to the threads of one process."""
+        return {name: value for name, value in self.__dict__.items() if name != "_turn"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy has a lock of its own."""
+        self.__dict__.update(state)
+        self._turn = threading.Lock()
 
     @classmethod
     def load(cls, folder: StrPath, *, device: str | torch.device = "auto") -> Tagger:
@@ -124,17 +137,20 @@ class Tagger:
         """
         encoder = self._pretrained_encoder()
         if encoder is not None:
-            encoder.set_on_long(on_long)
+            with self._turn:
+                encoder.set_on_long(on_long)
 
     def keep_words(self) -> None:
         """On a CPU, compute now what only depends on single words, for all words of the training data."""
         if self._words is not None:
-            self._words.keep_vocabulary()
+            with self._turn:
+                self._words.keep_vocabulary()
 
     def forget_words(self) -> None:
         """Forget what was computed for words since `keep_words`, or since loading; labels do not depend on it."""
         if self._words is not None:
-            self._words.forget()
+            with self._turn:
+                self._words.forget()
 
     def _pretrained_encoder(self) -> PretrainedEncoder | None:
         from diffusion_mf.encoders import PretrainedEncoder
@@ -215,12 +231,15 @@ class Tagger:
             raise InputError(f"a batch must hold a unit, found {budget}", remedy="give a positive number of tokens")
         options = _Options(self._checked_calls(calls), self._checked_decoder(decoder), trajectory, budget)
         # The arguments are checked at once; the sentences only as they are read.
-        return self._stream(self._read_requests(sentences, clamp), options, budget)
+        return self._stream(self._read_requests(sentences, clamp), options)
 
-    def _stream(self, requests: Iterator[Request], options: _Options, budget: int) -> Iterator[TaggedSentence]:
-        for stretch in windows(requests, _num_units, budget=budget):
-            known = None if self._words is None else self._words.meet([request.prepared for request in stretch])
-            yield from self._tag_window(_Window(stretch, known), options)
+    def _stream(self, requests: Iterator[Request], options: _Options) -> Iterator[TaggedSentence]:
+        for stretch in windows(requests, _num_units, budget=options.budget):
+            # Neither while sentences are read nor while results are used: either may call the tagger.
+            with self._turn:
+                known = None if self._words is None else self._words.meet([request.prepared for request in stretch])
+                results = self._tag_window(_Window(stretch, known), options)
+            yield from results
 
     def _tag_window(self, window: _Window, options: _Options) -> list[TaggedSentence]:
         def tag(indices: Sequence[int]) -> list[TaggedSentence]:
