@@ -21,9 +21,10 @@ WORDS = {
 }
 
 
-def vocabulary_of(task: Task) -> Vocabulary:
-    pairs = [word.rsplit("/", 1) for word in WORDS[task].split()]
-    return Vocabulary.build([Sentence(tuple(form for form, _ in pairs), tuple(label for _, label in pairs))])
+def vocabulary_of(task: Task, *, min_pair_count: int | None = None) -> Vocabulary:
+    words = [word.rsplit("/", 1) for word in WORDS[task].split()]
+    sentence = Sentence(tuple(form for form, _ in words), tuple(label for _, label in words))
+    return Vocabulary.build([sentence], min_pair_count=min_pair_count)
 
 
 def small_model(
@@ -46,7 +47,7 @@ def small_model(
         "structure": {"scorer_width": 16},
     }  # fmt: skip
     config = Config.model_validate(values | (settings or {}))
-    vocabulary = vocabulary_of(task)
+    vocabulary = vocabulary_of(task, min_pair_count=1 if config.encoder.pair_width else None)
     generator = torch.Generator().manual_seed(seed)
     labeller = Labeller(config, vocabulary, task.scheme).eval()
     with torch.no_grad():

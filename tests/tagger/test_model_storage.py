@@ -73,6 +73,24 @@ def test_a_loaded_model_is_the_saved_one(tmp_path: Path, system: str) -> None:
     assert rows(Tagger(loaded, device="cpu")) == rows(Tagger(model, device="cpu"))
 
 
+def test_pairs_of_neighbours_are_saved_and_older_models_have_none(tmp_path: Path) -> None:
+    sizes = {"width": 16, "heads": 2, "layers": 1, "word_width": 8, "character_width": 4, "character_hidden": 4}
+    model = small_model("unigram", settings={"encoder": {**sizes, "pair_width": 3}})
+    save_model(tmp_path / "model", *model)
+    loaded = load_model(tmp_path / "model")
+    assert loaded.vocabulary.pairs == model.vocabulary.pairs
+    assert len(loaded.vocabulary.pairs) == 11
+    assert rows(Tagger(loaded, device="cpu")) == rows(Tagger(model, device="cpu"))
+
+    older = write_model(tmp_path / "older", "unigram")
+    expected = rows(Tagger.load(older, device="cpu"))
+    assert "pairs" not in json.loads((older / "vocabulary.json").read_text())
+    config = json.loads((older / "config.json").read_text())["config"]
+    del config["encoder"]["pair_width"], config["encoder"]["min_pair_count"]
+    change(older, config=config)
+    assert rows(Tagger.load(older, device="cpu")) == expected
+
+
 @pytest.mark.parametrize("system", ["diffusion-mf", "diffusionsl"])
 def test_a_fresh_process_tags_identically(tmp_path: Path, system: str) -> None:
     folder = write_model(tmp_path / "model", system)

@@ -23,6 +23,8 @@ SMALL_MODEL: dict[str, dict[str, Any]] = {
         "width": 16,
         "layers": 1,
         "heads": 2,
+        "pair_width": 4,
+        "min_pair_count": 1,
         "word_dropout": 0.2,
         "embedding_dropout": 0.2,
         "dropout": 0.2,

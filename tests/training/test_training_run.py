@@ -21,6 +21,7 @@ from diffusion_mf.evaluation import score_sentences
 from diffusion_mf.model import Labeller
 from diffusion_mf.tagger import Tagger, load_model
 from diffusion_mf.training import checkpoint, loop
+from diffusion_mf.training.corpora import read_training_data
 from diffusion_mf.training.loop import train
 from diffusion_mf.training.progress import Standing
 
@@ -77,6 +78,12 @@ def test_the_saved_model_has_the_recorded_scores(finished_run: Path, corpus: Pat
         )
         assert scores == pytest.approx(tagger.metrics[split])
     assert load_model(finished_run / "model").temperature != 1.0
+
+
+def test_only_encoders_that_look_at_pairs_have_them_counted(finished_run: Path, corpus: Path) -> None:
+    assert Tagger.load(finished_run / "model", device="cpu").model.vocabulary.pairs
+    window = small_runs.small_config(corpus, {"encoder": {"kind": "window"}})
+    assert read_training_data(window).vocabulary.pairs == ()
 
 
 def test_training_helps(corpus: Path, tmp_path: Path) -> None:
@@ -263,12 +270,32 @@ def test_another_run_is_not_overwritten(begun: Path, corpus: Path) -> None:
         ({"training": {"learning_rate": 0.5}}, r"begun with training\.learning_rate = 0\.003, not 0\.5"),
         ({"system": "unigram"}, r"begun with system = diffusion-mf, not unigram"),
         ({"encoder": {"width": 32}}, r"begun with encoder\.width = 16, not 32"),
+        ({"encoder": {"pair_width": 8}}, r"begun with encoder\.pair_width = 4, not 8"),
         ({"seed": 2}, r"begun with seed = 1, not 2"),
     ],
 )
 def test_another_configuration_is_refused(begun: Path, corpus: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         train(_config(corpus, change), output=begun, device="cpu", resume=True)
+
+
+def test_settings_that_are_newer_than_a_run_have_their_defaults_in_it(begun: Path, corpus: Path) -> None:
+    path = begun / "checkpoint/state.json"
+    manifest = json.loads(path.read_text())
+    del manifest["state"]["config"]["encoder"]["lora_rank"]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"begun with encoder\.lora_rank = 0, not 4"):
+        train(_config(corpus, {"encoder": {"lora_rank": 4}}), output=begun, device="cpu", resume=True)
+    train(_config(corpus), output=begun, device="cpu", resume=True)
+
+
+def test_settings_that_exist_no_longer_are_told(begun: Path, corpus: Path) -> None:
+    path = begun / "checkpoint/state.json"
+    manifest = json.loads(path.read_text())
+    manifest["state"]["config"]["encoder"]["gone"] = 3
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"begun with encoder\.gone = 3, not None"):
+        train(_config(corpus), output=begun, device="cpu", resume=True)
 
 
 def test_moved_data_are_the_same_and_changed_data_are_not(begun: Path, corpus: Path, tmp_path: Path) -> None:

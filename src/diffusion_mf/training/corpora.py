@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from diffusion_mf.config import Config
+from diffusion_mf.config import Config, EncoderConfig
 from diffusion_mf.data.corpus import Corpus
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.label_schemes import LabelScheme
@@ -40,9 +40,8 @@ def read_training_data(config: Config) -> TrainingData:
     # Test files are read first of all, too: hours later would be a bad moment to find them missing.
     dev, test = (None if path is None else _read(path, config) for path in (settings.dev, settings.test))
     prepared = _prepared(train, config)
-    encoder = config.encoder
     vocabulary = Vocabulary.build(
-        prepared, min_count=settings.min_count, min_pair_count=encoder.min_pair_count if encoder.pair_width else None
+        prepared, min_count=settings.min_count, min_pair_count=_min_pair_count(config.encoder)
     )
     if dev is not None:
         vocabulary.check_labels(dev, train_path=settings.train)
@@ -55,6 +54,12 @@ def read_training_data(config: Config) -> TrainingData:
         scheme=train.scheme,
         fingerprint=_fingerprint(prepared, prepared_dev or ()),
     )
+
+
+def _min_pair_count(encoder: EncoderConfig) -> int | None:
+    # These two do not look at pairs, whatever width a recipe has for them.
+    has_pairs = encoder.pair_width > 0 and encoder.kind not in ("window", "pretrained")
+    return encoder.min_pair_count if has_pairs else None
 
 
 def _read(path: str, config: Config) -> Corpus:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pydantic
 import torch
 
 from diffusion_mf.config import Config
@@ -116,7 +117,7 @@ def load_run(
     try:
         saved = checkpoint.state
         state = TrainingState.from_dict(saved["training"])
-        saved_config, conditions = _flat(saved["config"]), dict(saved["conditions"])
+        saved_config, conditions = _flat(_with_newer_settings(saved["config"])), dict(saved["conditions"])
         log_bytes, fingerprint = int(saved["log_bytes"]), saved["data"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(path, f"{error} among its entries") from None
@@ -146,6 +147,14 @@ def _conditions(processes: Processes, *, is_packed: bool) -> dict[str, Any]:
         "device": processes.device.type,
         "torch": torch.__version__,
     }
+
+
+def _with_newer_settings(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A saved configuration with the defaults of settings that did not exist when it was saved."""
+    try:
+        return Config.model_validate(values).model_dump(mode="json")
+    except pydantic.ValidationError:
+        return values  # the comparison says which setting is at fault
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
