@@ -63,6 +63,12 @@ def test_rows_are_complete_and_kept(dmf: Callable, tmp_path: pathlib.Path) -> No
     assert table.count("torch-struct") == sum(row["library"] == "torch-struct" for row in rows)
 
 
+def test_some_operations_can_be_measured_alone(dmf: Callable) -> None:
+    outcome = dmf(*ARGUMENTS, "--only", "viterbi, mean-field,viterbi", "--json")
+    assert outcome.status == 0, outcome.stderr
+    assert {row["op"] for row in json.loads(outcome.stdout)} == {"viterbi", "mean-field"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -72,6 +78,10 @@ def test_rows_are_complete_and_kept(dmf: Callable, tmp_path: pathlib.Path) -> No
         (("--shapes", "0x4x4"), "dmf: --shapes: '0x4x4' is no shape; write"),
         (("--shapes", "4x1x4"), "dmf: --shapes: '4x1x4' is no shape; write"),
         (("--shapes", "4x4xk"), "dmf: --shapes: '4x4xk' is no shape; write"),
+        (
+            ("--device", "cpu", "--only", "viterby"),
+            "dmf: --only: unknown operation 'viterby'; choose from log-partition,",
+        ),
     ],
 )
 def test_bad_usage_is_one_sentence(dmf: Callable, arguments: tuple[str, ...], sentence: str) -> None:

@@ -68,3 +68,16 @@ def test_what_cannot_be_measured(dmf, arguments: tuple[str, str], message: str) 
     outcome = dmf("benchmark", "throughput", *arguments, "--device", "cpu")
     assert outcome.status == 2
     assert message in outcome.stderr
+
+
+def test_iterations_are_those_asked_for(dmf, options: list[str]) -> None:  # type: ignore[no-untyped-def]
+    outcome = dmf("benchmark", "mean-field", "--iterations", "2,20", *options, "--json")
+    assert outcome.status == 0, outcome.stderr
+    rows = [row for row in json.loads(outcome.stdout) if row["phase"] == "inference"]
+    assert [row["setting"] for row in rows if row["system"] == "diffusion-mf"] == [2, 20]
+    assert {row["relative"] for row in rows if row["setting"] == 2} == {1}
+    # The paper has no figure for twenty.
+    assert {row["setting"]: row["paper_relative"] is None for row in rows} == {2: False, 20: True}
+    outcome = dmf("benchmark", "mean-field", "--iterations", "0,1", *options)
+    assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
+    assert outcome.stderr.startswith("dmf: --iterations: '0,1' is no list of numbers")

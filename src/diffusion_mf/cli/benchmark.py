@@ -70,7 +70,7 @@ def ops(
     from diffusion_mf.benchmarks.ops import CONTESTS, ROW_KEY, default_shapes, measure_ops, num_contests
     from diffusion_mf.benchmarks.peers import PEERS, import_peers
 
-    chosen = list(CONTESTS) if only is None else [name.strip() for name in only.split(",")]
+    chosen = list(CONTESTS) if only is None else list(dict.fromkeys(name.strip() for name in only.split(",")))
     for name in chosen:
         if name not in CONTESTS:
             raise InputError(f"--only: unknown operation {name!r}", remedy=f"choose from {', '.join(CONTESTS)}")
@@ -157,7 +157,7 @@ def mean_field(
     output: Output = None,
     json: AsJson = False,
 ) -> None:
-    """Throughput against the number of Mean-Field iterations, relative to one, beside the paper's."""
+    """Throughput against the number of Mean-Field iterations, relative to the first of them, beside the paper's."""
     place = choose_device(device)
     from diffusion_mf.benchmarks.throughput import measure_iterations
 

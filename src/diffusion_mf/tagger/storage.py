@@ -3,7 +3,7 @@
 | file | holds |
 |---|---|
 | config.json | format version, the training configuration, label scheme, decoder, temperature, checksums of the others |
-| vocabulary.json | forms and characters with their counts, labels |
+| vocabulary.json | forms and characters with their counts, labels; pairs of neighbouring forms, if the encoder looks at them |
 | model.safetensors | the weights |
 | metrics.json | what was measured when the model was made |
 | README.md | the model card |
