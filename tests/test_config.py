@@ -141,6 +141,12 @@ def test_paths_name_environment_variables(write, monkeypatch) -> None:
     assert (data.train, data.dev, data.test) == ("/corpora/train.txt", "$NOT_SET_ANYWHERE/dev.txt", None)
 
 
+def test_an_empty_path_takes_back_what_the_file_names(write) -> None:
+    path = write('task = "ner"\nsystem = "unigram"\n[data]\ntrain = "a"\ndev = "b"\ntest = "c"\n')
+    data = load_config(path, ["data.test=", "data.dev=''"]).data
+    assert (data.train, data.dev, data.test) == ("a", None, None)
+
+
 def test_a_configuration_survives_json_and_cannot_be_changed(write) -> None:
     config = load_config(write(GOOD + 'size = "S"\n[data]\ncolumn = "xpos"\nscheme = "bio2"\nformat = "columns"\n'))
     assert Config.model_validate_json(config.model_dump_json()) == config

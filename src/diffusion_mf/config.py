@@ -42,7 +42,10 @@ class _Section(pydantic.BaseModel):
 
 
 class DataConfig(_Section):
-    """The corpora; ``$NAME`` in a path stands for an environment variable, relative paths start where the command runs."""
+    """The corpora; ``$NAME`` in a path stands for an environment variable, relative paths start where the command runs.
+
+    An empty path names no file, for ``--set data.test=`` to take back what a configuration names.
+    """
 
     train: str | None = None
     dev: str | None = None
@@ -58,6 +61,11 @@ class DataConfig(_Section):
     lowercase: bool = False
     teacher: str | None = None
     """a model folder whose marginals for the training sentences are learnt, too; ``objective.teacher`` is their weight"""
+
+    @pydantic.field_validator("train", "dev", "test", "teacher")
+    @classmethod
+    def _empty_is_none(cls, path: str | None) -> str | None:
+        return path or None
 
     def prepare(self, sentence: Sentence) -> Sentence:
         """The sentence as the model is to see it; vocabulary and batches are made of these."""

@@ -204,3 +204,15 @@ def test_nothing_here_is_pickled() -> None:
         text = path.read_text(encoding="utf-8")
         found = re.search(r"pickle|(?<!safetensors\.)torch\.(save|load)\b|_object\(|_object_list\(", text)
         assert found is None, f"{path.name}: {found}"
+
+
+def test_corpora_of_a_configuration_that_are_not_here(dmf, config: Path, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.delenv("MY_CORPORA", raising=False)
+    arguments = ("train", config, "--output", tmp_path / "run", "--device", "cpu", "--set", "system=unigram")
+    named = (*arguments, "--set", "data.test=$MY_CORPORA/test.txt")
+    remedy = "set it, or name a file of yours with --set data.test=FILE, or none with --set data.test="
+    _assert_refused(dmf(*named), "data.test names $MY_CORPORA/test.txt, but $MY_CORPORA is not set", remedy)
+    assert not (tmp_path / "run").exists()
+    outcome = dmf(*named, "--set", "data.test=")
+    assert outcome.status == 0, outcome.stderr
+    assert "test" not in outcome.stdout.decode()

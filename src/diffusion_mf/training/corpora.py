@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -36,6 +38,8 @@ def read_training_data(config: Config) -> TrainingData:
         raise InputError(
             "the configuration names no training data", remedy="set data.train, as in --set data.train=FILE"
         )
+    for split, path in (("train", settings.train), ("dev", settings.dev), ("test", settings.test)):
+        _check_variables(split, path)
     train = _read(settings.train, config)
     # Test files are read first of all, too: hours later would be a bad moment to find them missing.
     dev, test = (None if path is None else _read(path, config) for path in (settings.dev, settings.test))
@@ -60,6 +64,17 @@ def _min_pair_count(encoder: EncoderConfig) -> int | None:
     # These two do not look at pairs, whatever width a recipe has for them.
     has_pairs = encoder.pair_width > 0 and encoder.kind not in ("window", "pretrained")
     return encoder.min_pair_count if has_pairs else None
+
+
+def _check_variables(split: str, path: str | None) -> None:
+    """`InputError` at a variable that is not set: in a configuration of ours, the corpora it was made for."""
+    variable = re.search(r"\$\{?\w+\}?", path or "")
+    if path is not None and variable and not os.path.exists(path):
+        none = "" if split == "train" else f", or none with --set data.{split}="
+        raise InputError(
+            f"data.{split} names {path}, but {variable[0]} is not set",
+            remedy=f"set it, or name a file of yours with --set data.{split}=FILE{none}",
+        )
 
 
 def _read(path: str, config: Config) -> Corpus:
