@@ -1,13 +1,14 @@
 """The command line, ``dmf``: thin commands over the package, one file per group.
 
 Progress goes to stderr and results to stdout. A `DiffusionMFError` becomes one sentence and its exit status (2 for bad
-input); ``--debug``, anywhere on the line, shows the traceback instead. Commands import what they need when they run, so
-that ``dmf --help`` does not wait for PyTorch.
+input), as does wrong usage; ``--debug``, anywhere on the line, shows the traceback instead. Commands import what they need
+when they run, so that ``dmf --help`` does not wait for PyTorch.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import typer
 
@@ -34,6 +35,18 @@ app.command(name="tag")(tag.tag)
 app.command(name="convert-encoder")(convert_encoder.convert_encoder)
 
 
+# Typer brings its own copy of Click or uses Click's; this is the class in either.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+def _usage_sentence(error: Any) -> str:
+    problem = " ".join(error.format_message().split()).replace("Value error, ", "").removesuffix(".")
+    if not problem or type(error).__name__ == "NoArgsIsHelpError":
+        return ""  # the help has been shown instead
+    command = "dmf" if error.ctx is None else error.ctx.command_path
+    return f"dmf: {problem[0].lower()}{problem[1:]}; see {command} --help.\n"
+
+
 def _print_version(value: bool) -> None:
     if value:
         from diffusion_mf import __version__
@@ -57,12 +70,17 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        app(args=arguments)
+        # On its own, Typer would draw boxes around what it has to say about wrong usage.
+        status = app(args=arguments, prog_name="dmf", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except _UsageError as error:
+        print(_usage_sentence(error), end="", file=sys.stderr)
+        sys.exit(2)
     except DiffusionMFError as error:
         if debug:
             raise
         print(f"dmf: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         print("dmf: interrupted", file=sys.stderr)
         sys.exit(130)

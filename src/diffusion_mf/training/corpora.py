@@ -70,10 +70,10 @@ def _check_variables(split: str, path: str | None) -> None:
     """`InputError` at a variable that is not set: in a configuration of ours, the corpora it was made for."""
     variable = re.search(r"\$\{?\w+\}?", path or "")
     if path is not None and variable and not os.path.exists(path):
-        none = "" if split == "train" else f", or none with --set data.{split}="
+        own = f"a file of yours with --set data.{split}=FILE"
         raise InputError(
             f"data.{split} names {path}, but {variable[0]} is not set",
-            remedy=f"set it, or name a file of yours with --set data.{split}=FILE{none}",
+            remedy=f"set it, or name {own if split == 'train' else f'none with --set data.{split}= or {own}'}",
         )
 
 
