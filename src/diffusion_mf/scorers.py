@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from diffusion_mf.config import StructureConfig
 from diffusion_mf.layouts import Layout
 from diffusion_mf.ops.gelu import GELU
-from diffusion_mf.structures import Potentials
+from diffusion_mf.structures import LabelDistribution, Potentials
 
 
 class FullPrecisionLinear(nn.Linear):
@@ -25,14 +25,15 @@ class FullPrecisionLinear(nn.Linear):
 
 
 class ScoringMLP(nn.Sequential):
-    """Linear, GELU, dropout, linear; the last layer in full precision."""
+    """Linear, GELU, dropout, linear; the last layer in full precision, unless scores may be coarse."""
 
-    def __init__(self, width: int, num_scores: int, config: StructureConfig) -> None:
+    def __init__(self, width: int, num_scores: int, config: StructureConfig, *, is_coarse: bool = False) -> None:
+        last = nn.Linear if is_coarse else FullPrecisionLinear
         super().__init__(
             nn.Linear(width, config.scorer_width),
             GELU(),
             nn.Dropout(config.scorer_dropout),
-            FullPrecisionLinear(config.scorer_width, num_scores),
+            last(config.scorer_width, num_scores),
         )
 
 
@@ -42,15 +43,18 @@ class Scorer(nn.Module):
     Local transitions: B_i ∈ ℝ^{K×K} from zᵢ, for the step from i to i + 1. Global: one learned matrix, zero at the start.
     """
 
-    def __init__(self, width: int, num_labels: int, config: StructureConfig, *, uses_transitions: bool) -> None:
+    def __init__(
+        self, width: int, num_labels: int, config: StructureConfig, structure: type[LabelDistribution]
+    ) -> None:
         super().__init__()
         self.num_labels = num_labels
         self.unary = ScoringMLP(width, num_labels, config)
         self.local_transitions: ScoringMLP | None = None
         self.global_transitions: nn.Parameter | None = None
-        if uses_transitions and config.transitions == "local":
-            self.local_transitions = ScoringMLP(width, num_labels**2, config)
-        elif uses_transitions:
+        if structure.uses_transitions and config.transitions == "local":
+            is_coarse = structure.takes_coarse_transitions
+            self.local_transitions = ScoringMLP(width, num_labels**2, config, is_coarse=is_coarse)
+        elif structure.uses_transitions:
             self.global_transitions = nn.Parameter(torch.zeros(num_labels, num_labels))
 
     def forward(self, vectors: Float[Tensor, "*units D"], layout: Layout) -> Potentials:

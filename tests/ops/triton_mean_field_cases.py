@@ -70,6 +70,31 @@ def test_mean_field_with_more_positions_than_a_tile(device, is_local, lengths):
     check_mean_field(problem, device, torch.float32)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("lengths", [[32, 31, 1], [40, 33, 2], [70, 64, 65, 3]], ids=str)
+@pytest.mark.parametrize("holes", [0.0, 0.1])
+def test_mean_field_with_short_and_long_sentences(device, dtype, lengths, holes):
+    """Those that fit into registers have a kernel of their own, in the same batch as others."""
+    problem = random_problem(21, len(lengths), lengths[0], 3, is_local=True, lengths=lengths, holes=holes)
+    # Penalties of 10⁴ leave three digits after the point.
+    loose = {"tolerance": 1e-2, "gradient_tolerance": 2e-2} if holes else {}
+    check_mean_field(problem, device, dtype, **loose)
+
+
+def test_mean_field_with_coarse_transitions(device):
+    """Scores of two types: what a network in bfloat16 gives that keeps its unary scores in float32."""
+    problem = random_problem(22, 3, 40, 3, is_local=True, lengths=[40, 12, 33], scale=0.5).to(torch.float32).to(device)
+    coarse = problem.transition.bfloat16()
+    found, expected = [], []
+    for backend, transition, results in (("triton", coarse, found), ("reference", coarse.float(), expected)):
+        unary, transition = problem.unary.clone().requires_grad_(), transition.clone().requires_grad_()
+        beliefs = mean_field(unary, transition, problem.lengths, 3, backend=backend)
+        results += [beliefs, *torch.autograd.grad((beliefs * problem.unary).sum(), [unary, transition])]
+    assert found[2].dtype == torch.bfloat16
+    for one, other, tolerance in zip(found, expected, (1e-5, 1e-5, 1e-2), strict=True):
+        torch.testing.assert_close(one.float(), other.float(), atol=tolerance, rtol=tolerance)
+
+
 @pytest.mark.parametrize("is_local", [False, True])
 def test_mean_field_with_bfloat16_scores(device, is_local):
     check_mean_field(random_problem(5, 2, 4, 3, is_local=is_local, lengths=[4, 2]), device, torch.bfloat16)

@@ -37,9 +37,7 @@ class CategoricalCore(StructuredCore):
                 cosine_offset=diffusion.cosine_offset,
             )
         self.denoiser = LabelDenoiser(config.denoiser, num_labels=num_labels, state_width=state_width)
-        self.scorer = Scorer(
-            config.denoiser.width, num_labels, config.structure, uses_transitions=self.structure.uses_transitions
-        )
+        self.scorer = Scorer(config.denoiser.width, num_labels, config.structure, self.structure)
 
     def potentials(
         self,

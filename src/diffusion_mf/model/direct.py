@@ -22,9 +22,7 @@ class DirectCore(StructuredCore):
 
     def __init__(self, config: Config, *, num_labels: int, state_width: int) -> None:
         super().__init__(config, num_labels=num_labels, state_width=state_width)
-        self.scorer = Scorer(
-            state_width, num_labels, config.structure, uses_transitions=self.structure.uses_transitions
-        )
+        self.scorer = Scorer(state_width, num_labels, config.structure, self.structure)
 
     def loss_terms(
         self,

@@ -25,6 +25,7 @@ class MeanField(Factorised):
     """
 
     uses_transitions = True
+    takes_coarse_transitions = True
 
     def __init__(
         self,

@@ -20,8 +20,8 @@ from diffusion_mf.ops.triton_launch import padded_labels, triton_type
 MAX_GLOBAL_LABELS = 128
 # Up to so many the gradient of the transitions fits on chip, too.
 MAX_SUMMED_LABELS = 64
-# Local transitions of so many units and labels fit into the registers of one program.
-MAX_SHORT_UNITS, MAX_SHORT_LABELS = 32, 20
+# Local transitions among so many labels, of so many units, fit into the registers of one program; in bfloat16, of twice as many.
+MAX_SHORT_LABELS, MAX_SHORT_UNITS = 20, 32
 
 
 def _settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float, cells: int) -> dict[str, Any]:
@@ -49,16 +49,22 @@ def _local_settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: 
     return _settings(num_labels, num_units, dtype, floor, 2048) | {"num_warps": 8}
 
 
-def _is_short(unary: Tensor, dtype: torch.dtype) -> bool:
-    _, N, K = unary.shape
-    return N <= MAX_SHORT_UNITS and K <= MAX_SHORT_LABELS and dtype == torch.float32
+def _short_units(transition: Tensor, dtype: torch.dtype) -> int:
+    """How long a sentence `triton_short` takes; 0: none."""
+    if transition.shape[-1] > MAX_SHORT_LABELS or dtype != torch.float32:
+        return 0
+    return 2 * MAX_SHORT_UNITS if transition.dtype == torch.bfloat16 else MAX_SHORT_UNITS
 
 
 def _short_settings(
-    num_labels: int, num_units: int, dtype: torch.dtype, floor: float, *, max_warps: int
+    transition: Tensor, num_units: int, dtype: torch.dtype, floor: float, *, rows_per_warp: int
 ) -> dict[str, Any]:
-    settings = _settings(num_labels, num_units, dtype, floor, 2048)
-    return settings | {"LABELS": num_labels, "num_warps": min(max_warps, settings["ROWS"] // 2)}
+    settings = _settings(transition.shape[-1], num_units, dtype, floor, 2048)
+    return settings | {
+        "LABELS": transition.shape[-1],
+        "IS_PACKED": settings["ROWS"] > MAX_SHORT_UNITS,
+        "num_warps": max(8, settings["ROWS"] // rows_per_warp),
+    }
 
 
 def _is_whole(settings: dict[str, Any]) -> bool:
@@ -116,17 +122,20 @@ def iterate(
             IS_LOG=is_log,
             **settings,
         )
-    elif _is_short(unary, dtype):
-        settings = _short_settings(K, N, dtype, floor, max_warps=8)
-        triton_short.iterate_kernel[(B,)](
-            unary, transition, lengths, beliefs, N, num_iterations, IS_LOG=is_log, **settings
-        )
     else:
-        settings = _local_settings(K, N, dtype, floor)
-        buffers = torch.empty((3, B, N, settings["BLOCK"]), dtype=dtype, device=unary.device)
-        triton_local.iterate_kernel[(B,)](
-            unary, transition, lengths, beliefs, *buffers.unbind(0), N, K, num_iterations, IS_LOG=is_log, **settings
-        )
+        short_units = _short_units(transition, dtype)
+        if short_units:
+            settings = _short_settings(transition, min(N, short_units), dtype, floor, rows_per_warp=4)
+            triton_short.iterate_kernel[(B,)](
+                unary, transition, lengths, beliefs, N, num_iterations, IS_LOG=is_log, **settings
+            )
+        if short_units < N:
+            settings = _local_settings(K, N, dtype, floor)
+            buffers = torch.empty((3, B, N, settings["BLOCK"]), dtype=dtype, device=unary.device)
+            triton_local.iterate_kernel[(B,)](
+                unary, transition, lengths, beliefs, *buffers.unbind(0), N, K, num_iterations,
+                SHORTEST=short_units + 1 if short_units else 0, IS_LOG=is_log, **settings,
+            )  # fmt: skip
     return beliefs
 
 
@@ -172,9 +181,8 @@ def gradient(
         if keep_grads:
             total = torch.where(transition == -torch.inf, 0, total)
         return grad_unary.to(unary.dtype), total.to(transition.dtype)
-    if _is_short(unary, dtype):
-        # Twice as many for the gradient, which needs twice the registers.
-        settings = _short_settings(K, N, dtype, floor, max_warps=16)
+    if min(MAX_SHORT_UNITS, _short_units(transition, dtype)) >= N:
+        settings = _short_settings(transition, N, dtype, floor, rows_per_warp=2)
         shape = (B, num_iterations, settings["ROWS"], settings["BLOCK"])
         trajectory = torch.empty(shape, dtype=dtype, device=device)
         grad_transition = torch.empty_like(transition)

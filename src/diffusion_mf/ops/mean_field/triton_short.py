@@ -2,8 +2,8 @@
 
 One program per sentence holds its transitions in registers, twice: Tᵢ₋₁[j, ·] for what unit i hears from the left and
 Tᵢ[·, k] for what it hears from the right, a tile of units × labels for each j or k. A message is then a sum of such tiles,
-each times one neighbour's belief, which a warp passes among its threads. Longer sentences and more labels take
-`triton_local`.
+each times one neighbour's belief, which a warp passes among its threads. Transitions in bfloat16 share registers two by two,
+so that twice as many units fit. Longer sentences and more labels take `triton_local`.
 """
 
 # ruff: noqa: RUF005 (Triton's compiler adds tuples, but unpacks none)
@@ -24,6 +24,41 @@ from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY
 
 
 @triton.jit
+def _bits(values):
+    """bfloat16 numbers as the upper halves of float32 ones."""
+    return values.to(tl.uint16, bitcast=True).to(tl.uint32) << 16
+
+
+@triton.jit
+def _nothing(iteration):
+    """0, as there are less than 2³⁰ iterations."""
+    return tl.full([1, 1], iteration >> 30, tl.uint32)
+
+
+@triton.jit
+def _from_left(tile, nothing, FLOOR: tl.constexpr, IS_PACKED: tl.constexpr):
+    """The transitions from a unit's left neighbour, of a tile as `_load_scores` made it.
+
+    ``nothing`` is 0, but the compiler does not know: else it would unpack all tiles for good, before the loop of iterations.
+    """
+    scores = tile
+    if IS_PACKED:
+        scores = ((tile ^ nothing) & 0xFFFF0000).to(tl.float32, bitcast=True)
+        scores = tl.where(scores == NEGATIVE_INFINITY, FLOOR, scores)
+    return scores
+
+
+@triton.jit
+def _from_right(tile, nothing, FLOOR: tl.constexpr, IS_PACKED: tl.constexpr):
+    """The transitions to a unit's right neighbour, likewise."""
+    scores = tile
+    if IS_PACKED:
+        scores = ((tile ^ nothing) << 16).to(tl.float32, bitcast=True)
+        scores = tl.where(scores == NEGATIVE_INFINITY, FLOOR, scores)
+    return scores
+
+
+@triton.jit
 def _load_scores(
     unary_pointer,
     transition_pointer,
@@ -33,18 +68,29 @@ def _load_scores(
     LABELS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
+    IS_PACKED: tl.constexpr,
 ):
-    """Unary scores, −∞ beside the sentence's labels, and both tuples of tiles of transitions, 0 beside its pairs."""
+    """Unary scores, −∞ beside the sentence's labels, and both tuples of tiles of transitions, 0 beside its pairs.
+
+    Packed tiles hold both kinds of transitions; the tuples are then the same.
+    """
     rows, labels = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)[None, :]
     is_score = (rows < length) & (labels < LABELS)
     unary = tl.load(unary_pointer + rows * LABELS + labels, mask=is_score, other=NEGATIVE_INFINITY).to(DTYPE)
     has_left, has_right = is_score & (rows >= 1), is_score & (rows + 1 < length)
     from_left, from_right = (), ()
     for label in tl.static_range(LABELS):
-        cells = ((rows - 1) * LABELS + label) * LABELS + labels
-        from_left = from_left + (load_transitions(transition_pointer + cells, has_left, FLOOR, DTYPE),)
-        cells = (rows * LABELS + labels) * LABELS + label
-        from_right = from_right + (load_transitions(transition_pointer + cells, has_right, FLOOR, DTYPE),)
+        before = transition_pointer + ((rows - 1) * LABELS + label) * LABELS + labels
+        after = transition_pointer + (rows * LABELS + labels) * LABELS + label
+        if IS_PACKED:
+            left = _bits(tl.load(before, mask=has_left, other=0.0))
+            right = _bits(tl.load(after, mask=has_right, other=0.0)) >> 16
+            from_left = from_left + (left | right,)
+        else:
+            from_left = from_left + (load_transitions(before, has_left, FLOOR, DTYPE),)
+            from_right = from_right + (load_transitions(after, has_right, FLOOR, DTYPE),)
+    if IS_PACKED:
+        from_right = from_left
     return unary, from_left, from_right
 
 
@@ -63,15 +109,26 @@ def _row_after(values, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _heard(values, from_left, from_right, ROWS: tl.constexpr, LABELS: tl.constexpr, BLOCK: tl.constexpr):
+def _heard(
+    values,
+    from_left,
+    from_right,
+    nothing,
+    FLOOR: tl.constexpr,
+    ROWS: tl.constexpr,
+    LABELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    IS_PACKED: tl.constexpr,
+):
     """valuesᵢ₋₁ Tᵢ₋₁ + Tᵢ valuesᵢ₊₁ for every unit."""
     before, after = _row_before(values, ROWS, BLOCK), _row_after(values, ROWS, BLOCK)
-    total = tl.zeros_like(values)
+    # Two sums, so that neither waits for the other.
+    left, right = tl.zeros_like(values), tl.zeros_like(values)
     for label in tl.static_range(LABELS):
         column = tl.full([ROWS, BLOCK], label, tl.int32)
-        total += tl.gather(before, column, 1) * from_left[label]
-        total += tl.gather(after, column, 1) * from_right[label]
-    return total
+        left += tl.gather(before, column, 1) * _from_left(from_left[label], nothing, FLOOR, IS_PACKED)
+        right += tl.gather(after, column, 1) * _from_right(from_right[label], nothing, FLOOR, IS_PACKED)
+    return left + right
 
 
 @triton.jit
@@ -88,22 +145,35 @@ def iterate_kernel(
     LABELS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
+    IS_PACKED: tl.constexpr,
 ):
-    """Beliefs (B, N, K) of one sentence after the last update, or their logarithms; zero past its length."""
+    """Beliefs (B, N, K) of one sentence after the last update, or their logarithms; zero past its length.
+
+    Sentences longer than ROWS are left to another kernel.
+    """
     sentence = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths_pointer + sentence).to(tl.int32)
+    if length > ROWS:
+        return
     offset = sentence * num_units * LABELS
     unary, from_left, from_right = _load_scores(
         unary_pointer + offset, transition_pointer + sentence * (num_units - 1) * LABELS * LABELS, length,
-        FLOOR, ROWS, LABELS, BLOCK, DTYPE,
+        FLOOR, ROWS, LABELS, BLOCK, DTYPE, IS_PACKED,
     )  # fmt: skip
     scores = unary
-    for _ in range(0, num_iterations):
-        scores = unary + _heard(softmax_rows(scores), from_left, from_right, ROWS, LABELS, BLOCK)
+    for iteration in range(0, num_iterations):
+        beliefs = softmax_rows(scores)
+        scores = unary + _heard(
+            beliefs, from_left, from_right, _nothing(iteration), FLOOR, ROWS, LABELS, BLOCK, IS_PACKED
+        )
     beliefs = log_softmax_rows(scores) if IS_LOG else softmax_rows(scores)
     rows, labels = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)[None, :]
-    is_cell = (rows < num_units) & (labels < LABELS)
-    tl.store(beliefs_pointer + offset + rows * LABELS + labels, tl.where(rows < length, beliefs, 0.0), mask=is_cell)
+    beliefs = tl.where(rows < length, beliefs, 0.0)
+    places = beliefs_pointer + offset + rows * LABELS + labels
+    tl.store(places, beliefs, mask=(rows < num_units) & (labels < LABELS))
+    for start in range(ROWS, num_units, ROWS):
+        is_cell = (start + rows < num_units) & (labels < LABELS)
+        tl.store(places + start * LABELS, tl.zeros_like(beliefs), mask=is_cell)
 
 
 @triton.jit
@@ -123,6 +193,7 @@ def gradient_kernel(
     LABELS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
+    IS_PACKED: tl.constexpr,
 ):
     """Backpropagation through all updates of one sentence; ``trajectory`` (B, iterations, ROWS, BLOCK) takes its beliefs.
 
@@ -133,8 +204,9 @@ def gradient_kernel(
     offset = sentence * num_units * LABELS
     pairs_before = sentence * (num_units - 1) * LABELS * LABELS
     unary, from_left, from_right = _load_scores(
-        unary_pointer + offset, transition_pointer + pairs_before, length, FLOOR, ROWS, LABELS, BLOCK, DTYPE
-    )
+        unary_pointer + offset, transition_pointer + pairs_before, length,
+        FLOOR, ROWS, LABELS, BLOCK, DTYPE, IS_PACKED,
+    )  # fmt: skip
     rows, labels = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)[None, :]
     is_unit = rows < length
     trajectory_pointer += sentence * num_iterations * ROWS * BLOCK
@@ -142,7 +214,8 @@ def gradient_kernel(
     beliefs = softmax_rows(unary)
     for iteration in range(0, num_iterations):
         tl.store(trajectory_pointer + iteration * ROWS * BLOCK + cells, beliefs)
-        beliefs = softmax_rows(unary + _heard(beliefs, from_left, from_right, ROWS, LABELS, BLOCK))
+        heard = _heard(beliefs, from_left, from_right, _nothing(iteration), FLOOR, ROWS, LABELS, BLOCK, IS_PACKED)
+        beliefs = softmax_rows(unary + heard)
 
     places = rows * LABELS + labels
     grad = tl.load(grad_beliefs_pointer + offset + places, mask=is_unit & (labels < LABELS), other=0.0).to(DTYPE)
@@ -154,6 +227,7 @@ def gradient_kernel(
     tl.debug_barrier()
     for done in range(0, num_iterations):
         beliefs = tl.load(trajectory_pointer + (num_iterations - 1 - done) * ROWS * BLOCK + cells)
+        nothing = _nothing(done)
         beliefs_before = _row_before(beliefs, ROWS, BLOCK)
         grads_before, grads_after = _row_before(grad_scores, ROWS, BLOCK), _row_after(grad_scores, ROWS, BLOCK)
         grad = tl.zeros_like(grad_scores)
@@ -161,8 +235,8 @@ def gradient_kernel(
         for label in tl.static_range(LABELS):
             column = tl.full([ROWS, BLOCK], label, tl.int32)
             grad_before = tl.gather(grads_before, column, 1)
-            grad += grad_before * from_left[label]
-            grad += tl.gather(grads_after, column, 1) * from_right[label]
+            grad += grad_before * _from_left(from_left[label], nothing, FLOOR, IS_PACKED)
+            grad += tl.gather(grads_after, column, 1) * _from_right(from_right[label], nothing, FLOOR, IS_PACKED)
             added = tl.gather(beliefs_before, column, 1) * grad_scores + grad_before * beliefs
             new_sums = new_sums + (sums[label] + added,)
         sums = new_sums
