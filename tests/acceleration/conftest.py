@@ -35,7 +35,7 @@ def model(pos_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> StoredM
         {
             "task": "pos",
             "data": {split: str(pos_corpus / f"{split}.conllu") for split in ("train", "dev")},
-            "encoder": {"width": 32},
+            "encoder": {"width": 32, "pair_width": 0},
             "denoiser": {"width": 32},
             "training": {
                 "epochs": 6,

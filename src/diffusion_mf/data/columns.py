@@ -121,7 +121,7 @@ def read_columns(path: StrPath, layout: ColumnLayout, *, lines: Iterable[str] | 
                 f"expected {num_columns} {layout.separator}-separated column(s) as in the first line, found {len(fields)}",
                 path=path,
                 line=number,
-                remedy="complete the line or name another --separator",
+                remedy="complete the line, or convert the file with dmf data convert --separator",
             )
         unit = fields[unit_column]
         tag = unit if tag_column is None else fields[tag_column]

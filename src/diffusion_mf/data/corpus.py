@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from diffusion_mf.data.columns import ColumnLayout
 from diffusion_mf.data.label_schemes import (
+    NAME_SCHEME,
     Boundary,
     LabelError,
     LabelScheme,
@@ -90,7 +91,7 @@ def re_encode(
                 str(error),
                 path=path,
                 line=sentence.line + (error.index if is_unit_per_line else 0),
-                remedy="correct the tag or name the file's scheme with --scheme",
+                remedy=f"correct the tag or {NAME_SCHEME}",
             ) from None
         yield sentence._replace(labels=tuple(converted))
 

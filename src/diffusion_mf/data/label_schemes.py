@@ -21,6 +21,9 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+NAME_SCHEME = "name the scheme with --scheme (data.scheme in a configuration)"
+"""the remedy where a file's labels leave their scheme open"""
+
 
 class Span(NamedTuple):
     """A labelled stretch of units; ``end`` is exclusive."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NoReturn
 
-from diffusion_mf.data.label_schemes import LabelScheme, split_label
+from diffusion_mf.data.label_schemes import NAME_SCHEME, LabelScheme, split_label
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath
@@ -80,7 +80,7 @@ class _Evidence:
                 f"the tag {label!r} has no boundary prefix, but {other!r} on line {other_line} has one",
                 path=self.path,
                 line=line,
-                remedy="correct the tag or name the scheme with --scheme (plain if labels have no boundaries)",
+                remedy=f"correct the tag or {NAME_SCHEME}, plain if labels have no boundaries",
             )
         if not first:
             return LabelScheme.PLAIN
@@ -102,5 +102,5 @@ class _Evidence:
             f"{early!r} on line {early_line} and {late!r} on line {late_line} belong to different schemes",
             path=self.path,
             line=late_line,
-            remedy="name the scheme with --scheme",
+            remedy=NAME_SCHEME,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,7 @@ from diffusion_mf.data.formats import FileFormat, format_of, suffix_format
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.text_lines import BYTE_ORDER_MARK
+from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import expected_calibration_error
 from diffusion_mf.evaluation.report import Report, TaskScorer
 from diffusion_mf.files import StrPath, open_output
@@ -53,6 +55,9 @@ def tag_file(
     plain text). Memory does not grow with the file.
     """
     options = options or TaggingOptions()
+    if path != "-" and not os.path.exists(path):
+        # Said before anything about its name.
+        raise InputError("no such file", path=path, remedy="check the path")
     input_format = file_format or (FileFormat.TEXT if path == "-" else format_of(path))
     natural = FileFormat.COLUMNS if input_format is FileFormat.TEXT else input_format
     layout = Layout(

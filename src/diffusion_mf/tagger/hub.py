@@ -18,8 +18,10 @@ def download(name: str, *, revision: str | None = None) -> str:
     try:
         return snapshot_download(name, revision=revision, allow_patterns=list(_PATTERNS))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        # What the library says of a hub that does not answer is long and about its cache.
+        reason = "which cannot be reached" if isinstance(error, LocalEntryNotFoundError) else _reason(error)
         raise InputError(
-            f"neither a model folder nor to be had from the hub ({_reason(error)})", path=name, remedy="check the name"
+            f"neither a model folder nor to be had from the hub ({reason})", path=name, remedy="check the name"
         ) from None
 
 
