@@ -12,7 +12,7 @@ from triton.compiler import ASTSource  # noqa: E402
 
 from diffusion_mf.ops.attention import triton as triton_attention  # noqa: E402
 from diffusion_mf.ops.forward_backward import triton_gradient, triton_messages, triton_tangents  # noqa: E402
-from diffusion_mf.ops.mean_field import triton_global, triton_local, triton_short, triton_whole  # noqa: E402
+from diffusion_mf.ops.mean_field import triton_global, triton_local, triton_pair_sums, triton_short, triton_whole  # noqa: E402
 from diffusion_mf.ops.viterbi import triton as triton_viterbi  # noqa: E402
 
 SHARED_MEMORY = 232_448  # bytes a program may have on an H100 or H200
@@ -32,6 +32,7 @@ CONSTANTS = {
     "half": 20,
     "IS_LOG": True,
     "KEEP_GRADS": True,
+    "SHORTEST": 33,
     "num_heads": 16,
 }
 DERIVATIVES = {"HAS_MOVES": True, "HAS_DIRECTION": True}
@@ -59,9 +60,10 @@ CASES = [
     (triton_global.gradient_kernel, 104, {"ROWS": 64}, 8),
     (triton_whole.iterate_kernel, 104, {"ROWS": 64}, 8),
     (triton_whole.gradient_kernel, 104, {"ROWS": 64}, 8),
+    (triton_pair_sums.pair_sums_kernel, 104, {"ROWS": 32}, 8),
     (triton_local.gradient_kernel, 17, {"ROWS": 64}, 8),
-    (triton_short.iterate_kernel, 17, {"ROWS": 16, "LABELS": 17}, 8),
-    (triton_short.gradient_kernel, 17, {"ROWS": 32, "LABELS": 17}, 16),
+    (triton_short.iterate_kernel, 17, {"ROWS": 16, "LABELS": 17, "IS_PACKED": False}, 8),
+    (triton_short.gradient_kernel, 17, {"ROWS": 32, "LABELS": 17, "IS_PACKED": False}, 16),
     (triton_attention.forward_kernel, 0, {"UNITS": 16, "PRECISION": "tf32"}, 1),
     (triton_attention.backward_kernel, 0, {"UNITS": 128, "PRECISION": "tf32"}, 8),
 ]

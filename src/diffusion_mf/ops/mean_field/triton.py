@@ -14,6 +14,7 @@ from torch import Tensor
 
 from diffusion_mf.ops.chain_scores import accumulation_dtype
 from diffusion_mf.ops.mean_field import triton_global, triton_local, triton_short, triton_whole
+from diffusion_mf.ops.mean_field.triton_pair_sums import pair_sums_kernel
 from diffusion_mf.ops.triton_launch import padded_labels, triton_type
 
 # The global kernels keep the transitions on chip: 128 × 128 is what fits.
@@ -22,6 +23,9 @@ MAX_GLOBAL_LABELS = 128
 MAX_SUMMED_LABELS = 64
 # Local transitions among so many labels, of so many units, fit into the registers of one program; in bfloat16, of twice as many.
 MAX_SHORT_LABELS, MAX_SHORT_UNITS = 20, 32
+
+# Rows that the sum of outer products takes at a time, and programs that share them: two for each multiprocessor of an H200.
+_SUMMED_ROWS, _SUMMING_PROGRAMS = 32, 264
 
 
 def _settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float, cells: int) -> dict[str, Any]:
@@ -87,9 +91,19 @@ def _exchange(unary: Tensor, block: int, dtype: torch.dtype) -> tuple[Tensor, Te
 def _transition_sums(beliefs: Tensor, grads: Tensor, num_labels: int) -> Tensor:
     """Σ qᵢ ⊗ gᵢ₊₁ + gᵢ ⊗ qᵢ₊₁ over all neighbours of all sentences and iterations, (K, K)."""
     beliefs, grads = beliefs.flatten(0, 2), grads.flatten(0, 2)
-    total = beliefs[:-1].T @ grads[1:]
-    total.addmm_(grads[:-1].T, beliefs[1:])
-    return total[:num_labels, :num_labels]
+    num_rows, block = beliefs.shape
+    if beliefs.dtype != torch.float32:
+        total = beliefs[:-1].T @ grads[1:]
+        total.addmm_(grads[:-1].T, beliefs[1:])
+        return total[:num_labels, :num_labels]
+    # Parts are added up in a fixed order: results repeat bit for bit.
+    rows = max(_SUMMED_ROWS, triton.cdiv(triton.cdiv(num_rows, _SUMMING_PROGRAMS), _SUMMED_ROWS) * _SUMMED_ROWS)
+    num_programs = triton.cdiv(num_rows, rows)
+    parts = torch.empty((num_programs, block, block), dtype=beliefs.dtype, device=beliefs.device)
+    pair_sums_kernel[(num_programs,)](
+        beliefs, grads, parts, num_rows, rows, ROWS=_SUMMED_ROWS, BLOCK=block, num_warps=8, num_stages=2
+    )
+    return parts.sum(0)[:num_labels, :num_labels]
 
 
 def iterate(
@@ -160,7 +174,8 @@ def gradient(
         # One row of zeros after each sentence: then neighbours are neighbouring rows of one long matrix.
         shape = (num_iterations + 1, B, N + 1, settings["BLOCK"])
         keep_grads = settings["BLOCK"] > MAX_SUMMED_LABELS
-        allocate = torch.zeros if keep_grads else torch.empty
+        # `triton_whole` writes all of them itself.
+        allocate = torch.zeros if keep_grads and not _is_whole(settings) else torch.empty
         trajectory = allocate(shape, dtype=dtype, device=device)
         grads = allocate(shape, dtype=dtype, device=device) if keep_grads else trajectory
         if _is_whole(settings):

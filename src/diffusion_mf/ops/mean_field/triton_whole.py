@@ -82,6 +82,15 @@ def iterate_kernel(
 
 
 @triton.jit
+def _keep(pointer, values, num_units, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Store rows 0…N of one iteration; those past the sentence, one more than it has places, are zero."""
+    rows, labels = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)
+    tl.store(pointer + rows * BLOCK + labels[None, :], values, mask=rows <= num_units)
+    if num_units >= ROWS:
+        tl.store(pointer + num_units * BLOCK + labels, tl.zeros([BLOCK], values.dtype))
+
+
+@triton.jit
 def gradient_kernel(
     unary_pointer,
     transition_pointer,
@@ -120,19 +129,19 @@ def gradient_kernel(
     cells = rows[:, None] * BLOCK + labels[None, :]
     unary = tl.load(unary_pointer + offset + places, mask=is_score, other=NEGATIVE_INFINITY).to(DTYPE)
     beliefs = softmax_rows(unary)
-    tl.store(trajectory_pointer + cells, beliefs, mask=is_unit)
+    _keep(trajectory_pointer, beliefs, num_units, ROWS, BLOCK)
     for iteration in range(1, num_iterations + 1):
         beliefs = softmax_rows(
             unary + _neighbour_scores(beliefs, scale, high, low, rows, length, ROWS, BLOCK, DTYPE, USE_HALVES)
         )
-        tl.store(trajectory_pointer + iteration * trajectory_stride + cells, beliefs, mask=is_unit)
+        _keep(trajectory_pointer + iteration * trajectory_stride, beliefs, num_units, ROWS, BLOCK)
     tl.debug_barrier()
     grad = tl.load(grad_beliefs_pointer + offset + places, mask=is_score, other=0.0).to(DTYPE)
     grad_scores = log_softmax_gradient(beliefs, grad) if IS_LOG else softmax_gradient(beliefs, grad)
     total = grad_scores
     for done in range(0, num_iterations):
         iteration = num_iterations - done
-        tl.store(grads_pointer + iteration * trajectory_stride + cells, grad_scores, mask=is_unit)
+        _keep(grads_pointer + iteration * trajectory_stride, grad_scores, num_units, ROWS, BLOCK)
         beliefs = tl.load(trajectory_pointer + (iteration - 1) * trajectory_stride + cells, mask=is_unit, other=0.0)
         scaled, own = scaled_rows(grad_scores)
         grad = _neighbour_scores(
