@@ -101,7 +101,8 @@ def gradient(
         left_moves, right_moves = torch.empty((2, B, N, K), dtype=dtype, device=unary.device).unbind(0)
         tangents_kernel[(B, 2)](
             unary, *_both_ways(transition), lengths, forward, backward, direction, pair_direction,
-            left_moves, right_moves, N, K, num_warps=_message_warps(transition, block), **settings,
+            left_moves, right_moves, N, K, num_warps=_message_warps(transition, block),
+            maxnreg=None if is_local or grad_pairs is not None else _GLOBAL_MESSAGE_REGISTERS[block], **settings,
         )  # fmt: skip
     rows = _LOCAL_ROWS[block] if is_local else max(16, min(_GLOBAL_ROWS[block], triton.next_power_of_2(N)))
     num_chunks = triton.cdiv(N, rows)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffusion_mf.ops.forward_backward.triton_messages import load_row, normalised
-from diffusion_mf.ops.triton_launch import finite_or_zero
+from diffusion_mf.ops.forward_backward.triton_messages import LOWEST_PRODUCT, load_row, normalised
+from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY, finite_or_zero
 
 
 @triton.jit
@@ -20,6 +20,34 @@ def share(scores):
     total = tl.sum(weights, 0)
     total = tl.where(total == 0.0, 1.0, total)
     return weights / total, top + tl.log(total)
+
+
+@triton.jit
+def _load_place(
+    unary_pointer,
+    messages_pointer,
+    opposite_pointer,
+    direction_pointer,
+    row,
+    mask,
+    HAS_DIRECTION: tl.constexpr,
+    DTYPE: tl.constexpr,
+):
+    """Unary scores, both messages and the direction at one place."""
+    unary = load_row(unary_pointer + row, mask, DTYPE)
+    message = tl.load(messages_pointer + row, mask=mask, other=0.0)
+    opposite = tl.load(opposite_pointer + row, mask=mask, other=0.0)
+    direction = tl.zeros_like(message)
+    if HAS_DIRECTION:
+        direction = tl.load(direction_pointer + row, mask=mask, other=0.0).to(DTYPE)
+    return unary, message, opposite, direction
+
+
+@triton.jit
+def _centred(state, opposite, move):
+    """A movement less its mean under the marginals."""
+    mean, _ = share(state + opposite)
+    return move - tl.sum(mean * move, 0)
 
 
 @triton.jit
@@ -51,6 +79,8 @@ def _tangents_one_way(
     unary_pointer += cells
     messages_pointer += cells
     opposite_pointer += cells
+    direction_pointer += cells
+    moves_pointer += cells
     square = labels[:, None] * num_labels + labels[None, :]
     tile_pointer += square
     pair_direction_pointer += sentence * (num_units - 1) * num_labels * num_labels
@@ -59,37 +89,75 @@ def _tangents_one_way(
     else:
         pair_direction_pointer += square
     # A larger tile does not fit the registers: it is read again at every step.
-    IS_KEPT: tl.constexpr = not IS_LOCAL and BLOCK <= 128
-    if IS_KEPT:
-        tile = load_row(tile_pointer, is_pair, DTYPE)
+    FITS: tl.constexpr = not IS_LOCAL and BLOCK <= 128
 
-    inflow = tl.zeros([BLOCK], DTYPE)
-    for done in range(0, length):
-        here = length - 1 - done if IS_BACKWARD else done
-        row = here * num_labels
-        state = load_row(unary_pointer + row, is_label, DTYPE)
-        state += tl.load(messages_pointer + row, mask=is_label, other=0.0)
-        mean, _ = share(state + tl.load(opposite_pointer + row, mask=is_label, other=0.0))
-        move = inflow
-        if HAS_DIRECTION:
-            move += tl.load(direction_pointer + cells + row, mask=is_label, other=0.0).to(DTYPE)
-        move = move - tl.sum(mean * move, 0)
-        tl.store(moves_pointer + cells + row, move, mask=is_label)
-        if done + 1 < length:
+    # As in `triton_messages`: probabilities on chip, and a step multiplies, which is exact as long as no product underflows.
+    is_exact = 0
+    if FITS and not HAS_PAIR_DIRECTION:
+        weights = load_row(tile_pointer, is_pair, DTYPE)
+        column_tops = finite_or_zero(tl.max(weights, 0))
+        weights -= column_tops[None, :]
+        tile_floor = tl.min(tl.min(tl.where(weights == NEGATIVE_INFINITY, 0.0, weights), 0), 0)
+        weights = tl.exp(weights)
+        lowest = tl.zeros([BLOCK], DTYPE)
+        inflow = tl.zeros([BLOCK], DTYPE)
+        here = length - 1 if IS_BACKWARD else 0
+        unary, message, opposite, direction = _load_place(
+            unary_pointer, messages_pointer, opposite_pointer, direction_pointer, here * num_labels, is_label,
+            HAS_DIRECTION, DTYPE,
+        )  # fmt: skip
+        for done in range(0, length):
+            here = length - 1 - done if IS_BACKWARD else done
+            state = unary + message
+            move = _centred(state, opposite, inflow + direction)
+            tl.store(moves_pointer + here * num_labels, move, mask=is_label)
+            # Asked for now, needed at the next step: the loads hide behind the arithmetic.
             following = here - 1 if IS_BACKWARD else here + 1
+            unary, message, opposite, direction = _load_place(
+                unary_pointer, messages_pointer, opposite_pointer, direction_pointer, following * num_labels,
+                is_label & (done + 1 < length), HAS_DIRECTION, DTYPE,
+            )  # fmt: skip
+            state, _ = normalised(state)
+            lowest = tl.minimum(lowest, tl.where(state == NEGATIVE_INFINITY, 0.0, state))
+            arrived = finite_or_zero(message)
+            inflow = tl.sum((tl.exp(state) * move)[:, None] * weights, 0) * tl.exp(column_tops - arrived)
+        is_exact = (tl.min(lowest, 0) + tile_floor > LOWEST_PRODUCT).to(tl.int32)
+
+    if is_exact == 0:
+        IS_KEPT: tl.constexpr = FITS and HAS_PAIR_DIRECTION
+        if IS_KEPT:
+            tile = load_row(tile_pointer, is_pair, DTYPE)
+        inflow = tl.zeros([BLOCK], DTYPE)
+        here = length - 1 if IS_BACKWARD else 0
+        unary, message, opposite, direction = _load_place(
+            unary_pointer, messages_pointer, opposite_pointer, direction_pointer, here * num_labels, is_label,
+            HAS_DIRECTION, DTYPE,
+        )  # fmt: skip
+        for done in range(0, length):
+            here = length - 1 - done if IS_BACKWARD else done
+            state = unary + message
+            move = _centred(state, opposite, inflow + direction)
+            tl.store(moves_pointer + here * num_labels, move, mask=is_label)
+            following = here - 1 if IS_BACKWARD else here + 1
+            has_following = done + 1 < length
+            unary, message, opposite, direction = _load_place(
+                unary_pointer, messages_pointer, opposite_pointer, direction_pointer, following * num_labels,
+                is_label & has_following, HAS_DIRECTION, DTYPE,
+            )  # fmt: skip
             place = following if IS_BACKWARD else here
             if not IS_KEPT:
                 tile_place = place if IS_LOCAL else 0
-                tile = load_row(tile_pointer + tile_place * num_labels * num_labels, is_pair, DTYPE)
+                tile_row = tile_pointer + tile_place * num_labels * num_labels
+                tile = load_row(tile_row, is_pair & has_following, DTYPE)
             state, _ = normalised(state)
-            arrived = finite_or_zero(tl.load(messages_pointer + following * num_labels, mask=is_label, other=0.0))
+            arrived = finite_or_zero(message)
             # P(label before | label here, all before): at most 1, and 0 where either label is impossible.
             shares = tl.exp(tl.expand_dims(state, 1 - AXIS) + tile - tl.expand_dims(arrived, AXIS))
-            moves = tl.broadcast_to(tl.expand_dims(move, 1 - AXIS), [BLOCK, BLOCK])
+            inflow = tl.sum(shares * tl.expand_dims(move, 1 - AXIS), AXIS)
             if HAS_PAIR_DIRECTION:
                 moved = pair_direction_pointer + place * num_labels * num_labels
-                moves += tl.load(moved, mask=is_pair, other=0.0).to(DTYPE)
-            inflow = tl.sum(shares * moves, AXIS)
+                moves = tl.load(moved, mask=is_pair & has_following, other=0.0).to(DTYPE)
+                inflow += tl.sum(shares * moves, AXIS)
 
 
 @triton.jit

@@ -24,8 +24,8 @@ MAX_SUMMED_LABELS = 64
 # Local transitions among so many labels, of so many units, fit into the registers of one program; in bfloat16, of twice as many.
 MAX_SHORT_LABELS, MAX_SHORT_UNITS = 20, 32
 
-# Rows that the sum of outer products takes at a time, and programs that share them: two for each multiprocessor of an H200.
-_SUMMED_ROWS, _SUMMING_PROGRAMS = 32, 264
+# Rows that the sum of outer products takes at a time, and programs that share them: one for each multiprocessor of an H200.
+_SUMMED_ROWS, _SUMMING_PROGRAMS = 32, 132
 
 
 def _settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float, cells: int) -> dict[str, Any]:
