@@ -45,7 +45,8 @@ def _send_messages(
         rows = transition_pointer + positions[:, None] * num_labels * num_labels + labels[None, :]
         rightward = tl.zeros([ROWS, BLOCK], DTYPE)
         leftward = tl.zeros([ROWS, BLOCK], DTYPE)
-        for label in range(0, num_labels):
+        # Loads of several labels are under way at the same time.
+        for label in tl.range(0, num_labels, loop_unroll_factor=4):
             row = load_transitions(rows + label * num_labels, is_read, FLOOR, DTYPE)
             weight = tl.load(values_pointer + positions * BLOCK + label, mask=has_right, other=0.0)
             rightward += weight[:, None] * row
