@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from diffusion_mf.benchmarks.sharing import best_count, run_together
+from diffusion_mf.benchmarks.sharing import best_count, has_multi_process_service, run_together
 from diffusion_mf.config import Config
 from diffusion_mf.errors import DiffusionMFError
 
@@ -34,3 +35,10 @@ def test_a_process_that_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "executable", "false")
     with pytest.raises(DiffusionMFError, match="a run that shares the device has failed"):
         run_together(2, Config(task="ner", system="diffusion-mf"), device="cpu", seconds=0.1)
+
+
+def test_the_multi_process_service_is_found_by_its_pipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert not has_multi_process_service()
+    (tmp_path / "control").touch()
+    assert has_multi_process_service()
