@@ -60,7 +60,7 @@ CASES = [
     (triton_global.gradient_kernel, 104, {"ROWS": 64}, 8),
     (triton_whole.iterate_kernel, 104, {"ROWS": 64}, 8),
     (triton_whole.gradient_kernel, 104, {"ROWS": 64}, 8),
-    (triton_pair_sums.pair_sums_kernel, 104, {"ROWS": 32}, 8),
+    (triton_pair_sums.pair_sums_kernel, 104, {"ROWS": 32, "WIDE": False}, 8),
     (triton_local.gradient_kernel, 17, {"ROWS": 64}, 8),
     (triton_short.iterate_kernel, 17, {"ROWS": 16, "LABELS": 17, "IS_PACKED": False}, 8),
     (triton_short.gradient_kernel, 17, {"ROWS": 32, "LABELS": 17, "IS_PACKED": False}, 16),

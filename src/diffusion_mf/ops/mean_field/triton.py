@@ -24,8 +24,8 @@ MAX_SUMMED_LABELS = 64
 # Local transitions among so many labels, of so many units, fit into the registers of one program; in bfloat16, of twice as many.
 MAX_SHORT_LABELS, MAX_SHORT_UNITS = 20, 32
 
-# Rows that the sum of outer products takes at a time, and programs that share them: one for each multiprocessor of an H200.
-_SUMMED_ROWS, _SUMMING_PROGRAMS = 32, 132
+# Rows that the sum of outer products takes at a time, and programs that share them: two for each multiprocessor of an H200.
+_SUMMED_ROWS, _SUMMING_PROGRAMS = 32, 264
 
 
 def _settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float, cells: int) -> dict[str, Any]:
@@ -101,8 +101,9 @@ def _transition_sums(beliefs: Tensor, grads: Tensor, num_labels: int) -> Tensor:
     num_programs = triton.cdiv(num_rows, rows)
     parts = torch.empty((num_programs, block, block), dtype=beliefs.dtype, device=beliefs.device)
     pair_sums_kernel[(num_programs,)](
-        beliefs, grads, parts, num_rows, rows, ROWS=_SUMMED_ROWS, BLOCK=block, num_warps=8, num_stages=2
-    )
+        beliefs, grads, parts, num_rows, rows,
+        ROWS=_SUMMED_ROWS, BLOCK=block, WIDE=not beliefs.is_cuda, num_warps=8, num_stages=1, maxnreg=128,
+    )  # fmt: skip
     return parts.sum(0)[:num_labels, :num_labels]
 
 

@@ -1,7 +1,7 @@
 """Triton kernel that sums the gradient of global transitions among many labels from what all iterations left behind.
 
-A product of two long, narrow matrices in float32, for which a GPU has no fast instruction: numbers are split into two of half
-precision (`triton_tiles.split`), and three products of halves are summed in float32.
+A product of two long, narrow matrices in float32, for which a GPU has no fast instruction: numbers are split into two bfloat16
+ones, sixteen bits together and of any size, and three products of halves are summed in float32.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffusion_mf.ops.mean_field.triton_tiles import NEGLIGIBLE, split
+
+@triton.jit
+def _halves(values, WIDE: tl.constexpr):
+    """``values`` ≈ high + low, both bfloat16; WIDE keeps them in float32, since Triton's interpreter multiplies no bfloat16."""
+    high = values.to(tl.bfloat16)
+    low = (values - high.to(tl.float32)).to(tl.bfloat16)
+    if WIDE:
+        high, low = high.to(tl.float32), low.to(tl.float32)
+    return high, low
 
 
 @triton.jit
-def _scaled(grads):
-    """Gradients divided by the largest, so that they lie in half precision's range, and that; 0 if it is negligible."""
-    top = tl.max(tl.max(tl.abs(grads), 1), 0)
-    is_negligible = top < NEGLIGIBLE
-    return tl.where(is_negligible, 0.0, grads / tl.where(is_negligible, 1.0, top)), top
-
-
-@triton.jit
-def _outer_sum(left, right):
-    """Σᵣ leftᵣ ⊗ rightᵣ."""
-    left_high, left_low = split(left, True)
-    right_high, right_low = split(right, True)
-    total = tl.dot(tl.trans(left_low), right_high)
+def _outer_sum(left, right, total, WIDE: tl.constexpr):
+    """total + Σᵣ leftᵣ ⊗ rightᵣ."""
+    left_high, left_low = _halves(left, WIDE)
+    right_high, right_low = _halves(right, WIDE)
+    total = tl.dot(tl.trans(left_low), right_high, total)
     total = tl.dot(tl.trans(left_high), right_low, total)
     return tl.dot(tl.trans(left_high), right_high, total)
 
@@ -39,6 +39,7 @@ def pair_sums_kernel(
     rows_per_program,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
     """Σᵣ qᵣ ⊗ gᵣ₊₁ + gᵣ ⊗ qᵣ₊₁ over one program's rows of (num_rows, BLOCK), a tile (BLOCK, BLOCK)."""
     program = tl.program_id(0).to(tl.int64)
@@ -51,11 +52,9 @@ def pair_sums_kernel(
         cells = (first + within)[:, None] * BLOCK + labels[None, :]
         beliefs = tl.load(beliefs_pointer + cells, mask=has_next, other=0.0)
         grads_after = tl.load(grads_pointer + cells + BLOCK, mask=has_next, other=0.0)
-        scaled, scale = _scaled(grads_after)
-        total += _outer_sum(beliefs, scaled) * scale
+        total = _outer_sum(beliefs, grads_after, total, WIDE)
         grads = tl.load(grads_pointer + cells, mask=has_next, other=0.0)
         beliefs_after = tl.load(beliefs_pointer + cells + BLOCK, mask=has_next, other=0.0)
-        scaled, scale = _scaled(grads)
-        total += _outer_sum(scaled, beliefs_after) * scale
+        total = _outer_sum(grads, beliefs_after, total, WIDE)
     square = labels[:, None] * BLOCK + labels[None, :]
     tl.store(sums_pointer + program * BLOCK * BLOCK + square, total)
