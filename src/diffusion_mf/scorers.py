@@ -48,12 +48,12 @@ class Scorer(nn.Module):
     ) -> None:
         super().__init__()
         self.num_labels = num_labels
+        self.is_coarse = structure.takes_coarse_transitions
         self.unary = ScoringMLP(width, num_labels, config)
         self.local_transitions: ScoringMLP | None = None
         self.global_transitions: nn.Parameter | None = None
         if structure.uses_transitions and config.transitions == "local":
-            is_coarse = structure.takes_coarse_transitions
-            self.local_transitions = ScoringMLP(width, num_labels**2, config, is_coarse=is_coarse)
+            self.local_transitions = ScoringMLP(width, num_labels**2, config, is_coarse=self.is_coarse)
         elif structure.uses_transitions:
             self.global_transitions = nn.Parameter(torch.zeros(num_labels, num_labels))
 
@@ -65,4 +65,6 @@ class Scorer(nn.Module):
             transitions = scores.unflatten(-1, (self.num_labels, self.num_labels))
         elif self.global_transitions is not None:
             transitions = self.global_transitions
+            if self.is_coarse and torch.is_autocast_enabled(transitions.device.type):
+                transitions = transitions.to(torch.get_autocast_dtype(transitions.device.type))
         return Potentials(layout.unpack(self.unary(vectors)), transitions)

@@ -33,6 +33,7 @@ CONSTANTS = {
     "IS_LOG": True,
     "KEEP_GRADS": True,
     "SHORTEST": 33,
+    "IS_COARSE": False,
     "num_heads": 16,
 }
 DERIVATIVES = {"HAS_MOVES": True, "HAS_DIRECTION": True}

@@ -81,9 +81,14 @@ def test_mean_field_with_short_and_long_sentences(device, dtype, lengths, holes)
     check_mean_field(problem, device, dtype, **loose)
 
 
-def test_mean_field_with_coarse_transitions(device):
+@pytest.mark.parametrize(
+    ("num_units", "num_labels", "is_local"), [(40, 3, True), (40, 3, False), (5, 70, False), (70, 70, False)]
+)
+def test_mean_field_with_coarse_transitions(device, num_units, num_labels, is_local):
     """Scores of two types: what a network in bfloat16 gives that keeps its unary scores in float32."""
-    problem = random_problem(22, 3, 40, 3, is_local=True, lengths=[40, 12, 33], scale=0.5).to(torch.float32).to(device)
+    lengths = [num_units, 2, num_units - 1]
+    problem = random_problem(22, 3, num_units, num_labels, is_local=is_local, lengths=lengths, scale=0.5)
+    problem = problem.to(torch.float32).to(device)
     coarse = problem.transition.bfloat16()
     found, expected = [], []
     for backend, transition, results in (("triton", coarse, found), ("reference", coarse.float(), expected)):

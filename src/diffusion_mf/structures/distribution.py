@@ -51,7 +51,7 @@ class LabelDistribution(abc.ABC):
     uses_transitions: ClassVar[bool]
     """whether a network has to give transition scores"""
     takes_coarse_transitions: ClassVar[bool] = False
-    """whether local ones may have the three digits of bfloat16: where they only weigh neighbours' beliefs"""
+    """whether they may have the three digits of bfloat16: where they only weigh neighbours' beliefs"""
 
     def __init__(self, unary_scores: Tensor, lengths: Tensor) -> None:
         self.lengths = lengths

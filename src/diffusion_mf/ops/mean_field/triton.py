@@ -40,11 +40,13 @@ def _settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float,
     }
 
 
-def _global_settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float) -> dict[str, Any]:
-    settings = _settings(num_labels, num_units, dtype, floor, 8192)
+def _global_settings(transition: Tensor, num_units: int, dtype: torch.dtype, floor: float) -> dict[str, Any]:
+    settings = _settings(len(transition), num_units, dtype, floor, 8192)
     return settings | {
         "IS_ONE_TILE": num_units <= settings["ROWS"],
         "USE_HALVES": dtype == torch.float32,
+        # Half precision holds every digit of bfloat16.
+        "IS_COARSE": transition.dtype == torch.bfloat16,
         "num_warps": 8 if settings["BLOCK"] > 64 else 4,
     }
 
@@ -116,7 +118,7 @@ def iterate(
     unary, transition = unary.contiguous(), transition.contiguous()
     beliefs = torch.empty((B, N, K), dtype=dtype, device=unary.device)
     if transition.dim() == 2:
-        settings = _global_settings(K, N, dtype, floor)
+        settings = _global_settings(transition, N, dtype, floor)
         if _is_whole(settings):
             triton_whole.iterate_kernel[(B,)](
                 unary, transition, lengths, beliefs, N, K, num_iterations, IS_LOG=is_log, **_whole_settings(settings)
@@ -171,7 +173,7 @@ def gradient(
     unary, transition, grad_beliefs = unary.contiguous(), transition.contiguous(), grad_beliefs.contiguous()
     grad_unary = torch.empty((B, N, K), dtype=dtype, device=device)
     if transition.dim() == 2:
-        settings = _global_settings(K, N, dtype, floor)
+        settings = _global_settings(transition, N, dtype, floor)
         # One row of zeros after each sentence: then neighbours are neighbouring rows of one long matrix.
         shape = (num_iterations + 1, B, N + 1, settings["BLOCK"])
         keep_grads = settings["BLOCK"] > MAX_SUMMED_LABELS

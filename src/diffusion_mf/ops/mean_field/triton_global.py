@@ -86,6 +86,7 @@ def _run_iterations(
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
     USE_HALVES: tl.constexpr,
+    IS_COARSE: tl.constexpr,
 ):
     """All updates of one sentence; beliefs of the last, or with KEEP_ALL of every iteration, are stored."""
     labels = tl.arange(0, BLOCK)
@@ -113,8 +114,8 @@ def _run_iterations(
             right_high, right_low = _collect(
                 high_pointer + old + BLOCK, low_pointer + old + BLOCK, cells, has_right, USE_HALVES
             )
-            scores = product(left_high, left_low, high, low, scale, USE_HALVES, DTYPE)
-            scores += product(right_high, right_low, tl.trans(high), tl.trans(low), scale, USE_HALVES, DTYPE)
+            scores = product(left_high, left_low, high, low, scale, USE_HALVES, DTYPE, IS_COARSE)
+            scores += product(right_high, right_low, tl.trans(high), tl.trans(low), scale, USE_HALVES, DTYPE, IS_COARSE)
             if not IS_ONE_TILE:
                 places = positions[:, None] * num_labels + labels[None, :]
                 unary = tl.load(unary_pointer + places, mask=is_unit & is_label, other=NEGATIVE_INFINITY).to(DTYPE)
@@ -148,6 +149,7 @@ def iterate_kernel(
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
     USE_HALVES: tl.constexpr,
+    IS_COARSE: tl.constexpr,
 ):
     """Beliefs (B, N, K) of one sentence after the last update; zero past its length."""
     sentence = tl.program_id(0).to(tl.int64)
@@ -160,7 +162,7 @@ def iterate_kernel(
         unary_pointer + offset, high, low, scale, beliefs_pointer + offset,
         high_pointer + exchange, low_pointer + exchange,
         length, num_units, num_labels, num_iterations, exchange_stride, 0, num_labels,
-        False, IS_LOG, IS_ONE_TILE, ROWS, BLOCK, DTYPE, USE_HALVES,
+        False, IS_LOG, IS_ONE_TILE, ROWS, BLOCK, DTYPE, USE_HALVES, IS_COARSE,
     )  # fmt: skip
     labels = tl.arange(0, BLOCK)
     for start in range(length, num_units, ROWS):
@@ -196,6 +198,7 @@ def gradient_kernel(
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
     USE_HALVES: tl.constexpr,
+    IS_COARSE: tl.constexpr,
 ):
     """Backpropagation through all updates of one sentence: all beliefs again, then backwards through them.
 
@@ -224,7 +227,7 @@ def gradient_kernel(
     _run_iterations(
         unary_pointer + offset, high, low, scale, trajectory_pointer, high_pointer, low_pointer,
         length, num_units, num_labels, num_iterations, exchange_stride, trajectory_stride, BLOCK,
-        True, False, IS_ONE_TILE, ROWS, BLOCK, DTYPE, USE_HALVES,
+        True, False, IS_ONE_TILE, ROWS, BLOCK, DTYPE, USE_HALVES, IS_COARSE,
     )  # fmt: skip
     if not KEEP_GRADS:
         sums = tl.zeros([BLOCK, BLOCK], DTYPE)
@@ -252,9 +255,16 @@ def gradient_kernel(
             scales = scales_pointer + old * scales_stride + positions
             left_scale = tl.load(scales - 1, mask=has_left, other=0.0)
             right_scale = tl.load(scales + 1, mask=has_right, other=0.0)
-            grad = product(left_high, left_low, high, low, (left_scale * scale)[:, None], USE_HALVES, DTYPE)
+            grad = product(left_high, left_low, high, low, (left_scale * scale)[:, None], USE_HALVES, DTYPE, IS_COARSE)
             grad += product(
-                right_high, right_low, tl.trans(high), tl.trans(low), (right_scale * scale)[:, None], USE_HALVES, DTYPE
+                right_high,
+                right_low,
+                tl.trans(high),
+                tl.trans(low),
+                (right_scale * scale)[:, None],
+                USE_HALVES,
+                DTYPE,
+                IS_COARSE,
             )
             is_first = is_unit & is_label & (done == 0)
             grad += tl.load(grad_beliefs_pointer + places, mask=is_first, other=0.0).to(DTYPE)

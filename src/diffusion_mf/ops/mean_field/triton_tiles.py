@@ -61,15 +61,25 @@ def split(values, USE_HALVES: tl.constexpr):
 
 
 @triton.jit
-def product(left_high, left_low, right_high, right_low, scale, USE_HALVES: tl.constexpr, DTYPE: tl.constexpr):
-    """scale · (left · right), for matrices split by `split`; the scale is a number or a column.
+def product(
+    left_high,
+    left_low,
+    right_high,
+    right_low,
+    scale,
+    USE_HALVES: tl.constexpr,
+    DTYPE: tl.constexpr,
+    IS_COARSE: tl.constexpr = False,
+):
+    """scale · (left · right), for matrices split by `split`; the scale is a number or a column. Coarse: ``right_low`` is 0.
 
     Parts are scaled before they are added: a chain of accumulating products, which the compiler would make of a plain sum,
     is laid out so that of eight warps four repeat the other four's work.
     """
     if USE_HALVES:
         result = tl.dot(left_low, right_high) * scale
-        result += tl.dot(left_high, right_low) * scale
+        if not IS_COARSE:
+            result += tl.dot(left_high, right_low) * scale
         result += tl.dot(left_high, right_high) * scale
     else:
         result = tl.dot(left_high, right_high, input_precision="ieee", out_dtype=DTYPE) * scale

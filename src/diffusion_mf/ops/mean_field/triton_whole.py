@@ -34,13 +34,14 @@ def _neighbour_scores(
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
     USE_HALVES: tl.constexpr,
+    IS_COARSE: tl.constexpr,
 ):
     """valuesᵢ₋₁ T + T valuesᵢ₊₁ for every unit, each message times its sender's ``scale``."""
     value_high, value_low = split(values, USE_HALVES)
-    to_right = product(value_high, value_low, high, low, scale, USE_HALVES, DTYPE)
+    to_right = product(value_high, value_low, high, low, scale, USE_HALVES, DTYPE, IS_COARSE)
     source = tl.broadcast_to(tl.maximum(rows - 1, 0)[:, None], [ROWS, BLOCK])
     scores = tl.where(((rows >= 1) & (rows < length))[:, None], tl.gather(to_right, source, 0), 0.0)
-    to_left = product(value_high, value_low, tl.trans(high), tl.trans(low), scale, USE_HALVES, DTYPE)
+    to_left = product(value_high, value_low, tl.trans(high), tl.trans(low), scale, USE_HALVES, DTYPE, IS_COARSE)
     source = tl.broadcast_to(tl.minimum(rows + 1, ROWS - 1)[:, None], [ROWS, BLOCK])
     return scores + tl.where((rows + 1 < length)[:, None], tl.gather(to_left, source, 0), 0.0)
 
@@ -60,6 +61,7 @@ def iterate_kernel(
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
     USE_HALVES: tl.constexpr,
+    IS_COARSE: tl.constexpr,
 ):
     """Beliefs (B, N, K) of one sentence after the last update, or their logarithms; zero past its length."""
     sentence = tl.program_id(0).to(tl.int64)
@@ -73,7 +75,7 @@ def iterate_kernel(
     scores = unary
     for _ in range(0, num_iterations):
         scores = unary + _neighbour_scores(
-            softmax_rows(scores), scale, high, low, rows, length, ROWS, BLOCK, DTYPE, USE_HALVES
+            softmax_rows(scores), scale, high, low, rows, length, ROWS, BLOCK, DTYPE, USE_HALVES, IS_COARSE
         )
     beliefs = log_softmax_rows(scores) if IS_LOG else softmax_rows(scores)
     beliefs = tl.where((rows < length)[:, None], beliefs, 0.0)
@@ -109,6 +111,7 @@ def gradient_kernel(
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
     USE_HALVES: tl.constexpr,
+    IS_COARSE: tl.constexpr,
 ):
     """Backpropagation through all updates of one sentence.
 
@@ -132,7 +135,8 @@ def gradient_kernel(
     _keep(trajectory_pointer, beliefs, num_units, ROWS, BLOCK)
     for iteration in range(1, num_iterations + 1):
         beliefs = softmax_rows(
-            unary + _neighbour_scores(beliefs, scale, high, low, rows, length, ROWS, BLOCK, DTYPE, USE_HALVES)
+            unary
+            + _neighbour_scores(beliefs, scale, high, low, rows, length, ROWS, BLOCK, DTYPE, USE_HALVES, IS_COARSE)
         )
         _keep(trajectory_pointer + iteration * trajectory_stride, beliefs, num_units, ROWS, BLOCK)
     tl.debug_barrier()
@@ -145,7 +149,7 @@ def gradient_kernel(
         beliefs = tl.load(trajectory_pointer + (iteration - 1) * trajectory_stride + cells, mask=is_unit, other=0.0)
         scaled, own = scaled_rows(grad_scores)
         grad = _neighbour_scores(
-            scaled, (own * scale)[:, None], high, low, rows, length, ROWS, BLOCK, DTYPE, USE_HALVES
+            scaled, (own * scale)[:, None], high, low, rows, length, ROWS, BLOCK, DTYPE, USE_HALVES, IS_COARSE
         )
         grad_scores = softmax_gradient(beliefs, grad)
         total += grad_scores
