@@ -194,7 +194,7 @@ def test_there_is_a_file_for_every_system_and_task_in_both_sets() -> None:
         for system in SYSTEMS
     }
     expected |= {f"pretrained/ours/{pair}/{system}.toml" for pair in PRETRAINED for system in SYSTEMS}
-    expected |= {"pos/quick.toml", "pos/cpu.toml", "pos/cpu-student.toml"} | {
+    expected |= {"pos/quick.toml", "ner/quick.toml", "pos/cpu.toml", "pos/cpu-student.toml"} | {
         f"demo/{system}.toml" for system in ("diffusion-mf", "unigram", "lcrf")
     }
     assert {str(path.relative_to(CONFIGS)) for path in FILES} == expected
