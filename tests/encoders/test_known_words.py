@@ -136,10 +136,10 @@ def test_a_cpu_works_on_small_batches_where_there_is_a_transformer(
     settings = {"encoder": {"kind": kind, "width": 16, "heads": 2, "layers": 1, "word_width": 8, "character_hidden": 4}}
     tagger = small_tagger(system, Task.POS, settings=settings)
     sizes: list[int] = []
-    inner = tagger._tag_full_batch
+    inner = tagger._begin_full_batch
     monkeypatch.setattr(
         tagger,
-        "_tag_full_batch",
+        "_begin_full_batch",
         lambda window, indices, options: (sizes.append(len(indices)), inner(window, indices, options))[1],
     )
     results = tagger.tag([["mira", "sel", str(number)] for number in range(10)], batch_tokens=30)

@@ -34,7 +34,7 @@ def test_threads_do_not_disturb_each_other(tagger: Tagger, monkeypatch: pytest.M
     assert expected != other
     found: list[list[list[float]]] = []
     thread = threading.Thread(target=lambda: found.append(scores(tagger, OTHER)))
-    inner = tagger._tag_full_batch
+    inner = tagger._begin_full_batch
 
     def with_an_interruption(*arguments: Any) -> Any:
         """The other thread begins while this one is between looking words up and using what it found."""
@@ -43,7 +43,7 @@ def test_threads_do_not_disturb_each_other(tagger: Tagger, monkeypatch: pytest.M
             thread.join(0.5)
         return inner(*arguments)
 
-    monkeypatch.setattr(tagger, "_tag_full_batch", with_an_interruption)
+    monkeypatch.setattr(tagger, "_begin_full_batch", with_an_interruption)
     assert scores(tagger, ONE) == expected
     thread.join(30)
     assert found == [other]

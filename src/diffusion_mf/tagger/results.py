@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from diffusion_mf.data.label_schemes import LabelScheme, extract_spans
+from diffusion_mf.evaluation.reconstruction import NO_LABEL
 
 
 class Span(NamedTuple):
@@ -49,3 +50,37 @@ class TaggedSentence:
 def scored_spans(labels: Sequence[str], scores: Sequence[float], scheme: LabelScheme) -> list[Span]:
     """The complete spans of a possibly malformed sequence, each as sure as its least sure unit."""
     return [Span(start, end, label, min(scores[start:end])) for start, end, label in extract_spans(labels, scheme)]
+
+
+Steps = Sequence[tuple[int, np.ndarray]]
+"""t and the beliefs (B, N, K) after every call"""
+
+
+def tagged_sentences(
+    units: Sequence[tuple[str, ...]],
+    label_ids: list[list[int]],
+    scores: list[list[float]],
+    labels: Sequence[str],
+    scheme: LabelScheme,
+    *,
+    steps: Steps | None = None,
+) -> list[TaggedSentence]:
+    """The results of a batch; rows of ids and scores, which are used up, may be longer and more than the sentences."""
+    # `diffusion.NO_LABEL` is −1: the last of the names.
+    names = [*labels, NO_LABEL]
+    has_spans = scheme is not LabelScheme.PLAIN
+    results = []
+    for index, (sentence, label_row, score_row) in enumerate(zip(units, label_ids, scores, strict=False)):
+        size = len(sentence)
+        found = [names[label] for label in label_row[:size]]
+        del score_row[size:]
+        results.append(
+            TaggedSentence(
+                sentence,
+                found,
+                score_row,
+                scored_spans(found, score_row, scheme) if has_spans else [],
+                None if steps is None else tuple(TrajectoryStep(t, beliefs[index, :size]) for t, beliefs in steps),
+            )
+        )
+    return results

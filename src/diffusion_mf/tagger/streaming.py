@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -33,14 +34,23 @@ def windows(items: Iterable[Item], num_units: Callable[[Item], int], *, budget: 
 def in_order(
     window: Sequence[Item],
     sizes: Sequence[int],
-    process: Callable[[Sequence[Item]], Sequence[Answer]],
+    begin: Callable[[Sequence[Item]], Callable[[], Sequence[Answer]]],
     *,
     budget: int,
+    num_ahead: int = 0,
 ) -> list[Answer]:
-    """What ``process`` answers about the items of a window, batch by batch, in the order of the window.
+    """The answers about the items of a window, batch by batch, in the order of the window.
 
-    ``sizes`` are those of the items; a batch's, padded to the largest, are within the budget.
+    ``begin`` sets to work on a batch, and what it returns gives the answers; so many batches are begun ahead of the one whose
+    answers are asked for. ``sizes`` are those of the items; a batch's, padded to the largest, are within the budget.
     """
     batches, positions = evaluation_batches(sizes, budget=budget)
-    answers = [answer for batch in batches for answer in process([window[index] for index in batch])]
+    begun: deque[Callable[[], Sequence[Answer]]] = deque()
+    answers: list[Answer] = []
+    for batch in batches:
+        begun.append(begin([window[index] for index in batch]))
+        if len(begun) > num_ahead:
+            answers += begun.popleft()()
+    for rest in begun:
+        answers += rest()
     return [answers[position] for position in positions]

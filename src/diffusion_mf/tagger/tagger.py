@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from diffusion_mf.acceleration.precision import on_device
-from diffusion_mf.acceleration.prediction import Options, Predictor
+from diffusion_mf.acceleration.prediction import LANES, Options, Predictor
 from diffusion_mf.data.batching import collate
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelScheme
@@ -21,13 +21,12 @@ from diffusion_mf.decoding import DECODERS
 from diffusion_mf.diffusion import NO_LABEL as NO_LABEL_ID
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import calibrated
-from diffusion_mf.evaluation.reconstruction import NO_LABEL
 from diffusion_mf.files import StrPath
 from diffusion_mf.memory import is_out_of_memory, placed, release_memory
 from diffusion_mf.tagger.clamps import Clamp, stack_allowed
 from diffusion_mf.tagger.hub import download, upload
 from diffusion_mf.tagger.requests import Request, RequestReader, Units
-from diffusion_mf.tagger.results import TaggedSentence, TrajectoryStep, scored_spans
+from diffusion_mf.tagger.results import Steps, TaggedSentence, tagged_sentences
 from diffusion_mf.tagger.storage import StoredModel, load_model, save_model
 from diffusion_mf.tagger.streaming import in_order, windows
 
@@ -40,6 +39,10 @@ if TYPE_CHECKING:
 
 CPU_BATCH_UNITS = 2000
 """of a batch on a CPU, padding counted: what a Transformer computes for more at once falls out of its caches"""
+
+
+Results = Callable[[], list[TaggedSentence]]
+"""the results of a batch that was begun, as soon as they are there"""
 
 
 def _num_units(request: Request) -> int:
@@ -242,11 +245,14 @@ class Tagger:
             yield from results
 
     def _tag_window(self, window: _Window, options: _Options) -> list[TaggedSentence]:
-        def tag(indices: Sequence[int]) -> list[TaggedSentence]:
-            return self._tag_batch(window, indices, options)
+        def begin(indices: Sequence[int]) -> Results:
+            return self._begin_batch(window, indices, options)
 
         budget = options.budget if self._most_units is None else min(options.budget, self._most_units)
-        return in_order(range(len(window.requests)), self._sizes(window.requests), tag, budget=budget)
+        # While the device works on some batches, the host makes the next one and the results of the last.
+        num_ahead = LANES if self.device.type == "cuda" else 0
+        sizes = self._sizes(window.requests)
+        return in_order(range(len(window.requests)), sizes, begin, budget=budget, num_ahead=num_ahead)
 
     def _sizes(self, window: Sequence[Request]) -> list[int]:
         """What the sentences count against the budget of a batch: units, or subwords with a pretrained encoder."""
@@ -274,18 +280,19 @@ class Tagger:
             raise InputError(f"no decoder is called {name!r}", remedy=f"choose one of {', '.join(DECODERS)}")
         return name or self._model.decoder
 
-    def _tag_batch(self, window: _Window, indices: Sequence[int], options: _Options) -> list[TaggedSentence]:
+    def _begin_batch(self, window: _Window, indices: Sequence[int], options: _Options) -> Results:
         # Empty sentences may share a batch with others, but not with the network; the longest come first.
         full = [index for index in indices if window.requests[index].units]
-        results = self._tag_within_memory(window, full, options) if full else []
+        results = self._begin_within_memory(window, full, options) if full else list
         trajectory = () if options.trajectory else None
-        return results + [TaggedSentence((), [], [], [], trajectory) for _ in range(len(indices) - len(full))]
+        empty = [TaggedSentence((), [], [], [], trajectory) for _ in range(len(indices) - len(full))]
+        return lambda: results() + empty
 
-    def _tag_within_memory(self, window: _Window, indices: Sequence[int], options: _Options) -> list[TaggedSentence]:
-        """Tag a batch, in halves if it does not fit in memory."""
+    def _begin_within_memory(self, window: _Window, indices: Sequence[int], options: _Options) -> Results:
+        """Begin with a batch, in halves if it does not fit in memory."""
         try:
             with on_device(self.device):
-                return self._tag_full_batch(window, indices, options)
+                return self._begin_full_batch(window, indices, options)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -295,11 +302,12 @@ class Tagger:
         # Only here, where nothing refers to its tensors any more.
         release_memory(self.device)
         half = len(indices) // 2
-        first = self._tag_within_memory(window, indices[:half], options)
-        return first + self._tag_within_memory(window, indices[half:], options)
+        first = self._begin_within_memory(window, indices[:half], options)
+        second = self._begin_within_memory(window, indices[half:], options)
+        return lambda: first() + second()
 
     @torch.inference_mode()
-    def _tag_full_batch(self, window: _Window, indices: Sequence[int], options: _Options) -> list[TaggedSentence]:
+    def _begin_full_batch(self, window: _Window, indices: Sequence[int], options: _Options) -> Results:
         requests = [window.requests[index] for index in indices]
         if window.known is not None:
             batch = window.known.batch(indices)
@@ -310,36 +318,26 @@ class Tagger:
         allowed = stack_allowed([request.allowed for request in requests], num_units, len(self.labels))
         if allowed is not None:
             allowed = allowed.to(self.device)
+
+        def decide(prediction: Prediction) -> tuple[Tensor, Tensor]:
+            label_ids = DECODERS[options.decoder](prediction.evidence)
+            return label_ids, self._scores(prediction.marginals, label_ids, allowed)
+
+        how = Options(num_calls=options.calls)
+        if allowed is None and not options.trajectory:
+            pending = self._predictor.submit(batch, decide, how, budget=options.budget)
+            return lambda: self._results(requests, *pending.wait())
         prediction = self._predictor(
-            batch,
-            Options(num_calls=options.calls),
-            budget=options.budget,
-            allowed=allowed,
-            keep_trajectory=options.trajectory,
+            batch, how, budget=options.budget, allowed=allowed, keep_trajectory=options.trajectory
         )
-        label_ids = DECODERS[options.decoder](prediction.evidence)
-        scores = self._scores(prediction.marginals, label_ids, allowed).tolist()
-        ids = label_ids.tolist()
-        steps = _steps(prediction) if options.trajectory else None
-        # `NO_LABEL_ID` is −1: the last of the names.
-        names = [*self.labels, NO_LABEL]
-        has_spans = self.scheme is not LabelScheme.PLAIN
-        results = []
-        # A prediction may have more rows than there are sentences.
-        for index, (request, label_row, score_row) in enumerate(zip(requests, ids, scores, strict=False)):
-            size = len(request.units)
-            labels = [names[label] for label in label_row[:size]]
-            del score_row[size:]
-            results.append(
-                TaggedSentence(
-                    request.units,
-                    labels,
-                    score_row,
-                    scored_spans(labels, score_row, self.scheme) if has_spans else [],
-                    None if steps is None else tuple(TrajectoryStep(t, b[index, :size]) for t, b in steps),
-                )
-            )
-        return results
+        results = self._results(requests, *decide(prediction), steps=_steps(prediction) if options.trajectory else None)
+        return lambda: results
+
+    def _results(
+        self, requests: Sequence[Request], label_ids: Tensor, scores: Tensor, *, steps: Steps | None = None
+    ) -> list[TaggedSentence]:
+        units = [request.units for request in requests]
+        return tagged_sentences(units, label_ids.tolist(), scores.tolist(), self.labels, self.scheme, steps=steps)
 
     def _scores(self, marginals: Tensor, label_ids: Tensor, allowed: Tensor | None) -> Tensor:
         """The calibrated marginal of each chosen label, among the labels that clamps allow."""
@@ -368,7 +366,7 @@ def has_transformer(model: StoredModel) -> bool:
     return model.config.system_entry.is_diffusion or not isinstance(encoder, WindowEncoder)
 
 
-def _steps(prediction: Prediction) -> list[tuple[int, Any]]:
+def _steps(prediction: Prediction) -> Steps:
     """The beliefs after every call as arrays; a direct system's only call ends with its marginals."""
     steps = [(0, prediction.marginals)] if prediction.trajectory is None else prediction.trajectory
     return [(t, beliefs.float().cpu().numpy()) for t, beliefs in steps]

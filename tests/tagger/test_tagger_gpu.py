@@ -1,0 +1,35 @@
+"""A tagger on a GPU, with batches in flight, says what it says on a CPU. Needs a GPU."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.tagger import Tagger
+from tagger.small_models import small_model
+
+pytestmark = pytest.mark.gpu
+
+FORMS = ["Ada", "Byron", "sings", "in", "Oslo", "for", "the", "royal", "choir", "Eve", "unseen"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"inference": {"exit_tolerance": 1e-6}}], ids=["all calls", "early exit"])
+@pytest.mark.parametrize("system", ["lcrf", "diffusion-mf", "diffusionsl"])
+def test_labels_and_scores(system: str, settings: dict) -> None:  # type: ignore[type-arg]
+    generator = random.Random(1)
+    sentences = [generator.choices(FORMS, k=generator.randrange(30)) for _ in range(300)]
+    # Twice the same small batches: the second time most are replayed.
+    model = small_model(system, Task.NER, settings=settings)
+    found = Tagger(model, device="cuda").tag(sentences * 2, batch_tokens=200)
+    expected = Tagger(model, device="cpu").tag(sentences)
+    assert [result.units for result in found] == [tuple(sentence) for sentence in sentences * 2]
+    pairs = [
+        (label, score, other, other_score)
+        for one, two in zip(found, expected * 2, strict=True)
+        for label, score, other, other_score in zip(one.labels, one.scores, two.labels, two.scores, strict=True)
+    ]
+    same = [(score, other) for label, score, name, other in pairs if label == name]
+    assert len(same) > 0.95 * len(pairs)
+    assert sum(abs(score - other) for score, other in same) < 0.02 * len(same)
