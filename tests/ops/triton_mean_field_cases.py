@@ -70,6 +70,13 @@ def test_mean_field_with_more_positions_than_a_tile(device, is_local, lengths):
     check_mean_field(problem, device, torch.float32)
 
 
+@pytest.mark.parametrize("lengths", [[20, 1, 7, 20, 3], [32, 5, 32], [16, 2]], ids=str)
+def test_mean_field_of_sentences_that_share_a_tile(device, lengths):
+    """Many labels: a program takes two or four short sentences, and the last one perhaps less."""
+    problem = random_problem(23, len(lengths), lengths[0], 66, lengths=lengths, scale=0.5)
+    check_mean_field(problem, device, torch.float32)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("lengths", [[32, 31, 1], [40, 33, 2], [70, 64, 65, 3]], ids=str)
 @pytest.mark.parametrize("holes", [0.0, 0.1])

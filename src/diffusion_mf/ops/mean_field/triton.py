@@ -79,7 +79,9 @@ def _is_whole(settings: dict[str, Any]) -> bool:
 
 
 def _whole_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name != "IS_ONE_TILE"}
+    others = {name: value for name, value in settings.items() if name != "IS_ONE_TILE"}
+    # Matrix units want 64 rows: short sentences share a tile.
+    return others | {"ROWS": 64, "SENTENCES": 64 // settings["ROWS"]}
 
 
 def _exchange(unary: Tensor, block: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -120,8 +122,9 @@ def iterate(
     if transition.dim() == 2:
         settings = _global_settings(transition, N, dtype, floor)
         if _is_whole(settings):
-            triton_whole.iterate_kernel[(B,)](
-                unary, transition, lengths, beliefs, N, K, num_iterations, IS_LOG=is_log, **_whole_settings(settings)
+            whole = _whole_settings(settings)
+            triton_whole.iterate_kernel[(triton.cdiv(B, whole["SENTENCES"]),)](
+                unary, transition, lengths, beliefs, B, N, K, num_iterations, IS_LOG=is_log, **whole
             )
             return beliefs
         high, low = _exchange(unary, settings["BLOCK"], dtype)
@@ -182,9 +185,10 @@ def gradient(
         trajectory = allocate(shape, dtype=dtype, device=device)
         grads = allocate(shape, dtype=dtype, device=device) if keep_grads else trajectory
         if _is_whole(settings):
-            triton_whole.gradient_kernel[(B,)](
+            whole = _whole_settings(settings)
+            triton_whole.gradient_kernel[(triton.cdiv(B, whole["SENTENCES"]),)](
                 unary, transition, lengths, grad_beliefs, trajectory, grads, grad_unary,
-                N, K, num_iterations, trajectory.stride(0), IS_LOG=is_log, **_whole_settings(settings),
+                B, N, K, num_iterations, trajectory.stride(0), IS_LOG=is_log, **whole,
             )  # fmt: skip
         else:
             high, low = _exchange(unary, settings["BLOCK"], dtype)
