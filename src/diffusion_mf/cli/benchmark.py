@@ -20,6 +20,8 @@ from diffusion_mf.cli.benchmark_options import (
     Overrides,
     choose_device,
     collect,
+    known_one,
+    measured_task,
     numbers_of,
     overrides_of,
 )
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from diffusion_mf.benchmarks.problems import Shape
-    from diffusion_mf.data.corpus import Task
 
 app = typer.Typer(help="Efficiency tables.", no_args_is_help=True)
 
@@ -72,8 +73,7 @@ def ops(
 
     chosen = list(CONTESTS) if only is None else list(dict.fromkeys(name.strip() for name in only.split(",")))
     for name in chosen:
-        if name not in CONTESTS:
-            raise InputError(f"--only: unknown operation {name!r}", remedy=f"choose from {', '.join(CONTESTS)}")
+        known_one("--only", name, CONTESTS, kind="operation")
     import_peers()
     wanted = default_shapes(place) if wanted is None else wanted
     rows = collect(
@@ -127,7 +127,8 @@ def throughput(
     if not exit_tolerance > 0:
         raise InputError("--exit-tolerance: must be more than 0", remedy="use 0.01")
 
-    chosen_tasks, chosen_systems = _chosen_tasks(tasks), _chosen_systems(systems)
+    chosen_tasks = [measured_task("--tasks", name.strip()) for name in tasks.split(",")]
+    chosen_systems = _chosen_systems(systems)
     implementations = [] if only_plain or only_early_exit else [FAST]
     implementations += [PLAIN] if compare or only_plain else []
     implementations += [EARLY_EXIT] if early_exit or only_early_exit else []
@@ -162,9 +163,7 @@ def mean_field(
     from diffusion_mf.benchmarks.throughput import measure_iterations
 
     numbers = numbers_of("--iterations", iterations)
-    measured = measure_iterations(
-        device=place, folder=configs, overrides=overrides_of("pos", overrides), settings=numbers
-    )
+    measured = measure_iterations(numbers, device=place, folder=configs, overrides=overrides_of("pos", overrides))
     _show(measured, total=2 * len(numbers), output=output, as_json=json)
 
 
@@ -234,10 +233,7 @@ def cpu(
     if only is not None:
         names = [name.strip() for name in only.split(",") if name.strip() not in ("", "none")]
         known = {peer.name: peer for peer in chosen}
-        for name in names:
-            if name not in known:
-                raise InputError(f"--only: unknown peer {name!r}", remedy=f"choose from {', '.join(known)}")
-        chosen = [known[name] for name in names]
+        chosen = [known_one("--only", name, known, kind="peer") for name in names]
     train_corpus, dev_corpus, test_corpus = (read_task(path, Task.POS) for path in (train, dev, test))
     torch.set_num_threads(threads or num_cores())
     contestants = [model_contestant(name, folder, calls=calls) for name, folder, calls in given]
@@ -283,17 +279,6 @@ def _print_cpu(rows: list[dict[str, Any]]) -> None:
         ],
         title=f"{rows[0]['corpus']} on {rows[0]['hardware']}: medians of {rows[0]['passes']} passes",
     )
-
-
-def _chosen_tasks(text: str) -> list[Task]:
-    from diffusion_mf.benchmarks.throughput import CORPORA
-
-    known = {task.value: task for task in CORPORA}
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in known:
-            raise InputError(f"--tasks: unknown task {name!r}", remedy=f"choose from {', '.join(known)}")
-    return [known[name] for name in names]
 
 
 def _chosen_systems(text: str) -> list[str]:

@@ -15,6 +15,7 @@ from diffusion_mf.cli.benchmark_options import (
     Overrides,
     choose_device,
     collect,
+    measured_task,
     numbers_of,
     overrides_of,
 )
@@ -23,7 +24,7 @@ from diffusion_mf.cli.output import half_up, print_json, print_table
 from diffusion_mf.errors import InputError
 
 if TYPE_CHECKING:
-    from diffusion_mf.data.corpus import Task
+    pass
 
 ONE_TASK = "pos"
 TIMES, LENGTHS, COUNTS = "1,4,16", "16,32,64,128,256,512,1024,2000", "1,2,4,8,12"
@@ -48,7 +49,7 @@ def scaling(
     from diffusion_mf.benchmarks.scaling import measure_scaling
     from diffusion_mf.benchmarks.throughput import ROW_KEY
 
-    chosen = _task(task)
+    chosen = measured_task("--task", task)
     measured = measure_scaling(
         chosen,
         device=place,
@@ -101,7 +102,7 @@ def sharing(
     from diffusion_mf.benchmarks.throughput import CORPORA
     from diffusion_mf.config import load_config
 
-    chosen = _task(task)
+    chosen = measured_task("--task", task)
     # As experiments run it: neither the size nor the compilation of the efficiency table.
     config = load_config(f"{configs}/{chosen.value}/{system}.toml", overrides_of(chosen.value, overrides))
     measured = measure_sharing(config, corpus=CORPORA[chosen].name, device=place.type, counts=numbers, seconds=seconds)
@@ -186,12 +187,3 @@ def agreement(
 
 
 COMMANDS = (scaling, sharing, agreement)
-
-
-def _task(name: str) -> Task:
-    from diffusion_mf.benchmarks.throughput import CORPORA
-
-    known = {task.value: task for task in CORPORA}
-    if name not in known:
-        raise InputError(f"--task: unknown task {name!r}", remedy=f"choose from {', '.join(known)}")
-    return known[name]

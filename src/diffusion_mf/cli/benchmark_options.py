@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -12,9 +12,13 @@ from diffusion_mf.cli.output import progress
 from diffusion_mf.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import torch
+
+    from diffusion_mf.data.corpus import Task
+
+Known = TypeVar("Known")
 
 Folder = Annotated[str, typer.Option("--configs", metavar="DIR", help="The folder of the paper's configurations.")]
 Overrides = Annotated[
@@ -83,6 +87,20 @@ def collect(
                 write_rows(output, found, replace_by=replace_by)
             advance(1)
     return rows
+
+
+def known_one(option: str, name: str, known: Mapping[str, Known], *, kind: str) -> Known:
+    """What ``name``, given to ``option``, stands for."""
+    if name not in known:
+        raise InputError(f"{option}: unknown {kind} {name!r}", remedy=f"choose from {', '.join(known)}")
+    return known[name]
+
+
+def measured_task(option: str, name: str) -> Task:
+    """The task of that name among those with a corpus to measure on."""
+    from diffusion_mf.benchmarks.throughput import CORPORA
+
+    return known_one(option, name, {task.value: task for task in CORPORA}, kind="task")
 
 
 def numbers_of(option: str, text: str) -> list[int]:

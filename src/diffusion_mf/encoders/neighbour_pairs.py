@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from diffusion_mf.data.batching import Batch
 from diffusion_mf.data.vocabulary import PADDING_ID, Vocabulary
+from diffusion_mf.encoders.words import WORD_DEVIATION
+from diffusion_mf.layouts import Layout
 from diffusion_mf.ops.chain_scores import unit_mask
-
-PAIR_DEVIATION = 0.1
-"""of the embeddings at the start, as of words"""
 
 
 class NeighbourPairs(nn.Module):
@@ -30,11 +29,15 @@ class NeighbourPairs(nn.Module):
         # What the vocabulary says need not be saved twice.
         self.register_buffer("keys", torch.tensor(keys, dtype=torch.int64), persistent=False)
         self.embeddings = nn.Embedding(len(keys) + 1, width, padding_idx=0)
-        nn.init.normal_(self.embeddings.weight, std=PAIR_DEVIATION)
+        nn.init.normal_(self.embeddings.weight, std=WORD_DEVIATION)
         with torch.no_grad():
             self.embeddings.weight[0] = 0
         self.dropout = dropout
         self.width = 2 * width
+
+    def embed(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units E"]:
+        """Both embeddings of every unit of a batch."""
+        return self(layout.pack(self.rows(batch)))
 
     def rows(self, batch: Batch) -> Int[Tensor, "B N 2"]:
         """Rows of the table: of the pair that ends at each unit, and of the one that begins there."""

@@ -43,7 +43,7 @@ class ScratchEncoder(WordEncoder):
             states = layout.pack(known.vectors())
             if self.pairs:
                 weight = self.projection.weight[:, self.embedding_width :]
-                states = states + F.linear(self.pairs(layout.pack(self.pairs.rows(batch))), weight)
+                states = states + F.linear(self.pairs.embed(batch, layout), weight)
             return self._transform(states, layout)
         return self.contextualise(self.embed(batch, layout), layout)
 
@@ -52,7 +52,7 @@ class ScratchEncoder(WordEncoder):
         words = self.embed_units(batch, layout.pack(batch.form_ids), layout.pack(batch.word_rows))
         if not self.pairs:
             return words
-        pairs = self.embedding_dropout(self.pairs(layout.pack(self.pairs.rows(batch))))
+        pairs = self.embedding_dropout(self.pairs.embed(batch, layout))
         return torch.cat([words, pairs.to(words.dtype)], dim=-1)
 
     def contextualise(self, embeddings: Float[Tensor, "*units E"], layout: Layout) -> Float[Tensor, "*units D"]:

@@ -28,6 +28,15 @@ def normalised(state):
 
 
 @triton.jit
+def as_probabilities(tile):
+    """exp(tile − tops), the tops of its columns, and the lowest logarithm that is none of −∞."""
+    tops = finite_or_zero(tl.max(tile, 0))
+    tile -= tops[None, :]
+    floor = tl.min(tl.min(tl.where(tile == NEGATIVE_INFINITY, 0.0, tile), 0), 0)
+    return tl.exp(tile), tops, floor
+
+
+@triton.jit
 def _log_message(state, tile, AXIS: tl.constexpr):
     """log Σ exp(state + tile) over the label a message comes from, whatever the scores."""
     scores = tl.expand_dims(state, 1 - AXIS) + tile
@@ -87,11 +96,7 @@ def _messages_one_way(
     # That is exact as long as no product of a state and a transition underflows; the lowest met tell whether it did.
     is_exact = 0
     if not IS_LOCAL and BLOCK <= 128:
-        tile = load_row(tile_pointer, is_pair, DTYPE)
-        column_tops = finite_or_zero(tl.max(tile, 0))
-        tile -= column_tops[None, :]
-        tile_floor = tl.min(tl.min(tl.where(tile == NEGATIVE_INFINITY, 0.0, tile), 0), 0)
-        tile = tl.exp(tile)
+        tile, column_tops, tile_floor = as_probabilities(load_row(tile_pointer, is_pair, DTYPE))
         here = length - 1 if IS_BACKWARD else 0
         unary = load_row(unary_pointer + here * num_labels, is_label, DTYPE)
         message = tl.zeros([BLOCK], DTYPE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from diffusion_mf.ops.forward_backward.triton_messages import LOWEST_PRODUCT, load_row, normalised
+from diffusion_mf.ops.forward_backward.triton_messages import LOWEST_PRODUCT, as_probabilities, load_row, normalised
 from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY, finite_or_zero
 
 
@@ -44,10 +44,15 @@ def _load_place(
 
 
 @triton.jit
-def _centred(state, opposite, move):
-    """A movement less its mean under the marginals."""
+def _movement(moves_pointer, row, unary, message, opposite, direction, inflow, mask):
+    """Message + unary at one place, normalised, and their movement less its mean under the marginals, which is stored."""
+    state = unary + message
+    move = inflow + direction
     mean, _ = share(state + opposite)
-    return move - tl.sum(mean * move, 0)
+    move = move - tl.sum(mean * move, 0)
+    tl.store(moves_pointer + row, move, mask=mask)
+    state, _ = normalised(state)
+    return state, move
 
 
 @triton.jit
@@ -94,11 +99,7 @@ def _tangents_one_way(
     # As in `triton_messages`: probabilities on chip, and a step multiplies, which is exact as long as no product underflows.
     is_exact = 0
     if FITS and not HAS_PAIR_DIRECTION:
-        weights = load_row(tile_pointer, is_pair, DTYPE)
-        column_tops = finite_or_zero(tl.max(weights, 0))
-        weights -= column_tops[None, :]
-        tile_floor = tl.min(tl.min(tl.where(weights == NEGATIVE_INFINITY, 0.0, weights), 0), 0)
-        weights = tl.exp(weights)
+        weights, column_tops, tile_floor = as_probabilities(load_row(tile_pointer, is_pair, DTYPE))
         lowest = tl.zeros([BLOCK], DTYPE)
         inflow = tl.zeros([BLOCK], DTYPE)
         here = length - 1 if IS_BACKWARD else 0
@@ -108,16 +109,15 @@ def _tangents_one_way(
         )  # fmt: skip
         for done in range(0, length):
             here = length - 1 - done if IS_BACKWARD else done
-            state = unary + message
-            move = _centred(state, opposite, inflow + direction)
-            tl.store(moves_pointer + here * num_labels, move, mask=is_label)
+            state, move = _movement(
+                moves_pointer, here * num_labels, unary, message, opposite, direction, inflow, is_label
+            )
             # Asked for now, needed at the next step: the loads hide behind the arithmetic.
             following = here - 1 if IS_BACKWARD else here + 1
             unary, message, opposite, direction = _load_place(
                 unary_pointer, messages_pointer, opposite_pointer, direction_pointer, following * num_labels,
                 is_label & (done + 1 < length), HAS_DIRECTION, DTYPE,
             )  # fmt: skip
-            state, _ = normalised(state)
             lowest = tl.minimum(lowest, tl.where(state == NEGATIVE_INFINITY, 0.0, state))
             arrived = finite_or_zero(message)
             inflow = tl.sum((tl.exp(state) * move)[:, None] * weights, 0) * tl.exp(column_tops - arrived)
@@ -135,9 +135,9 @@ def _tangents_one_way(
         )  # fmt: skip
         for done in range(0, length):
             here = length - 1 - done if IS_BACKWARD else done
-            state = unary + message
-            move = _centred(state, opposite, inflow + direction)
-            tl.store(moves_pointer + here * num_labels, move, mask=is_label)
+            state, move = _movement(
+                moves_pointer, here * num_labels, unary, message, opposite, direction, inflow, is_label
+            )
             following = here - 1 if IS_BACKWARD else here + 1
             has_following = done + 1 < length
             unary, message, opposite, direction = _load_place(
@@ -149,7 +149,6 @@ def _tangents_one_way(
                 tile_place = place if IS_LOCAL else 0
                 tile_row = tile_pointer + tile_place * num_labels * num_labels
                 tile = load_row(tile_row, is_pair & has_following, DTYPE)
-            state, _ = normalised(state)
             arrived = finite_or_zero(message)
             # P(label before | label here, all before): at most 1, and 0 where either label is impossible.
             shares = tl.exp(tl.expand_dims(state, 1 - AXIS) + tile - tl.expand_dims(arrived, AXIS))
