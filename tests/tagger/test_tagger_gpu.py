@@ -15,15 +15,21 @@ pytestmark = pytest.mark.gpu
 FORMS = ["Ada", "Byron", "sings", "in", "Oslo", "for", "the", "royal", "choir", "Eve", "unseen"]
 
 
-@pytest.mark.parametrize("settings", [{}, {"inference": {"exit_tolerance": 1e-6}}], ids=["all calls", "early exit"])
+# In bfloat16 a model with random weights is as far from float32 on a CPU: 0.047 on average for Diffusion-MF.
+PRECISIONS = {"float32": 1e-3, "bfloat16": 0.1}
+
+
+@pytest.mark.parametrize("exit_tolerance", [None, 1e-6], ids=["all calls", "early exit"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("system", ["lcrf", "diffusion-mf", "diffusionsl"])
-def test_labels_and_scores(system: str, settings: dict) -> None:  # type: ignore[type-arg]
+def test_labels_and_scores(system: str, precision: str, exit_tolerance: float | None) -> None:
     generator = random.Random(1)
     sentences = [generator.choices(FORMS, k=generator.randrange(30)) for _ in range(300)]
+    inference = {"precision": precision} | ({} if exit_tolerance is None else {"exit_tolerance": exit_tolerance})
     # Twice the same small batches: the second time most are replayed.
-    model = small_model(system, Task.NER, settings=settings)
+    model = small_model(system, Task.NER, settings={"inference": inference})
     found = Tagger(model, device="cuda").tag(sentences * 2, batch_tokens=200)
-    expected = Tagger(model, device="cpu").tag(sentences)
+    expected = Tagger(small_model(system, Task.NER), device="cpu").tag(sentences)
     assert [result.units for result in found] == [tuple(sentence) for sentence in sentences * 2]
     pairs = [
         (label, score, other, other_score)
@@ -32,4 +38,4 @@ def test_labels_and_scores(system: str, settings: dict) -> None:  # type: ignore
     ]
     same = [(score, other) for label, score, name, other in pairs if label == name]
     assert len(same) > 0.95 * len(pairs)
-    assert sum(abs(score - other) for score, other in same) < 0.02 * len(same)
+    assert sum(abs(score - other) for score, other in same) < PRECISIONS[precision] * len(same)

@@ -22,7 +22,12 @@ from diffusion_mf.experiments.tables.grid import (
 )
 from diffusion_mf.experiments.tables.main_results import PAPER_NOTE
 
-_SETTING_TITLES = {"full": "Full hybrid", "no-denoising": "− L_den", "no-posterior": "− L_post"}
+_SETTING_TITLES = {
+    "full": "Full hybrid",
+    "no-denoising": "− L_den",
+    "no-posterior": "− L_post",
+    "own-trajectory": "+ own trajectory",
+}
 
 
 class _Setting(NamedTuple):
