@@ -32,7 +32,6 @@ CONSTANTS = {
     "half": 20,
     "IS_LOG": True,
     "KEEP_GRADS": True,
-    "SHORTEST": 33,
     "IS_COARSE": False,
     "num_heads": 16,
 }

@@ -81,11 +81,22 @@ def test_mean_field_of_sentences_that_share_a_tile(device, lengths):
 @pytest.mark.parametrize("lengths", [[32, 31, 1], [40, 33, 2], [70, 64, 65, 3]], ids=str)
 @pytest.mark.parametrize("holes", [0.0, 0.1])
 def test_mean_field_with_short_and_long_sentences(device, dtype, lengths, holes):
-    """Those that fit into registers have a kernel of their own, in the same batch as others."""
+    """Some fit into registers, some are seen through windows, in the same batch."""
     problem = random_problem(21, len(lengths), lengths[0], 3, is_local=True, lengths=lengths, holes=holes)
     # Penalties of 10⁴ leave three digits after the point.
     loose = {"tolerance": 1e-2, "gradient_tolerance": 2e-2} if holes else {}
     check_mean_field(problem, device, dtype, **loose)
+
+
+@pytest.mark.parametrize("num_iterations", [0, 1, 7, 12, 13])
+def test_mean_field_through_windows(device, num_iterations):
+    """Sentences end everywhere within a window of 32; with 13 iterations windows would tell too little and are not used."""
+    lengths = [90, 33, 32, 50, 40, 41, 18, 1, 64, 65]
+    problem = random_problem(24, len(lengths), 90, 3, is_local=True, lengths=lengths).to(torch.float32).to(device)
+    unary, transition = problem.unary, problem.transition
+    found = mean_field(unary, transition, problem.lengths, num_iterations, backend="triton")
+    expected = mean_field(unary, transition, problem.lengths, num_iterations, backend="reference")
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

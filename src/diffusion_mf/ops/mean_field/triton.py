@@ -56,10 +56,18 @@ def _local_settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: 
 
 
 def _short_units(transition: Tensor, dtype: torch.dtype) -> int:
-    """How long a sentence `triton_short` takes; 0: none."""
+    """How many units `triton_short` takes at once; 0: none."""
     if transition.shape[-1] > MAX_SHORT_LABELS or dtype != torch.float32:
         return 0
     return 2 * MAX_SHORT_UNITS if transition.dtype == torch.bfloat16 else MAX_SHORT_UNITS
+
+
+def _num_windows(num_units: int, short_units: int, num_iterations: int) -> int:
+    """Windows of ``short_units`` through which `triton_short` sees a sentence; 0: none, each would tell too little."""
+    if num_units <= short_units:
+        return 1
+    told = short_units - 2 * num_iterations
+    return 1 + triton.cdiv(num_units - short_units, told) if 4 * told >= max(1, short_units) else 0
 
 
 def _short_settings(
@@ -144,18 +152,17 @@ def iterate(
         )
     else:
         short_units = _short_units(transition, dtype)
-        if short_units:
+        if num_windows := _num_windows(N, short_units, num_iterations):
             settings = _short_settings(transition, min(N, short_units), dtype, floor, rows_per_warp=4)
-            triton_short.iterate_kernel[(B,)](
+            triton_short.iterate_kernel[(B, num_windows)](
                 unary, transition, lengths, beliefs, N, num_iterations, IS_LOG=is_log, **settings
             )
-        if short_units < N:
+        else:
             settings = _local_settings(K, N, dtype, floor)
             buffers = torch.empty((3, B, N, settings["BLOCK"]), dtype=dtype, device=unary.device)
             triton_local.iterate_kernel[(B,)](
-                unary, transition, lengths, beliefs, *buffers.unbind(0), N, K, num_iterations,
-                SHORTEST=short_units + 1 if short_units else 0, IS_LOG=is_log, **settings,
-            )  # fmt: skip
+                unary, transition, lengths, beliefs, *buffers.unbind(0), N, K, num_iterations, IS_LOG=is_log, **settings
+            )
     return beliefs
 
 

@@ -122,21 +122,15 @@ def iterate_kernel(
     num_units,
     num_labels,
     num_iterations,
-    SHORTEST: tl.constexpr,
     IS_LOG: tl.constexpr,
     FLOOR: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """Beliefs (B, N, K) of one sentence after the last update; zero past its length.
-
-    Sentences of less than SHORTEST units are left to another kernel.
-    """
+    """Beliefs (B, N, K) of one sentence after the last update; zero past its length."""
     sentence = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths_pointer + sentence).to(tl.int32)
-    if length < SHORTEST:
-        return
     offset = sentence * num_units * num_labels
     padded = sentence * num_units * BLOCK
     _run_iterations(

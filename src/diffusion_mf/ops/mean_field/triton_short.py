@@ -1,9 +1,13 @@
-"""Mean-Field kernels for local transitions of short sentences with few labels: iterations touch no memory.
+"""Mean-Field kernels for local transitions among few labels: iterations touch no memory.
 
 One program per sentence holds its transitions in registers, twice: Tᵢ₋₁[j, ·] for what unit i hears from the left and
 Tᵢ[·, k] for what it hears from the right, a tile of units × labels for each j or k. A message is then a sum of such tiles,
 each times one neighbour's belief, which a warp passes among its threads. Transitions in bfloat16 share registers two by two,
-so that twice as many units fit. Longer sentences and more labels take `triton_local`.
+so that twice as many units fit.
+
+Where a sentence has more units than fit, forward passes see it through windows, a program each. After n iterations a unit has
+heard of no other that is more than n away, so all but the outermost n units of a window are what they are in the sentence.
+More labels, and gradients of longer sentences, take `triton_local`.
 """
 
 # ruff: noqa: RUF005 (Triton's compiler adds tuples, but unpacks none)
@@ -147,21 +151,23 @@ def iterate_kernel(
     DTYPE: tl.constexpr,
     IS_PACKED: tl.constexpr,
 ):
-    """Beliefs (B, N, K) of one sentence after the last update, or their logarithms; zero past its length.
+    """Beliefs (B, N, K) of one window of a sentence after the last update, or their logarithms; zero past its length.
 
-    Sentences longer than ROWS are left to another kernel.
+    Windows begin ROWS − 2n units after each other, and together reach as far as the batch does.
     """
     sentence = tl.program_id(0).to(tl.int64)
-    length = tl.load(lengths_pointer + sentence).to(tl.int32)
-    if length > ROWS:
-        return
-    offset = sentence * num_units * LABELS
+    first = tl.program_id(1) * (ROWS - 2 * num_iterations)
+    length = tl.load(lengths_pointer + sentence).to(tl.int32) - first
+    # Else the window before this one has reached the sentence's end.
+    is_needed = (first == 0) | (length > 2 * num_iterations)
+    offset = (sentence * num_units + first) * LABELS
+    pairs_before = (sentence * (num_units - 1) + first) * LABELS * LABELS
     unary, from_left, from_right = _load_scores(
-        unary_pointer + offset, transition_pointer + sentence * (num_units - 1) * LABELS * LABELS, length,
+        unary_pointer + offset, transition_pointer + pairs_before, tl.where(is_needed, tl.minimum(length, ROWS), 0),
         FLOOR, ROWS, LABELS, BLOCK, DTYPE, IS_PACKED,
     )  # fmt: skip
     scores = unary
-    for iteration in range(0, num_iterations):
+    for iteration in range(0, tl.where(is_needed, num_iterations, 0)):
         beliefs = softmax_rows(scores)
         scores = unary + _heard(
             beliefs, from_left, from_right, _nothing(iteration), FLOOR, ROWS, LABELS, BLOCK, IS_PACKED
@@ -169,11 +175,11 @@ def iterate_kernel(
     beliefs = log_softmax_rows(scores) if IS_LOG else softmax_rows(scores)
     rows, labels = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)[None, :]
     beliefs = tl.where(rows < length, beliefs, 0.0)
-    places = beliefs_pointer + offset + rows * LABELS + labels
-    tl.store(places, beliefs, mask=(rows < num_units) & (labels < LABELS))
-    for start in range(ROWS, num_units, ROWS):
-        is_cell = (start + rows < num_units) & (labels < LABELS)
-        tl.store(places + start * LABELS, tl.zeros_like(beliefs), mask=is_cell)
+    begin = tl.where(first > 0, num_iterations, 0)
+    end = tl.where(length > ROWS, ROWS - num_iterations, ROWS)
+    is_told = (rows >= begin) & (rows < end) & (is_needed | (rows >= length))
+    is_cell = (first + rows < num_units) & (labels < LABELS)
+    tl.store(beliefs_pointer + offset + rows * LABELS + labels, beliefs, mask=is_told & is_cell)
 
 
 @triton.jit
