@@ -87,6 +87,8 @@ class EncoderConfig(Section):
     """pairs seen less often in training are unknown"""
     word_dropout: Dropout = 0.4
     """how often a training word, or a pair of them, is replaced by unknown"""
+    unit_dropout: Dropout = 0.0
+    """scratch: how often nothing of a training unit is seen: neither word, nor spelling, nor pairs with it"""
     embedding_dropout: Dropout = 0.5
     dropout: Dropout = 0.3
 
@@ -214,6 +216,8 @@ class ObjectiveConfig(Section):
     """of a scorer on the encoder's states, in diffusion systems"""
     teacher: NonNegativeFloat = 0.0
     """of the marginals of ``data.teacher``, in direct systems"""
+    hidden_words: NonNegativeFloat = 0.0
+    """of guessing the words that ``encoder.unit_dropout`` hides from the encoder's states"""
 
 
 class TrainingConfig(Section):

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from diffusion_mf.data.batching import Batch
-from diffusion_mf.data.vocabulary import PADDING_ID, Vocabulary
+from diffusion_mf.data.vocabulary import PADDING_ID, UNKNOWN_ID, Vocabulary
 from diffusion_mf.encoders.words import WORD_DEVIATION
 from diffusion_mf.layouts import Layout
 from diffusion_mf.ops.chain_scores import unit_mask
@@ -43,6 +43,9 @@ class NeighbourPairs(nn.Module):
         """Rows of the table: of the pair that ends at each unit, and of the one that begins there."""
         num_units = batch.form_ids.shape[1]
         forms = torch.where(unit_mask(batch.lengths, num_units), batch.form_ids, PADDING_ID)
+        if batch.is_hidden is not None:
+            # An unknown form is in no pair.
+            forms = torch.where(batch.is_hidden, UNKNOWN_ID, forms)
         bordered = F.pad(forms, (1, 1), value=PADDING_ID)
         pairs = self._look_up(bordered[:, :-1] * self.num_forms + bordered[:, 1:])
         return torch.stack([pairs[:, :-1], pairs[:, 1:]], dim=-1)

@@ -50,6 +50,8 @@ class ScratchEncoder(WordEncoder):
     def embed(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units E"]:
         """Words and their spellings, without context; an LSTM is in here, which does not compile."""
         words = self.embed_units(batch, layout.pack(batch.form_ids), layout.pack(batch.word_rows))
+        if batch.is_hidden is not None:
+            words = words.masked_fill(layout.pack(batch.is_hidden)[..., None], 0)
         if not self.pairs:
             return words
         pairs = self.embedding_dropout(self.pairs.embed(batch, layout))
