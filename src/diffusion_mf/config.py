@@ -81,14 +81,6 @@ class Config(Section):
             raise ValueError(f"only direct systems learn from a teacher, and {self.system} is none")
         return self
 
-    @pydantic.model_validator(mode="after")
-    def _hidden_words_fit(self) -> Self:
-        if self.objective.hidden_words and not (self.encoder.kind == "scratch" and self.encoder.unit_dropout):
-            raise ValueError(
-                "objective.hidden_words is for words that encoder.unit_dropout hides: set that, too, for encoder.kind scratch"
-            )
-        return self
-
     @pydantic.model_validator(mode="before")
     @classmethod
     def _fill_in_size(cls, values: Any) -> Any:
@@ -125,7 +117,6 @@ class Config(Section):
             bits=own.bits,
             auxiliary=given.encoder_auxiliary,
             teacher=given.teacher,
-            hidden_words=given.hidden_words,
         )
 
 

@@ -216,8 +216,6 @@ class ObjectiveConfig(Section):
     """of a scorer on the encoder's states, in diffusion systems"""
     teacher: NonNegativeFloat = 0.0
     """of the marginals of ``data.teacher``, in direct systems"""
-    hidden_words: NonNegativeFloat = 0.0
-    """of guessing the words that ``encoder.unit_dropout`` hides from the encoder's states"""
 
 
 class TrainingConfig(Section):

@@ -36,8 +36,6 @@ class ObjectiveWeights:
     """token cross-entropy of a scorer on the encoder's states, beside the denoiser (ours)"""
     teacher: int | float = 0.0
     """token cross-entropy against a teacher's marginals, in direct systems (ours)"""
-    hidden_words: int | float = 0.0
-    """cross-entropy of hidden words, guessed from the encoder's states (ours)"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -84,3 +84,23 @@ def test_pairs_are_learnt() -> None:
     grads = encoder.pairs.embeddings.weight.grad
     assert grads[1:].any()
     assert not grads[0].any()
+
+
+def test_of_a_hidden_unit_nothing_is_seen() -> None:
+    """Another word in its place, which makes other pairs with its neighbours, changes no state."""
+    vocabulary = Vocabulary.build(TRAINED, min_pair_count=1)
+    others = {"word_dropout": 0.0, "embedding_dropout": 0.0, "dropout": 0.0}
+    encoder = build_encoder(CONFIG.model_copy(update={**others, "unit_dropout": 0.5}), vocabulary).train()
+    states = []
+    for word in ("b", "c", "unseen"):
+        batch = collate([Sentence(("a", word, "a", "b"))], vocabulary)
+        encoder.eval()
+        seen = encoder(batch, batch.layout)
+        encoder.train()
+        torch.manual_seed(2)  # hides the second unit and the last
+        states.append((seen, encoder(batch, batch.layout)))
+    torch.manual_seed(2)
+    assert (torch.rand(1, 4) < 0.5).tolist() == [[False, True, False, True]]
+    for seen, hidden in states[1:]:
+        assert not torch.allclose(seen, states[0][0])
+        torch.testing.assert_close(hidden, states[0][1])

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from diffusion_mf.data.sentence import Sentence
@@ -107,8 +107,6 @@ class Batch:
     encoder_input: EncoderInput | None = None
     packing: PackedLayout | None = None
     """how the networks are to lay the units out; None is the rectangle, or its units"""
-    is_hidden: Bool[Tensor, "B N"] | None = None
-    """units of which the encoder is to see nothing, in training"""
     is_compact: bool = False
     """whether the networks leave out padding, as they should where CPUs predict"""
 
@@ -137,7 +135,6 @@ class Batch:
                 None if self.encoder_input is None else self.encoder_input.to(device, non_blocking=non_blocking)
             ),
             packing=None if self.packing is None else self.packing.to(device, non_blocking=non_blocking),
-            is_hidden=None if self.is_hidden is None else move(self.is_hidden),
             is_compact=self.is_compact,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from diffusion_mf.data.batching import Batch
@@ -35,17 +35,18 @@ class NeighbourPairs(nn.Module):
         self.dropout = dropout
         self.width = 2 * width
 
-    def embed(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units E"]:
-        """Both embeddings of every unit of a batch."""
-        return self(layout.pack(self.rows(batch)))
+    def embed(
+        self, batch: Batch, layout: Layout, is_hidden: Bool[Tensor, "B N"] | None = None
+    ) -> Float[Tensor, "*units E"]:
+        """Both embeddings of every unit of a batch; hidden units are in no pair."""
+        return self(layout.pack(self.rows(batch, is_hidden)))
 
-    def rows(self, batch: Batch) -> Int[Tensor, "B N 2"]:
+    def rows(self, batch: Batch, is_hidden: Bool[Tensor, "B N"] | None = None) -> Int[Tensor, "B N 2"]:
         """Rows of the table: of the pair that ends at each unit, and of the one that begins there."""
         num_units = batch.form_ids.shape[1]
         forms = torch.where(unit_mask(batch.lengths, num_units), batch.form_ids, PADDING_ID)
-        if batch.is_hidden is not None:
-            # An unknown form is in no pair.
-            forms = torch.where(batch.is_hidden, UNKNOWN_ID, forms)
+        if is_hidden is not None:
+            forms = torch.where(is_hidden, UNKNOWN_ID, forms)
         bordered = F.pad(forms, (1, 1), value=PADDING_ID)
         pairs = self._look_up(bordered[:, :-1] * self.num_forms + bordered[:, 1:])
         return torch.stack([pairs[:, :-1], pairs[:, 1:]], dim=-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from diffusion_mf.config import EncoderConfig
@@ -25,6 +25,7 @@ class ScratchEncoder(WordEncoder):
 
     def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
+        self.unit_dropout = config.unit_dropout
         self.head_width = config.width // config.heads
         self.pairs = (
             NeighbourPairs(vocabulary, width=config.pair_width, dropout=config.word_dropout)
@@ -49,13 +50,20 @@ class ScratchEncoder(WordEncoder):
 
     def embed(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units E"]:
         """Words and their spellings, without context; an LSTM is in here, which does not compile."""
+        is_hidden = self._hidden_units(batch)
         words = self.embed_units(batch, layout.pack(batch.form_ids), layout.pack(batch.word_rows))
-        if batch.is_hidden is not None:
-            words = words.masked_fill(layout.pack(batch.is_hidden)[..., None], 0)
+        if is_hidden is not None:
+            words = words.masked_fill(layout.pack(is_hidden)[..., None], 0)
         if not self.pairs:
             return words
-        pairs = self.embedding_dropout(self.pairs.embed(batch, layout))
+        pairs = self.embedding_dropout(self.pairs.embed(batch, layout, is_hidden))
         return torch.cat([words, pairs.to(words.dtype)], dim=-1)
+
+    def _hidden_units(self, batch: Batch) -> Bool[Tensor, "B N"] | None:
+        """Units of which nothing is seen, in training."""
+        if not self.training or self.unit_dropout == 0:
+            return None
+        return torch.rand(batch.form_ids.shape, device=batch.form_ids.device) < self.unit_dropout
 
     def contextualise(self, embeddings: Float[Tensor, "*units E"], layout: Layout) -> Float[Tensor, "*units D"]:
         """The Transformer; it compiles to one graph."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from pathlib import Path
-from typing import cast
 
 import torch
 from jaxtyping import Bool, Int
@@ -23,13 +22,11 @@ from diffusion_mf.diffusion import (
     token_cross_entropy,
 )
 from diffusion_mf.encoders import build_encoder
-from diffusion_mf.encoders.words import WordEncoder
 from diffusion_mf.model.bits import BitsCore
 from diffusion_mf.model.categorical import CategoricalCore
 from diffusion_mf.model.core import Core, Target
 from diffusion_mf.model.direct import DirectCore
 from diffusion_mf.model.draws import StepDraws, content_keys
-from diffusion_mf.model.hidden_words import HiddenWords, hide_units
 from diffusion_mf.model.objective import with_total
 from diffusion_mf.model.prediction import Prediction, Request
 from diffusion_mf.model.teacher import TeacherMarginals
@@ -64,9 +61,6 @@ class Labeller(nn.Module):
         self.auxiliary: ScoringMLP | None = None
         if config.weights.auxiliary and config.system_entry.is_diffusion:
             self.auxiliary = ScoringMLP(state_width, self.num_labels, config.structure)
-        self.hidden_words: HiddenWords | None = None
-        if config.weights.hidden_words and isinstance(self.encoder, WordEncoder):
-            self.hidden_words = HiddenWords(self.encoder, config.encoder.unit_dropout)
         self.teacher: TeacherMarginals | None = None
         legality = Legality.of_scheme(vocabulary.labels, scheme)
         # They follow the model to its device, and are known from the labels: no need to save them.
@@ -126,22 +120,16 @@ class Labeller(nn.Module):
         dropout takes torch's generator. Nothing here waits for the device. ``device_step`` takes the place of ``step`` where
         the work is recorded for other steps of the same `choice`.
         """
-        labels = batch.label_ids
-        if labels is None:
+        if batch.label_ids is None:
             raise ValueError("losses need labels")
         layout, is_unit = batch.layout, unit_mask(batch.lengths, batch.form_ids.shape[1])
-        if self.training and self.config.encoder.unit_dropout:
-            batch = hide_units(batch, self.config.encoder.unit_dropout)
         states = self.encoder(batch, layout)
         draws = StepDraws(seed, step, sentence_keys.to(batch.lengths.device, non_blocking=True), device_step)
         taught = None if self.teacher is None else self.teacher(draws.sentence_keys, batch.form_ids.shape[1])
-        terms = self.core.loss_terms(states, Target(labels, batch.lengths, is_unit, layout, taught), draws)
+        terms = self.core.loss_terms(states, Target(batch.label_ids, batch.lengths, is_unit, layout, taught), draws)
         if self.auxiliary is not None:
             log_probs = layout.unpack(self.auxiliary(states)).log_softmax(-1)
-            terms["auxiliary"] = sum_over_units(token_cross_entropy(log_probs, labels), is_unit)
-        if self.hidden_words is not None and batch.is_hidden is not None:
-            words = cast(WordEncoder, self.encoder).words.weight
-            terms["hidden_words"] = self.hidden_words(states, words, batch, layout)
+            terms["auxiliary"] = sum_over_units(token_cross_entropy(log_probs, batch.label_ids), is_unit)
         return with_total(terms, self.config.weights)
 
     forward = loss_sums
