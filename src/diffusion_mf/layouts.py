@@ -55,6 +55,11 @@ class Layout(Protocol):
         """(*units, …) as (B, N − 1, …): row i belongs to the pair of units i and i + 1."""
         ...
 
+    @property
+    def pair_units(self) -> Tensor | None:
+        """The units (B, N − 1) that `unpack_pairs` takes, where it should be left to the work before it; None: it should not."""
+        ...
+
     def spread(self, values: Tensor) -> Tensor:
         """One row per sentence, or one for all, (b, D), so that it broadcasts over (*units, D)."""
         ...
@@ -84,6 +89,10 @@ class PaddedLayout(NamedTuple):
     def unpack_pairs(self, values: Tensor) -> Tensor:
         """All but the last place."""
         return values[:, :-1]
+
+    @property
+    def pair_units(self) -> None:
+        """None: there is nothing to take."""
 
     def spread(self, values: Float[Tensor, "b D"]) -> Float[Tensor, "b 1 D"]:
         """Over the places of each sentence."""
@@ -135,6 +144,10 @@ class CompactLayout(NamedTuple):
     def unpack_pairs(self, values: Tensor) -> Tensor:
         """The same for pairs."""
         return self.unpack(values)[:, :-1]
+
+    @property
+    def pair_units(self) -> None:
+        """None: on a CPU more rows are more work."""
 
     def spread(self, values: Float[Tensor, "b D"]) -> Float[Tensor, "#T D"]:
         """Each sentence's row for each of its units."""
@@ -197,6 +210,11 @@ class PackedLayout(NamedTuple):
     def unpack_pairs(self, values: Tensor) -> Tensor:
         """The same for pairs."""
         return _Unpacked.apply(values, self.units[:, :-1], self.pair_places)
+
+    @property
+    def pair_units(self) -> Int[Tensor, "B N-1"]:
+        """Units of all places: a GPU copies longer than it multiplies."""
+        return self.units[:, :-1]
 
     def spread(self, values: Float[Tensor, "b D"]) -> Float[Tensor, "#T D"]:
         """Each sentence's row for each of its units."""

@@ -36,6 +36,12 @@ class ScoringMLP(nn.Sequential):
             last(config.scorer_width, num_scores),
         )
 
+    def forward(self, vectors: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The scores of ``vectors``, or of so many of their rows: those are taken on the way, which costs a GPU nothing."""
+        first, gelu, dropout, last = self
+        hidden = dropout(gelu(first(vectors)))
+        return last(hidden if rows is None else hidden[rows])
+
 
 class Scorer(nn.Module):
     """Unary scores lᵢ, and transition scores where the structure uses them (paper: figure 1).
@@ -61,7 +67,11 @@ class Scorer(nn.Module):
         """The potentials, (B, N, …); what stands at padding means nothing, and structures do not read it."""
         transitions: Tensor | None = None
         if self.local_transitions is not None:
-            scores = layout.unpack_pairs(self.local_transitions(vectors))
+            # Gradients of rows taken twice would have to be added up; and in full precision multiplying is work.
+            rows = layout.pair_units if self.is_coarse and not torch.is_grad_enabled() else None
+            scores = self.local_transitions(vectors, rows)
+            if rows is None:
+                scores = layout.unpack_pairs(scores)
             transitions = scores.unflatten(-1, (self.num_labels, self.num_labels))
         elif self.global_transitions is not None:
             transitions = self.global_transitions

@@ -10,7 +10,7 @@ from diffusion_mf.encoders.scratch import EncoderLayer
 from diffusion_mf.scorers import ScoringMLP
 
 BLOCKS = (EncoderLayer, DiffusionBlock, ScoringMLP)
-MOST_VERSIONS = 16
+MOST_VERSIONS = 24
 """of a block's code: training and inference, both types of weights, fixed and changing numbers of units have their own"""
 
 
