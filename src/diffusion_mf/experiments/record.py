@@ -137,15 +137,17 @@ def readme_table(rows: Sequence[Mapping[str, Any]], *, encoder: str = "scratch")
             cells.append(Cell(summary=summary, paper=None if paper is None else PaperValue(paper.mean)))
         table_rows.append(Row(heading=(system_title(system),), cells=cells))
     columns = ["EN-EWT POS accuracy", "FR-GSD POS accuracy", "CoNLL-2003 NER F1", "ZH-GSDSimp joint F1"]
-    table = Table(title="", headings=("test",), columns=columns, rows=table_rows).with_best()
+    table = Table(title="", headings=("test",), columns=columns, rows=table_rows)
     counts = sorted({len(row["seeds"]) for row in chosen.values()})
+    is_single = counts == [1]
     hardware = _one_of(str(row["hardware"]).split(";")[0] for row in chosen.values())
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    shown = "One run each, too few to compare systems" if is_single else f"Mean ± sample deviation over {seeds} seeds"
     note = (
-        f"Mean ± sample deviation over {seeds} seeds, encoder {encoder}, settings and decoder chosen on dev; small: the paper. "
+        f"{shown}; encoder {encoder}, settings and decoder chosen on dev; small: the paper. "
         f"Measured on {hardware}; every row with its configuration in `results/scratch.json`."
     )
-    return f"{markdown([table])}\n{note}"
+    return f"{markdown([table if is_single else table.with_best()])}\n{note}"
 
 
 def update_readme(path: StrPath, rows_path: StrPath) -> None:
