@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -12,9 +13,11 @@ sys.path.append(str(Path(__file__).parents[1] / "training"))
 
 import small_runs
 
+from diffusion_mf.acceleration.flat_batch import FlatBatch, Form
 from diffusion_mf.acceleration.half_weights import half_weights_for
 from diffusion_mf.acceleration.precision import autocast_for
 from diffusion_mf.acceleration.prediction import Predictor
+from diffusion_mf.acceleration.recording import Recorder
 from diffusion_mf.config import Config
 from diffusion_mf.data.encoded import EncodedSentences
 from diffusion_mf.model import Labeller, Prediction
@@ -100,3 +103,28 @@ def test_batches_in_flight_are_labelled_as_batches_by_themselves(corpus: Path) -
         found = [each.wait()[0] for each in pending]
     assert flying.num_recordings > 1
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_graphs_that_nobody_needs_do_not_disturb_the_recording_of_others() -> None:
+    """They die with a cycle of references, as predictors do: whenever Python's collector finds them."""
+
+    class Owner:
+        def __init__(self, device: torch.device) -> None:
+            self.recorder = Recorder(self.work, device)
+            self.others: list[object] = []
+
+        def work(self, form: object, numbers: torch.Tensor) -> torch.Tensor:
+            self.others += [[] for _ in range(1000)]  # enough for the collector to look
+            return (numbers.float()[:, None] * numbers).sum(1)
+
+    batch = FlatBatch(Form((), (), 1, 0), torch.arange(500).pin_memory())
+    thresholds = gc.get_threshold()
+    gc.set_threshold(100, 1, 1)
+    try:
+        for _ in range(20):
+            owner = Owner(torch.device("cuda"))
+            found = [owner.recorder(batch).cpu() for _ in range(3)]
+            assert owner.recorder.num_recordings == 1
+            torch.testing.assert_close(found[2], found[0])
+    finally:
+        gc.set_threshold(*thresholds)

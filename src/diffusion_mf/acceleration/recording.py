@@ -6,7 +6,9 @@ directly, since it may be the only batch of its form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import contextlib
+import gc
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -82,6 +84,19 @@ class Recorder(Generic[Result]):
         numbers = batch.numbers.to(self._device)
         graph = torch.cuda.CUDAGraph()
         # Other threads (collation) may call CUDA meanwhile, pinning memory: only this one's calls are recorded.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+        capture = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
+        with _no_collection(), capture:
             result = self._work(batch.form, numbers)
         return Recording(graph, numbers, result)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's collector, which may find graphs that nobody needs; freeing one spoils what is being recorded."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
