@@ -41,12 +41,11 @@ def explained(
     overridden: Collection[Key] = (),
 ) -> InputError:
     """The first thing ``error`` found wrong, as a sentence; ``overridden`` keys do not come from the file."""
-    first = error.errors(include_url=False)[0]
-    key: Key = tuple(str(part) for part in first["loc"])
+    first, key = _first_problem(error)
     name = ".".join(key)
     if any(key[: len(given)] == given for given in overridden):
         path = None
-    line = None if path is None else _line_of(key, text)
+    line = None if path is None else line_of(key, text)
     if first["type"] == "extra_forbidden":
         nearest = _nearest(key, model)
         remedy = (
@@ -66,6 +65,21 @@ def explained(
     close = difflib.get_close_matches(str(found), choices, n=1) if isinstance(found, str) else []
     remedy = f"the nearest is {close[0]}" if close else "correct it"
     return InputError(f"{name} {problem}{shown}".strip(), path=path, line=line, remedy=remedy)
+
+
+def _first_problem(error: pydantic.ValidationError) -> tuple[Any, Key]:
+    """The first problem and its key; of the ways in which a value may be written, the one that went furthest."""
+    problems = error.errors(include_url=False)
+    first = problems[0]
+    if any(_is_alternative(part) for part in first["loc"]):
+        rivals = [each for each in problems if each["loc"][:1] == first["loc"][:1]]
+        first = max(rivals, key=lambda each: len(each["loc"]))
+    return first, tuple(str(part) for part in first["loc"] if not _is_alternative(part))
+
+
+def _is_alternative(part: int | str) -> bool:
+    """Whether a part of a place is pydantic's name for a type, such as ``dict[str,Entry]``, and no key."""
+    return isinstance(part, str) and ("[" in part or part == "str")
 
 
 def _fields(model: type[pydantic.BaseModel], prefix: Key = ()) -> Iterator[Key]:
@@ -92,17 +106,32 @@ def _nearest(key: Key, model: type[pydantic.BaseModel]) -> str | None:
     return ".".join(elsewhere[close[0]]) if close else None
 
 
-def _line_of(key: Key, text: str) -> int | None:
-    """The line of TOML where ``key`` is set, or its section begins."""
+def line_of(key: Key, text: str) -> int | None:
+    """The line of TOML where ``key`` is set, or what it is part of: a list, an inline table, a section.
+
+    >>> line_of(("seeds", "1"), "seeds = [1, -2]"), line_of(("stages", "0", "space", "a"), "[[stages]]\\n[stages.space]\\na = 1")
+    (1, 3)
+    """
+    lines: dict[Key, int] = {}
     section: Key = ()
-    section_line = None
+    numbers: dict[Key, int] = {}  # of the tables so far, by the name of an array of tables
     for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*\[\s*([\w.\-]+)\s*\]", line)
-        setting = re.match(r"\s*([\w.\-]+)\s*=", line)
+        header = re.match(r"\s*(\[\[?)\s*([\w.\-\"' ]+?)\s*\]", line)
+        setting = re.match(r"\s*([\w.\-\"']+)\s*=", line)
         if header:
-            section = tuple(header[1].split("."))
-            if section == key:
-                section_line = number
-        elif setting and (*section, *setting[1].split(".")) == key:
-            return number
-    return section_line
+            section = ()
+            parts = _parts(header[2])
+            for place, part in enumerate(parts):
+                section = (*section, part)
+                if header[1] == "[[" and place == len(parts) - 1:
+                    numbers[section] = numbers.get(section, -1) + 1
+                if section in numbers:
+                    section = (*section, str(numbers[section]))
+            lines.setdefault(section, number)
+        elif setting:
+            lines.setdefault((*section, *_parts(setting[1])), number)
+    return next((lines[key[:end]] for end in range(len(key), 0, -1) if key[:end] in lines), None)
+
+
+def _parts(name: str) -> Key:
+    return tuple(part.strip(" \"'") for part in name.split("."))

@@ -11,7 +11,8 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from typing import Any
 import pydantic
 
 from diffusion_mf.config import Config, load_config
-from diffusion_mf.config_errors import explained
+from diffusion_mf.config_errors import explained, line_of
+from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
 from diffusion_mf.experiments.plan_file import (
     CorpusEntry,
@@ -28,12 +30,15 @@ from diffusion_mf.experiments.plan_file import (
     PlanFile,
     RunEntry,
     TableKind,
+    chosen_corpora,
+    config_path,
     flat_settings,
-    read_corpora,
+    known_corpora,
     read_toml,
     toml_value,
 )
 from diffusion_mf.files import StrPath
+from diffusion_mf.systems import SYSTEMS
 
 DEFAULT = "default"
 """the variant of a plan that names none"""
@@ -126,9 +131,11 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
     for name in ("systems", "corpora", "encoders", "seeds"):
         if not getattr(plan, name):
             raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
-    corpora = read_corpora(plan.corpora, path.parent / plan.corpora_file, corpora_file)
+    known = known_corpora(plan.corpora, path.parent / plan.corpora_file, corpora_file)
+    corpora = chosen_corpora(plan.corpora, known, path, text)
     check_names([*corpora, *plan.encoders, plan.name or path.stem], path)
-    variants = _variants(plan, path)
+    variants = _variants(plan, path, text)
+    _check_exceptions(plan, known, variants, path, text)
     places = itertools.product(plan.seeds, corpora, plan.encoders, variants, plan.systems)
     runs = [
         run
@@ -159,17 +166,45 @@ def check_names(names: Sequence[str], path: Path) -> None:
             )
 
 
-def _variants(plan: PlanFile, path: Path) -> dict[str, dict[str, Any]]:
+def _check_exceptions(plan: PlanFile, corpora: Iterable[str], variants: Iterable[str], path: Path, text: str) -> None:
+    """`InputError` for an exception that speaks of something unknown: it would silently do nothing."""
+    known: dict[str, list[str]] = {
+        "corpus": list(corpora),
+        "system": list(SYSTEMS),
+        "encoder": list(plan.encoders),
+        "variant": list(variants),
+        "task": [task.value for task in Task],
+    }
+    for number, exception in enumerate(plan.exceptions):
+        for key, wanted in exception.where.items():
+            for name in [wanted] if isinstance(wanted, str) else wanted:
+                if name not in known[key]:
+                    raise InputError(
+                        f"an exception is for the {key} {name!r}, which there is not",
+                        path=path,
+                        line=line_of(("exceptions", str(number), "where"), text),
+                        remedy=f"known are {', '.join(known[key])}",
+                    )
+
+
+def _variants(plan: PlanFile, path: Path, text: str) -> dict[str, dict[str, Any]]:
     named = {name: flat_settings(settings) for name, settings in plan.variants.items()} or {DEFAULT: {}}
     grid = flat_settings(plan.grid)
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
-            raise InputError(f"grid.{key} is no list of values", path=path, remedy=f"write {key} = [1, 2]")
+            raise InputError(
+                f"grid.{key} is no list of values",
+                path=path,
+                line=line_of(("grid", *key.split(".")), text),
+                remedy=f"write {key} = [1, 2]",
+            )
+    last_parts = Counter(key.rpartition(".")[2] for key in grid)
+    shown = {key: last if last_parts[last := key.rpartition(".")[2]] == 1 else key for key in grid}
     found = {}
     for (name, settings), values in itertools.product(named.items(), itertools.product(*grid.values())):
         chosen = dict(zip(grid, values, strict=True))
         parts = [name] if name != DEFAULT or not chosen else []
-        parts += [f"{key.rpartition('.')[2]}={value}" for key, value in chosen.items()]
+        parts += [f"{shown[key]}={value}" for key, value in chosen.items()]
         found[" ".join(parts)] = {**settings, **chosen}
     return found
 
@@ -197,13 +232,56 @@ def make_run(
     settings |= {f"data.{split}": name for split, name in corpus.files().items()}
     settings["seed"] = place["seed"]
     given = [*(f"{key}={toml_value(value)}" for key, value in settings.items()), *overrides]
-    base = path.parent / plan.configs.format(
-        task=corpus.task.value, **{key: place[key] for key in ("system", "corpus", "encoder")}
-    )
-    config = load_config(base, [*given, f"system={place['system']}", f"task={corpus.task.value}"])
+    names = {"task": corpus.task.value, **{key: place[key] for key in ("system", "corpus", "encoder")}}
+    base = config_path(plan, path, names)
+    try:
+        config = load_config(base, [*given, f"system={place['system']}", f"task={corpus.task.value}"])
+    except InputError as error:
+        raise _located(error, plan, path, place, settings, overrides) from None
     shown = [each for each in given if not each.startswith(("data.", "seed="))]
     source = " ".join([_short_path(base), *(f"--set {each}" for each in shown)])
     return Run(**place, config=config, source=source)
+
+
+def _located(
+    error: InputError,
+    plan: PlanFile,
+    path: Path,
+    place: Mapping[str, Any],
+    settings: Iterable[str],
+    overrides: Sequence[str],
+) -> InputError:
+    """``error`` with the place in the plan's file where the setting it speaks of was made, if it was made there."""
+
+    def is_named(key: str) -> bool:
+        return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", error.problem) is not None
+
+    key = next((key for key in settings if is_named(key)), None)
+    if error.path is not None or key is None or any(is_named(each.partition("=")[0]) for each in overrides):
+        return error
+    parts = tuple(key.split("."))
+    # The last that set it won.
+    places = [
+        *(
+            ("exceptions", str(number), "set")
+            for number in reversed(range(len(plan.exceptions)))
+            if key in flat_settings(plan.exceptions[number].set)
+        ),
+        *((("grid",),) if key in flat_settings(plan.grid) else ()),
+        *(
+            (section, name)
+            for section, entries, name in (
+                ("variants", plan.variants, str(place["variant"]).partition(" ")[0]),
+                ("encoders", plan.encoders, place["encoder"]),
+            )
+            if key in flat_settings(entries.get(name, {}))
+        ),
+        *((("set",),) if key in flat_settings(plan.set) else ()),
+    ]
+    if not places:
+        return error
+    line = line_of((*places[0], *parts), path.read_text(encoding="utf-8"))
+    return InputError(error.problem, path=path, line=line, remedy=error.remedy)
 
 
 def _applies(exception: ExceptionEntry, place: Mapping[str, Any]) -> bool:

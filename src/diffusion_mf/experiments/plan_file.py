@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ import pydantic
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from diffusion_mf.config import Config
+from diffusion_mf.config_errors import explained, line_of
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath, open_input
@@ -54,6 +56,13 @@ def check_files(config: Config) -> None:
     """`InputError` if a corpus is not where the plan says: better now than in every single run."""
     for path in (config.data.train, config.data.dev, config.data.test):
         if path is not None and not os.path.exists(path):
+            unset = re.match(r"\$\{?(\w+)", path)
+            if unset:
+                raise InputError(
+                    f"the environment variable {unset[1]} is not set",
+                    path=path,
+                    remedy=f"write export {unset[1]}=FOLDER, or say where the file lies with --corpora FILE",
+                )
             raise InputError(
                 "no such file", path=path, remedy="say where it lies in the plan's corpora.toml, or with --corpora FILE"
             )
@@ -106,6 +115,11 @@ class PlanFile(_Section):
     evaluation: EvaluationEntry = EvaluationEntry()
     run: RunEntry = RunEntry()
 
+    @pydantic.field_validator("systems", "corpora", "seeds")
+    @classmethod
+    def _each_once(cls, values: Any) -> Any:
+        return without_repetitions(values)
+
     @pydantic.field_validator("systems")
     @classmethod
     def _systems_exist(cls, names: list[str]) -> list[str]:
@@ -113,6 +127,15 @@ class PlanFile(_Section):
             if name not in SYSTEMS:
                 raise ValueError(f"must be some of {', '.join(SYSTEMS)}")
         return names
+
+
+def without_repetitions(values: Any) -> Any:
+    """The list itself: a seed that is named twice would be counted twice."""
+    if isinstance(values, list):
+        for value in values:
+            if values.count(value) > 1:
+                raise ValueError(f"must name {value!r} once")
+    return values
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
@@ -123,36 +146,54 @@ def read_toml(path: Path) -> tuple[dict[str, Any], str]:
         text = content.decode("utf-8")
         return tomllib.loads(text), text
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"is not TOML ({error})", path=path, remedy="correct it") from None
+        place = re.search(r" \(at line (\d+), column \d+\)$", str(error))
+        problem = str(error) if place is None else str(error)[: place.start()]
+        line = None if place is None else int(place[1])
+        raise InputError(f"is not TOML ({problem})", path=path, line=line, remedy="correct it") from None
 
 
 class _CorporaFile(pydantic.RootModel[dict[str, CorpusEntry]]):
     pass
 
 
-def read_corpora(
+def known_corpora(
     wanted: list[str] | dict[str, CorpusEntry], default: Path, given: StrPath | None = None
 ) -> dict[str, CorpusEntry]:
-    """The corpora of a plan: its own entries, or those of the file ``default``; those in the file ``given`` win."""
-    if isinstance(wanted, dict) and given is None:
-        return wanted
+    """The corpora that a plan may name: its own entries, or those of the file ``default``; those in ``given`` win."""
+    own = wanted if isinstance(wanted, dict) else {}
+    if own and given is None:
+        return own
     source = default if given is None else Path(given)
-    values, _ = read_toml(source)
+    values, text = read_toml(source)
     try:
-        known = _CorporaFile.model_validate(values).root
+        return own | _CorporaFile.model_validate(values).root
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{key}: {first['msg']}", path=source, remedy="correct it") from None
-    found = {}
+        raise explained(error, _CorporaFile, path=source, text=text) from None
+
+
+def chosen_corpora(
+    wanted: Iterable[str], known: Mapping[str, CorpusEntry], path: Path, text: str
+) -> dict[str, CorpusEntry]:
+    """The corpora that the plan in ``path`` names."""
     for name in wanted:
-        if name in known:
-            found[name] = known[name]
-        elif isinstance(wanted, dict):
-            found[name] = wanted[name]
-        else:
-            raise InputError(f"there is no corpus {name!r}", path=source, remedy=f"known are {', '.join(known)}")
-    return found
+        if name not in known:
+            line = line_of(("corpora",), text)
+            raise InputError(
+                f"there is no corpus {name!r}", path=path, line=line, remedy=f"known are {', '.join(known)}"
+            )
+    return {name: known[name] for name in wanted}
+
+
+def config_path(plan: PlanFile, path: Path, names: Mapping[str, str]) -> Path:
+    """The configuration file of a run, ``{task}``, ``{system}``, ``{corpus}`` and ``{encoder}`` filled in."""
+    try:
+        return path.parent / plan.configs.format_map(names)
+    except (KeyError, ValueError, IndexError):
+        raise InputError(
+            f"configs cannot be filled in, found {plan.configs!r}",
+            path=path,
+            remedy=f"use {', '.join(f'{{{name}}}' for name in names)} and no other braces",
+        ) from None
 
 
 def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -23,7 +23,15 @@ from diffusion_mf.config import Config
 from diffusion_mf.config_errors import explained
 from diffusion_mf.errors import InputError
 from diffusion_mf.experiments.plan import check_names, make_run
-from diffusion_mf.experiments.plan_file import CorpusEntry, PlanFile, flat_settings, read_corpora, read_toml
+from diffusion_mf.experiments.plan_file import (
+    CorpusEntry,
+    PlanFile,
+    chosen_corpora,
+    flat_settings,
+    known_corpora,
+    read_toml,
+    without_repetitions,
+)
 from diffusion_mf.files import StrPath
 from diffusion_mf.systems import SYSTEMS
 
@@ -72,6 +80,11 @@ class SearchFile(_Section):
     sampler_seed: NonNegativeInt = 0
     stages: list[StageEntry]
     pruner: PrunerEntry = PrunerEntry()
+
+    @pydantic.field_validator("systems", "corpora", "seeds")
+    @classmethod
+    def _each_once(cls, values: Any) -> Any:
+        return without_repetitions(values)
 
 
 @dataclass(frozen=True)
@@ -170,12 +183,29 @@ def load_search(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: S
     for name in ("systems", "corpora", "seeds", "stages"):
         if not getattr(plan, name):
             raise InputError(f"{name} is empty: there is nothing to search", path=path, remedy="name at least one")
-    corpora = read_corpora(plan.corpora, path.parent / plan.corpora_file, corpora_file)
+    known = known_corpora(plan.corpora, path.parent / plan.corpora_file, corpora_file)
+    corpora = chosen_corpora(plan.corpora, known, path, text)
     check_names([*corpora, *plan.encoders, *(stage.name for stage in plan.stages), plan.name or path.stem], path)
     search = SearchPlan(path, plan, corpora, overrides)
     for subject in search.subjects:
         search.config(subject, {}, plan.seeds[0])
+        _check_spaces(search, subject, path)
     return search
+
+
+def _check_spaces(search: SearchPlan, subject: Subject, path: Path) -> None:
+    """`InputError` for a setting that does not exist: every trial of its stage would fail.
+
+    Values are left to the trials: some go together, others do not.
+    """
+    for stage in subject.stages:
+        for key, values in stage.space.items():
+            value = values[0] if isinstance(values, list) else values.low
+            try:
+                search.config(subject, {key: value}, search.file.seeds[0])
+            except InputError as error:
+                if error.problem.startswith("unknown key"):
+                    raise InputError(f"stage {stage.name}: {error.problem}", path=path, remedy=error.remedy) from None
 
 
 def _stages(plan: SearchFile, system: str, path: Path) -> list[Stage]:
