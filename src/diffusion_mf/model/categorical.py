@@ -121,8 +121,9 @@ class CategoricalCore(StructuredCore):
         allowed: Tensor | None,
         is_known: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Beliefs after some calls of the halving schedule, and the step reached; dropout acts here, too."""
-        schedule = self.process.schedule(base=2)
+        """Beliefs after some calls of the schedule that inference has, and the step reached; dropout acts here, too."""
+        of_inference, base = self.config.inference.calls_and_base(None, None)
+        schedule = self.process.schedule(num_calls=of_inference, base=base)
         num_calls = min(num_calls, len(schedule) - 2)
         device = target.lengths.device
         t = torch.full((1,), schedule[num_calls], device=device)
