@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from diffusion_mf.cli import app
 from diffusion_mf.errors import InputError
-from diffusion_mf.experiments.folders import ExperimentFolder
+from diffusion_mf.experiments.folders import ExperimentFolder, Outcome
+from diffusion_mf.experiments.plots import calibration_points, draw_learning_curves, error_rates, read_logs
 from diffusion_mf.experiments.record import readme_table, save_rows, update_readme
 from diffusion_mf.experiments.selection import read_outcomes
 from diffusion_mf.experiments.tables import TABLES, render
@@ -89,7 +90,7 @@ def test_paired_differences_and_significance(main_folder: Path) -> None:
     text = CliRunner().invoke(app, ["experiment", "table", str(main_folder)]).stdout
     assert "2.25 ± 1.71\\* (p = .078)" in text
     assert "too few for a test" in text
-    assert "conll2003 unigram: seed 1 not finished." in text
+    assert "Not finished: conll2003 Unigram seed 1." in text
     assert "51.00 [1 of 2 seeds]" in text
     assert "**87.50 ± 1.29** <sub>80.65 ± .69</sub>" in text
 
@@ -263,12 +264,12 @@ def test_plots_of_made_up_results(main_folder: Path, tmp_path: Path) -> None:
 def test_plots_of_sweeps_and_analyses(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     analysis = {
-        "lengths": [{"name": "1-10", "size": 5, "accuracy": 90.0}],
-        "rarity": [{"name": "unseen", "size": 5, "accuracy": 60.0}],
-        "ambiguity": [{"name": "1", "size": 5, "accuracy": 70.0}, {"name": "none", "size": 5, "accuracy": 80.0}],
+        "lengths": [{"name": "1-10", "size": 50, "accuracy": 90.0}],
+        "rarity": [{"name": "unseen", "size": 50, "accuracy": 60.0}],
+        "ambiguity": [{"name": "1", "size": 50, "accuracy": 70.0}, {"name": "none", "size": 50, "accuracy": 80.0}],
         "invalid_sentences": 3.0,
         "calibration": {
-            "bins": [{"size": 2, "score": 0.3, "accuracy": 0.5}, {"size": 8, "score": 0.9, "accuracy": 0.8}]
+            "bins": [{"size": 40, "score": 0.3, "accuracy": 0.5}, {"size": 80, "score": 0.9, "accuracy": 0.8}]
         },
     }
     runs = []
@@ -281,3 +282,72 @@ def test_plots_of_sweeps_and_analyses(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     wanted = "base calibration calls depth errors-by-ambiguity errors-by-length errors-by-rarity invalid-spans iterations size"
     assert sorted(path.stem for path in (folder / "plots").glob("*.svg")) == wanted.split()
+
+
+def test_runs_without_a_result_are_named_with_the_reason(tmp_path: Path) -> None:
+    runs = [
+        _ner("lcrf", 1, {"viterbi": 80.0}, {"viterbi": 80.0}, is_diffusion=False),
+        *(({"corpus": "conll2003", "system": "unigram", "seed": seed}, None) for seed in (1, 2)),
+        ({"corpus": "conll2003", "system": "diffusion-mf", "seed": 1}, None),
+        ({"corpus": "conll2003", "system": "mean-field", "seed": 3}, None),
+    ]
+    folder = ExperimentFolder(write_experiment(tmp_path / "x", runs))
+    folder.run("run1").add_attempt(Outcome.DIVERGED)
+    folder.run("run2").add_attempt(Outcome.DIVERGED)
+    folder.run("run3").add_attempt(Outcome.REFUSED)
+    _, outcomes = read_outcomes(folder)
+    text = render(TABLES["main"](outcomes), "markdown")
+    assert "Diverged: conll2003 Unigram seeds 1, 2.\n" in text
+    assert "Failed: conll2003 Diffusion-MF seed 1.\n" in text
+    assert "Not finished: conll2003 Mean-Field seed 3.\n" in text
+
+
+@pytest.mark.parametrize("kind", ["objective", "calls", "seg-pos", "scaling", "depth", "iterations", "base"])
+def test_a_kind_that_the_plan_has_nothing_for(main_folder: Path, kind: str) -> None:
+    result = CliRunner().invoke(app, ["experiment", "table", str(main_folder), "--kind", kind])
+    assert isinstance(result.exception, InputError)
+    assert f"the plan made-up has no finished runs for the table '{kind}'; that table needs" in str(result.exception)
+
+
+def test_sweeps_select_the_other_settings_of_the_grid_by_dev(tmp_path: Path) -> None:
+    scores = {"rate=1 layers=2": 70.0, "rate=2 layers=2": 90.0, "rate=3 layers=2": 80.0}
+    runs = [_ner("diffusion-mf", 1, {"argmax": score}, {"argmax": 0.0}, variant=v) for v, score in scores.items()]
+    found = _cells(write_experiment(tmp_path / "x", runs), "depth")
+    assert [(cell["setting"], cell["mean"], cell["variant"]) for cell in found] == [("2", 90.0, "rate=2 layers=2")]
+
+
+def test_latex_is_balanced_and_wide_tables_are_scaled(main_folder: Path) -> None:
+    _, outcomes = read_outcomes(ExperimentFolder(main_folder))
+    wide, narrow = render(TABLES["main"](outcomes), "latex").split("\\end{table*}")
+    assert "\\resizebox{\\textwidth}{!}{%\n\\begin{tabular}" in wide
+    assert "resizebox" not in narrow
+    for text in (wide + "\\end{table*}", narrow):
+        assert text.count("{") == text.count("}")
+        assert text.count("$") % 2 == 0
+        assert text.count("\\begin{") == text.count("\\end{")
+
+
+def test_learning_curves_are_means_over_finished_runs(tmp_path: Path) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    runs = [_ner("lcrf", seed, {"viterbi": 80.0}, {"viterbi": 80.0}, is_diffusion=False) for seed in (1, 2)]
+    folder = ExperimentFolder(
+        write_experiment(tmp_path / "x", [*runs, ({"corpus": "conll2003", "system": "lcrf", "seed": 3}, None)])
+    )
+    for number, epochs in enumerate((range(1, 11), range(1, 11), range(1, 1))):
+        entries = [{"event": "evaluation", "epoch": epoch, "score": 10.0 * (epoch + number)} for epoch in epochs]
+        folder.run(f"run{number}").log.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    record, outcomes = read_outcomes(folder)
+    figure, axes = pyplot.subplots()
+    draw_learning_curves(axes, read_logs(folder, record), outcomes, "conll2003")
+    (line,) = [line for line in axes.lines if line.get_label() == "LCRF"]
+    assert list(line.get_xdata()) == list(range(1, 11))  # the third seed has not begun
+    assert list(line.get_ydata()) == [10.0 * epoch + 5.0 for epoch in range(1, 11)]
+    assert axes.get_ylim()[0] > 20.0  # the steep beginning is left out
+    pyplot.close(figure)
+
+
+def test_small_groups_are_not_plotted() -> None:
+    rows = [{"size": 400, "score": 0.9, "accuracy": 0.8}, {"size": 1, "score": 0.1, "accuracy": 1.0}]
+    assert calibration_points([{"calibration": {"bins": rows}}]) == [(0.9, 0.8)]
+    lengths = [{"name": "1-10", "size": 400, "accuracy": 90.0}, {"name": "61+", "size": 3, "accuracy": 0.0}]
+    assert error_rates([{"lengths": lengths}], "lengths") == {"1-10": 10.0}

@@ -146,7 +146,7 @@ def table(
     from diffusion_mf.experiments.folders import ExperimentFolder
     from diffusion_mf.experiments.record import save_rows
     from diffusion_mf.experiments.selection import read_outcomes
-    from diffusion_mf.experiments.tables import FORMATS, TABLES, render
+    from diffusion_mf.experiments.tables import FORMATS, NEEDED, TABLES, render
     from diffusion_mf.files import open_output
 
     chosen_format = "json" if as_json else table_format
@@ -156,7 +156,14 @@ def table(
     _check_choice("--kind", chosen, TABLES)
     if not outcomes.groups:
         raise InputError("no run has finished yet", path=folder, remedy="run dmf experiment run first")
-    text = render(TABLES[chosen](outcomes), chosen_format)  # type: ignore[index]
+    tables = TABLES[chosen](outcomes)  # type: ignore[index]
+    if not tables:
+        raise InputError(
+            f"the plan {details['name']} has no finished runs for the table {chosen!r}",
+            path=folder,
+            remedy=f"that table needs {NEEDED[chosen]}",
+        )
+    text = render(tables, chosen_format)
     with open_output(output) as stream:
         stream.write(text.encode())
     if record is not None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from diffusion_mf.errors import InputError
 from diffusion_mf.experiments.aggregation import summarise
 from diffusion_mf.experiments.folders import ExperimentFolder
+from diffusion_mf.experiments.paper import ablation_decoder
 from diffusion_mf.experiments.selection import Group, Outcomes
 from diffusion_mf.experiments.tables.grid import short_title, system_title
-from diffusion_mf.experiments.tables.sweeps import setting_of
+from diffusion_mf.experiments.tables.sweeps import groups_by_setting
 from diffusion_mf.presets import SIZES
 from diffusion_mf.systems import SYSTEMS
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 _COLOURS = dict(
     zip(SYSTEMS, ("#999999", "#56B4E9", "#0072B2", "#F0E442", "#D55E00", "#CC79A7", "#009E73"), strict=False)
 )
+
+FEWEST_LABELS = 20
+"""groups with fewer say nothing, and are not drawn"""
+LEAST_RANGE = 0.5
+"""of a score's axis, in points"""
 
 Draw = Callable[["Axes", Outcomes, str], bool]
 """draws a corpus; False where there is nothing to draw"""
@@ -37,14 +43,14 @@ def write_plots(
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    logs = _logs(folder, record)
+    logs = read_logs(folder, record)
     plots: dict[str, Draw] = {
-        "learning-curves": lambda axes, found, corpus: _learning_curves(axes, logs, corpus, _selected(found, corpus)),
+        "learning-curves": lambda axes, found, corpus: draw_learning_curves(axes, logs, found, corpus),
         "calls": _by_schedule("calls=", "denoiser calls", int),
         "base": _by_schedule("base=", "base of the reverse schedule", float),
-        "depth": _by_variant("layers", "denoiser layers", int),
+        "depth": _by_variant("denoiser.layers", "denoiser layers", int),
         "size": _by_variant("size", "size", [str(size) for size in SIZES].index, labels=[str(size) for size in SIZES]),
-        "iterations": _by_variant("num_iterations", "Mean-Field iterations", int),
+        "iterations": _by_variant("structure.num_iterations", "Mean-Field iterations", int),
         "calibration": _calibration,
         "errors-by-length": _errors("lengths", "units in the sentence"),
         "errors-by-rarity": _errors("rarity", "occurrences of the form in training"),
@@ -75,32 +81,63 @@ def _matplotlib() -> Any:
 
 
 def _figure(pyplot: Any, outcomes: Outcomes, draw: Draw) -> Figure | None:
-    corpora = outcomes.values("corpus")
-    figure, panels = pyplot.subplots(1, len(corpora), figsize=(4.6 * len(corpora), 3.6), squeeze=False)
-    drawn = []
-    for axes, corpus in zip(panels[0], corpora, strict=True):
-        if draw(axes, outcomes, corpus):
-            axes.set_title(short_title(corpus))
-            axes.spines[["top", "right"]].set_visible(False)
-            drawn.append(axes)
-        else:
-            axes.remove()
-    if not drawn:
-        pyplot.close(figure)
+    """A panel per corpus and encoder of which there is something to draw; None where there is nothing at all."""
+    encoders = outcomes.values("encoder")
+    parts = {encoder: Outcomes(outcomes.planned(encoder=encoder)) for encoder in encoders}
+    places = [(corpus, encoder) for corpus in outcomes.values("corpus") for encoder in encoders]
+    places = [place for place in places if _can_draw(pyplot, draw, parts[place[1]], place[0])]
+    if not places:
         return None
-    entries = {label: handle for axes in drawn for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure, panels = pyplot.subplots(1, len(places), figsize=(4.6 * len(places), 3.6), squeeze=False)
+    for axes, (corpus, encoder) in zip(panels[0], places, strict=True):
+        draw(axes, parts[encoder], corpus)
+        axes.set_title(short_title(corpus) + (f", {encoder}" if len(encoders) > 1 else ""))
+        axes.spines[["top", "right"]].set_visible(False)
+    entries = {
+        label: handle for axes in panels[0] for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    ordered = sorted(entries, key=[system_title(system) for system in SYSTEMS].index)
+    # Three names are as wide as a panel.
+    columns = min(len(ordered), 3 * len(places))
     figure.legend(
-        entries.values(), entries.keys(), loc="outside lower center", ncols=min(7, len(entries)), frameon=False
+        [entries[label] for label in ordered], ordered, loc="outside lower center", ncols=columns, frameon=False
     )
     figure.set_layout_engine("constrained")
     return figure
+
+
+def _can_draw(pyplot: Any, draw: Draw, outcomes: Outcomes, corpus: str) -> bool:
+    if not outcomes.find(corpus=corpus):
+        return False
+    figure, axes = pyplot.subplots()
+    try:
+        return draw(axes, outcomes, corpus)
+    finally:
+        pyplot.close(figure)
+
+
+def _label_scores(axes: Axes, outcomes: Outcomes, corpus: str) -> None:
+    """The metric's name, and plain numbers: a common part taken out of all of them is hard to add again."""
+    metric = outcomes.find(corpus=corpus)[0].metric
+    axes.set_ylabel(f"dev {'accuracy' if metric == 'accuracy' else short_title(metric)}")
+    axes.ticklabel_format(axis="y", useOffset=False)
+
+
+def _widen(axes: Axes) -> None:
+    """At least `LEAST_RANGE` points from bottom to top, so that differences of nothing do not look like some."""
+    bottom, top = axes.get_ylim()
+    missing = LEAST_RANGE - (top - bottom)
+    if missing > 0:
+        axes.set_ylim(bottom - missing / 2, top + missing / 2)
 
 
 def _colour(system: str) -> str:
     return _COLOURS.get(system, "#000000")
 
 
-def _logs(folder: ExperimentFolder, record: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], list[dict[str, Any]]]]:
+def read_logs(
+    folder: ExperimentFolder, record: Mapping[str, Any]
+) -> list[tuple[Mapping[str, Any], list[dict[str, Any]]]]:
     """The dev evaluations of every run, finished or not."""
     found = []
     for run in record["runs"]:
@@ -113,28 +150,42 @@ def _logs(folder: ExperimentFolder, record: Mapping[str, Any]) -> list[tuple[Map
     return found
 
 
-def _learning_curves(
+def draw_learning_curves(
     axes: Axes,
     logs: Sequence[tuple[Mapping[str, Any], list[dict[str, Any]]]],
+    outcomes: Outcomes,
     corpus: str,
-    selected: Mapping[str, Group],
 ) -> bool:
-    """The mean dev score after every epoch that all seeds reached, and thin lines for the seeds; selected settings only."""
-    by_system: dict[str, list[dict[int, float]]] = {}
-    for run, entries in logs:
-        group = selected.get(run["system"])
-        is_selected = group is None or (run["encoder"], run["variant"]) == (group.encoder, group.variant)
-        if run["corpus"] == corpus and is_selected:
-            by_system.setdefault(run["system"], []).append({entry["epoch"]: entry["score"] for entry in entries})
-    for system, curves in by_system.items():
-        for curve in curves:
-            axes.plot(list(curve), list(curve.values()), color=_colour(system), alpha=0.25, linewidth=0.7)
-        epochs = sorted(set.intersection(*(set(curve) for curve in curves)))
-        means = [sum(curve[epoch] for curve in curves) / len(curves) for epoch in epochs]
+    """The mean dev score of selected settings after every epoch that all finished seeds reached; thin lines for all seeds.
+
+    The y axis leaves out the first epochs, which say little and would hide the rest.
+    """
+    is_drawn = False
+    starts = []
+    for system, group in _selected(outcomes, corpus).items():
+        wanted = {"corpus": corpus, "system": system, "encoder": group.encoder, "variant": group.variant}
+        curves = {
+            int(run["seed"]): {entry["epoch"]: entry["score"] for entry in entries}
+            for run, entries in logs
+            if entries and all(run[key] == value for key, value in wanted.items())
+        }
+        for curve in curves.values():
+            axes.plot(list(curve), list(curve.values()), color=_colour(system), alpha=0.35, linewidth=0.7)
+        finished = [curve for seed, curve in curves.items() if seed in group.results]
+        if not finished:
+            continue
+        epochs = sorted(set.intersection(*(set(curve) for curve in finished)))
+        means = [sum(curve[epoch] for curve in finished) / len(finished) for epoch in epochs]
         axes.plot(epochs, means, color=_colour(system), label=system_title(system))
+        starts += means[len(means) // 4 :]
+        is_drawn = True
+    if starts:
+        margin = 0.05 * (max(starts) - min(starts)) or LEAST_RANGE / 2
+        axes.set_ylim(bottom=min(starts) - margin)
     axes.set_xlabel("epoch")
-    axes.set_ylabel("dev score")
-    return any(curve for curves in by_system.values() for curve in curves)
+    if is_drawn:
+        _label_scores(axes, outcomes, corpus)
+    return is_drawn
 
 
 def _selected(outcomes: Outcomes, corpus: str) -> dict[str, Group]:
@@ -169,6 +220,7 @@ def _line(axes: Axes, system: str, points: Sequence[tuple[float, dict[int, float
 def _by_schedule(prefix: str, title: str, number: Callable[[str], float]) -> Draw:
     def draw(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
         is_drawn = False
+        ticks: set[float] = set()
         for system, group in _selected(outcomes, corpus).items():
             names = {
                 name
@@ -176,13 +228,17 @@ def _by_schedule(prefix: str, title: str, number: Callable[[str], float]) -> Dra
                 for name in result.get("schedules", {})
                 if name.startswith(prefix)
             }
-            decoder = group.selected_decoder()
+            decoder = ablation_decoder(group.task) if prefix == "calls=" else ""
+            decoder = decoder if decoder in group.decoders else group.selected_decoder()
             points = sorted((number(name.removeprefix(prefix)), name) for name in names)
             is_drawn |= _line(
                 axes, system, [(place, group.scores("dev", decoder, schedule=name)) for place, name in points]
             )
+            ticks |= {place for place, _ in points}
+        axes.set_xticks(sorted(ticks), [f"{tick:g}" for tick in sorted(ticks)])
         axes.set_xlabel(title)
-        axes.set_ylabel("dev score")
+        _label_scores(axes, outcomes, corpus)
+        _widen(axes)
         return is_drawn
 
     return draw
@@ -191,17 +247,21 @@ def _by_schedule(prefix: str, title: str, number: Callable[[str], float]) -> Dra
 def _by_variant(key: str, title: str, number: Callable[[str], float], *, labels: Sequence[str] | None = None) -> Draw:
     def draw(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
         is_drawn = False
+        ticks: set[float] = set()
         for system in outcomes.values("system"):
+            groups = groups_by_setting(outcomes.find(corpus=corpus, system=system), key)
             points = [
-                (number(setting), group.scores("dev", group.selected_decoder()))
-                for group in outcomes.find(corpus=corpus, system=system)
-                if (setting := setting_of(group.variant, key)) is not None
+                (number(setting), group.scores("dev", group.selected_decoder())) for setting, group in groups.items()
             ]
             is_drawn |= _line(axes, system, sorted(points, key=lambda point: point[0]))
+            ticks |= {place for place, _ in points}
         if labels is not None:
             axes.set_xticks(range(len(labels)), labels)
+        else:
+            axes.set_xticks(sorted(ticks), [f"{tick:g}" for tick in sorted(ticks)])
         axes.set_xlabel(title)
-        axes.set_ylabel("dev score")
+        _label_scores(axes, outcomes, corpus)
+        _widen(axes)
         return is_drawn
 
     return draw
@@ -215,16 +275,7 @@ def _calibration(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
     """The share of right labels against the score, over all seeds; the diagonal would be perfect."""
     is_drawn = False
     for system, group in _selected(outcomes, corpus).items():
-        bins: dict[int, list[dict[str, float]]] = {}
-        for analysis in _analyses(group):
-            for each in analysis["calibration"]["bins"]:
-                bins.setdefault(min(9, int(10 * each["score"])), []).append(each)
-        points = []
-        for members in (bins[index] for index in sorted(bins)):
-            size = sum(each["size"] for each in members)
-            points.append(
-                tuple(sum(each["size"] * each[key] for each in members) / size for key in ("score", "accuracy"))
-            )
+        points = calibration_points(_analyses(group))
         if points:
             is_drawn = True
             axes.plot(
@@ -236,20 +287,44 @@ def _calibration(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
     return is_drawn
 
 
+def calibration_points(analyses: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """Mean score and share of right labels in every bin with enough labels, over all seeds."""
+    bins: dict[int, list[dict[str, float]]] = {}
+    for analysis in analyses:
+        for each in analysis["calibration"]["bins"]:
+            bins.setdefault(min(9, int(10 * each["score"])), []).append(each)
+    points = []
+    for members in (bins[index] for index in sorted(bins)):
+        size = sum(each["size"] for each in members)
+        if size >= FEWEST_LABELS:
+            score, accuracy = (
+                sum(each["size"] * each[key] for each in members) / size for key in ("score", "accuracy")
+            )
+            points.append((score, accuracy))
+    return points
+
+
+def error_rates(analyses: Sequence[Mapping[str, Any]], key: str) -> dict[str, float]:
+    """The mean percentage of wrong labels over seeds, in every group with enough labels."""
+    found: dict[str, list[float]] = {}
+    for analysis in analyses:
+        for row in analysis[key]:
+            if row["size"] >= FEWEST_LABELS:
+                found.setdefault(row["name"], []).append(100 - row["accuracy"])
+    return {name: sum(rates) / len(rates) for name, rates in found.items()}
+
+
 def _errors(key: str, title: str) -> Draw:
     def draw(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
-        systems = {system: group for system, group in _selected(outcomes, corpus).items() if _analyses(group)}
-        names: dict[str, None] = {}
-        for group in systems.values():
-            for analysis in _analyses(group):
-                names |= dict.fromkeys(row["name"] for row in analysis[key])
-        order = list(names)
+        systems = {
+            system: error_rates(_analyses(group), key)
+            for system, group in _selected(outcomes, corpus).items()
+            if _analyses(group)
+        }
+        order = list(dict.fromkeys(name for rates in systems.values() for name in rates))
         width = 0.8 / max(1, len(systems))
-        for place, (system, group) in enumerate(systems.items()):
-            heights = []
-            for name in order:
-                rows = [row for analysis in _analyses(group) for row in analysis[key] if row["name"] == name]
-                heights.append(sum(100 - row["accuracy"] for row in rows) / len(rows) if rows else 0.0)
+        for place, (system, rates) in enumerate(systems.items()):
+            heights = [rates.get(name, 0.0) for name in order]
             places = [index + (place - (len(systems) - 1) / 2) * width for index in range(len(order))]
             axes.bar(places, heights, width, color=_colour(system), label=system_title(system))
         axes.set_xticks(range(len(order)), order)

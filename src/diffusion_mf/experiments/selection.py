@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ class Group:
     planned: tuple[int, ...]
     """the seeds of the plan"""
     diverged: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
 
     @property
     def task(self) -> Task:
@@ -83,11 +84,21 @@ class Group:
         return float("-inf") if found is None else found.mean
 
 
+def best_group(groups: Sequence[Group]) -> Group | None:
+    """The one with the best mean dev score, among those with results of as many seeds as any has."""
+    most = max((len(group.results) for group in groups), default=0)
+    return max(
+        (group for group in groups if len(group.results) == most), key=lambda group: group.mean_dev(), default=None
+    )
+
+
 class Outcomes:
     """The groups of a plan that have results."""
 
     def __init__(self, groups: Iterable[Group]) -> None:
-        self.groups = [group for group in groups if group.results]
+        self.all_groups = list(groups)
+        """also those without any result, of which tables must say so"""
+        self.groups = [group for group in self.all_groups if group.results]
 
     def find(self, **wanted: str) -> list[Group]:
         """Groups with the given corpus, system, encoder or variant."""
@@ -95,13 +106,13 @@ class Outcomes:
 
     def selected(self, corpus: str, system: str, encoder: str) -> Group | None:
         """Of the settings tried, the one with the best mean dev score, over as many seeds as any has."""
-        candidates = self.find(corpus=corpus, system=system, encoder=encoder)
-        most = max((len(group.results) for group in candidates), default=0)
-        return max(
-            (group for group in candidates if len(group.results) == most),
-            key=lambda group: group.mean_dev(),
-            default=None,
-        )
+        return best_group(self.find(corpus=corpus, system=system, encoder=encoder))
+
+    def planned(self, **wanted: str) -> list[Group]:
+        """Like `find`, with groups of which no run has finished."""
+        return [
+            group for group in self.all_groups if all(getattr(group, key) == value for key, value in wanted.items())
+        ]
 
     def values(self, key: str) -> list[str]:
         """The corpora, systems, encoders or variants there are, in the order of the plan; systems as in their table."""
@@ -136,7 +147,7 @@ def read_outcomes(folder: ExperimentFolder, *, plan: str | None = None) -> tuple
 def _group(
     folder: ExperimentFolder, corpus: str, system: str, encoder: str, variant: str, runs: list[dict[str, Any]]
 ) -> Group:
-    results, diverged = {}, []
+    results, diverged, failed = {}, [], []
     for run in runs:
         place = folder.run(run["name"])
         result = place.result()
@@ -144,6 +155,8 @@ def _group(
             results[int(run["seed"])] = result
         elif place.outcomes()[-1:] == [Outcome.DIVERGED]:
             diverged.append(int(run["seed"]))
+        elif place.outcomes()[-1:] in ([Outcome.FAILED], [Outcome.REFUSED]):
+            failed.append(int(run["seed"]))
     return Group(
         corpus=corpus,
         system=system,
@@ -152,4 +165,5 @@ def _group(
         results=results,
         planned=tuple(int(run["seed"]) for run in runs),
         diverged=tuple(diverged),
+        failed=tuple(failed),
     )

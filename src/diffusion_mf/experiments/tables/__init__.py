@@ -25,4 +25,18 @@ TABLES: Mapping[TableKind, Callable[[Outcomes], list[Table]]] = {
 }
 """The makers of tables, by kind."""
 
-__all__ = ["FORMATS", "TABLES", "Cell", "Table", "render"]
+NEEDED: Mapping[str, str] = {
+    "main": "a corpus",
+    "denoiser": "a diffusion system",
+    "objective": "variants such as full and no-denoising",
+    "calls": "a diffusion system, and calls in the plan's evaluation",
+    "ner": "a corpus of the task ner",
+    "seg-pos": "a corpus of the task seg-pos",
+    "scaling": "size in the plan's grid",
+    "depth": "denoiser.layers in the plan's grid",
+    "iterations": "structure.num_iterations in the plan's grid",
+    "base": "a diffusion system, and bases in the plan's evaluation",
+}
+"""What a plan must have for each kind."""
+
+__all__ = ["FORMATS", "NEEDED", "TABLES", "Cell", "Table", "render"]

@@ -12,6 +12,7 @@ from diffusion_mf.experiments.aggregation import paired_difference
 from diffusion_mf.experiments.paper import ablation_decoder, paper_ablation
 from diffusion_mf.experiments.selection import Group, Outcomes
 from diffusion_mf.experiments.tables.grid import (
+    PAPER_NOTE,
     Cell,
     Row,
     Table,
@@ -19,8 +20,8 @@ from diffusion_mf.experiments.tables.grid import (
     seed_notes,
     short_title,
     significance_notes,
+    system_title,
 )
-from diffusion_mf.experiments.tables.main_results import PAPER_NOTE
 
 _SETTING_TITLES = {
     "full": "Full hybrid",
@@ -50,7 +51,9 @@ class _Setting(NamedTuple):
 
 def objective_tables(outcomes: Outcomes) -> list[Table]:
     """Variants of the plan named full, no-denoising, no-posterior (others are shown, too), and full minus each."""
-    tables = []
+    tables: list[Table] = []
+    if len({group.variant for group in outcomes.all_groups}) < 2:
+        return tables
     for system in outcomes.values("system"):
         for encoder in outcomes.values("encoder"):
             names = outcomes.values("variant")
@@ -61,7 +64,8 @@ def objective_tables(outcomes: Outcomes) -> list[Table]:
                 return _Setting(name, found[0] if found else None, None)
 
             grid = {corpus: [setting(corpus, name) for name in names] for corpus in outcomes.values("corpus")}
-            tables += _tables("objective", grid, system=system, encoder=encoder, reference="full", sign=1)
+            planned = outcomes.planned(system=system, encoder=encoder)
+            tables += _tables("objective", grid, planned, system=system, encoder=encoder, reference="full", sign=1)
     return tables
 
 
@@ -77,7 +81,8 @@ def calls_tables(outcomes: Outcomes) -> list[Table]:
                     corpus: [_Setting(name, group, f"calls={name}") for name in names]
                     for corpus, group in groups.items()
                 }
-                tables += _tables("calls", grid, system=system, encoder=encoder, reference="10", sign=-1)
+                planned = outcomes.planned(system=system, encoder=encoder)
+                tables += _tables("calls", grid, planned, system=system, encoder=encoder, reference="10", sign=-1)
     return tables
 
 
@@ -93,7 +98,14 @@ def _calls(groups: Sequence[Group]) -> list[str]:
 
 
 def _tables(
-    kind: str, grid: dict[str, list[_Setting]], *, system: str, encoder: str, reference: str, sign: int
+    kind: str,
+    grid: dict[str, list[_Setting]],
+    planned: Sequence[Group],
+    *,
+    system: str,
+    encoder: str,
+    reference: str,
+    sign: int,
 ) -> list[Table]:
     """Scores on test and dev, and paired differences with the reference (times ``sign``)."""
     corpora = list(grid)
@@ -133,22 +145,25 @@ def _tables(
         rows.append(Row(heading=(_SETTING_TITLES.get(name, name),), cells=cells))
         if name != reference:
             difference_rows.append(Row(heading=(_SETTING_TITLES.get(name, name),), cells=differences))
-    groups = [setting.group for settings in grid.values() for setting in settings if setting.group is not None]
+    shown = [setting.group for settings in grid.values() for setting in settings if setting.group is not None]
+    decoders = {setting.decoder() for settings in grid.values() for setting in settings if setting.group is not None}
     what = "Training objective" if kind == "objective" else "Denoiser calls"
     direction = "full minus ablated" if sign == 1 else f"minus {reference} calls, same checkpoint"
-    title = f"{what}, {system}, encoder {encoder}"
+    title = f"{what}, {system_title(system)}, encoder {encoder}"
     fixed = "Decoder: argmax for POS, Mask-Viterbi for NER and Chinese."
-    unique = list({id(group): group for group in groups}.values())
+    if not decoders <= {"argmax", "mask-viterbi"}:
+        fixed = "Decoder: the system has no Mask-Viterbi; the one selected on dev."
+    noted = [group for group in planned if not group.results or any(group is each for each in shown)]
     tables = [
         Table(
             title=title,
             headings=("Setting",),
             columns=columns,
             rows=rows,
-            notes=[PAPER_NOTE, fixed, *seed_notes(unique)],
+            notes=[PAPER_NOTE, fixed, *seed_notes(noted)],
         ).with_best()
     ]
-    if difference_rows:
+    if any(cell is not None for row in difference_rows for cell in row.cells):
         made = Table(
             title=f"{title}: paired differences, {direction}",
             headings=("Setting",),

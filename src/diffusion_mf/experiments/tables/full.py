@@ -4,26 +4,33 @@ from __future__ import annotations
 
 from diffusion_mf.experiments.paper import paper_score
 from diffusion_mf.experiments.selection import Outcomes
-from diffusion_mf.experiments.tables.grid import Row, Table, score_cell, seed_notes, short_title, system_title
-from diffusion_mf.experiments.tables.main_results import PAPER_NOTE
+from diffusion_mf.experiments.tables.grid import (
+    PAPER_NOTE,
+    Row,
+    Table,
+    score_cell,
+    seed_notes,
+    short_title,
+    system_title,
+)
 from diffusion_mf.systems import SYSTEMS
 
 
 def ner_tables(outcomes: Outcomes) -> list[Table]:
-    """CoNLL-2003: accuracy, precision, recall and F1."""
-    return _tables(outcomes, "ner", "conll2003", ("accuracy", "precision", "recall", "f1"))
+    """CoNLL-2003, and other NER: accuracy, precision, recall and F1."""
+    return _tables(outcomes, "ner", ("accuracy", "precision", "recall", "f1"))
 
 
 def segmentation_tables(outcomes: Outcomes) -> list[Table]:
     """Chinese GSDSimp: segmentation F1, gold-word XPOS, aligned XPOS and joint F1."""
-    return _tables(outcomes, "seg-pos", "zh-gsdsimp", ("seg_f1", "gold_xpos", "aligned_xpos", "joint_f1"))
+    return _tables(outcomes, "seg-pos", ("seg_f1", "gold_xpos", "aligned_xpos", "joint_f1"))
 
 
-def _tables(outcomes: Outcomes, task: str, papers_corpus: str, metrics: tuple[str, ...]) -> list[Table]:
+def _tables(outcomes: Outcomes, task: str, metrics: tuple[str, ...]) -> list[Table]:
     corpora = [c for c in outcomes.values("corpus") if outcomes.find(corpus=c)[0].task.value == task]
     return [
         _table(outcomes, corpus, encoder, split, metrics)
-        for corpus in corpora or [papers_corpus]
+        for corpus in corpora
         for encoder in outcomes.values("encoder")
         for split in ("dev", "test")
     ]
@@ -57,6 +64,6 @@ def _table(outcomes: Outcomes, corpus: str, encoder: str, split: str, metrics: t
         notes=[
             PAPER_NOTE,
             "† marks the decoder selected by the mean dev score over seeds.",
-            *seed_notes(outcomes.find(corpus=corpus, encoder=encoder)),
+            *seed_notes(outcomes.planned(corpus=corpus, encoder=encoder)),
         ],
     ).with_best()

@@ -11,6 +11,8 @@ from diffusion_mf.experiments.paper import PaperValue
 from diffusion_mf.experiments.selection import Group
 from diffusion_mf.systems import SYSTEMS
 
+PAPER_NOTE = "Small figures are the paper's."
+
 COLUMN_TITLES = {
     "en-ewt": "EN",
     "de-gsd": "DE",
@@ -111,6 +113,11 @@ class Table:
         """All that there are."""
         return [cell for row in self.rows for cell in row.cells if cell is not None]
 
+    def shown_notes(self) -> list[str]:
+        """The notes, without that on the paper's figures where there are none."""
+        has_paper = any(cell.paper is not None for cell in self.cells())
+        return [note for note in self.notes if has_paper or note != PAPER_NOTE]
+
     def with_best(self, groups: Iterable[Sequence[int]] | None = None) -> Table:
         """The largest mean of every column marked as best; ``groups`` of rows are judged apart."""
         rows = [list(row.cells) for row in self.rows]
@@ -148,21 +155,29 @@ def score_cell(
         summary=summary,
         paper=paper,
         planned=len(group.planned) if is_short and group is not None else None,
-        about={**about, "split": split, "metric": metric, "decoder": decoder},
+        about={
+            **about,
+            **({} if group is None else {"variant": group.variant}),
+            "split": split,
+            "metric": metric,
+            "decoder": decoder,
+        },
     )
 
 
 def seed_notes(groups: Iterable[Group]) -> list[str]:
-    """What has to be said about runs that are missing."""
-    notes = []
+    """What has to be said about runs that have no result: of which, and why."""
+    found: dict[str, list[str]] = {"Not finished": [], "Failed": [], "Diverged": []}
     for group in groups:
-        missing = [seed for seed in group.planned if seed not in group.results and seed not in group.diverged]
-        place = f"{group.corpus} {group.system}" + ("" if group.variant == "default" else f" {group.variant}")
-        if missing:
-            notes.append(f"{place}: seed {', '.join(map(str, missing))} not finished.")
-        if group.diverged:
-            notes.append(f"{place}: seed {', '.join(map(str, group.diverged))} diverged.")
-    return notes
+        without = [seed for seed in group.planned if seed not in group.results]
+        missing = [seed for seed in without if seed not in (*group.diverged, *group.failed)]
+        place = f"{group.corpus} {system_title(group.system)}"
+        place += "" if group.encoder == "scratch" else f" {group.encoder}"
+        place += "" if group.variant == "default" else f" {group.variant}"
+        for reason, seeds in zip(found, (missing, group.failed, group.diverged), strict=True):
+            if seeds:
+                found[reason].append(f"{place} seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}")
+    return [f"{reason}: {'; '.join(places)}." for reason, places in found.items() if places]
 
 
 def significance_notes(cells: Iterable[Cell]) -> list[str]:

@@ -8,6 +8,7 @@ from diffusion_mf.experiments.aggregation import Summary, paired_difference
 from diffusion_mf.experiments.paper import LANGUAGES, paper_score
 from diffusion_mf.experiments.selection import Group, Outcomes
 from diffusion_mf.experiments.tables.grid import (
+    PAPER_NOTE,
     Cell,
     Row,
     Table,
@@ -19,7 +20,6 @@ from diffusion_mf.experiments.tables.grid import (
 )
 from diffusion_mf.systems import SYSTEMS
 
-PAPER_NOTE = "Small figures are the paper's."
 LANGUAGE_NOTE = (
     "No training split of German and Dutch was at hand: no average over fewer than four languages is printed."
 )
@@ -42,11 +42,16 @@ def main_tables(outcomes: Outcomes) -> list[Table]:
     tables = []
     for encoder in outcomes.values("encoder"):
         known = {corpus for corpus, _ in _COLUMNS}
-        if any(group.corpus in known for group in outcomes.find(encoder=encoder)):
-            tables.append(_main_table(outcomes, encoder))
-        extra = [corpus for corpus in outcomes.values("corpus") if corpus not in known]
+        corpora = [corpus for corpus in outcomes.values("corpus") if outcomes.find(corpus=corpus, encoder=encoder)]
+        extra = [corpus for corpus in corpora if corpus not in known]
+        planned = outcomes.planned(encoder=encoder)
+        has_main = len(extra) < len(corpora)
+        if has_main:
+            notes = seed_notes(group for group in planned if group.corpus in known or not extra)
+            tables.append(_main_table(outcomes, encoder, notes))
         if extra:
-            tables.append(_other_corpora_table(outcomes, encoder, extra))
+            notes = seed_notes(group for group in planned if group.corpus not in known or not has_main)
+            tables.append(_other_corpora_table(outcomes, encoder, extra, notes))
         differences = difference_table(outcomes, encoder)
         if differences is not None:
             tables.append(differences)
@@ -59,7 +64,7 @@ def _systems(outcomes: Outcomes, encoder: str) -> list[str]:
     return [system for system in SYSTEMS if system in found]
 
 
-def _main_table(outcomes: Outcomes, encoder: str) -> Table:
+def _main_table(outcomes: Outcomes, encoder: str, seeds: list[str]) -> Table:
     rows = []
     systems = _systems(outcomes, encoder)
     for system in systems:
@@ -84,12 +89,12 @@ def _main_table(outcomes: Outcomes, encoder: str) -> Table:
         short_title(corpus) if corpus in (*LANGUAGES, "average") else f"{short_title(corpus)} {short_title(metric)}"
         for corpus, metric in _COLUMNS
     ]
-    notes = [PAPER_NOTE, LANGUAGE_NOTE, *seed_notes(outcomes.find(encoder=encoder))]
+    notes = [PAPER_NOTE, LANGUAGE_NOTE, *seeds]
     title = f"Test results, encoder {encoder}: settings and decoder selected by the mean dev score over seeds"
     return Table(title=title, headings=("Model",), columns=columns, rows=rows, notes=notes).with_best()
 
 
-def _other_corpora_table(outcomes: Outcomes, encoder: str, corpora: list[str]) -> Table:
+def _other_corpora_table(outcomes: Outcomes, encoder: str, corpora: list[str], notes: list[str]) -> Table:
     rows = []
     for system in _systems(outcomes, encoder):
         cells: list[Cell | None] = []
@@ -106,7 +111,6 @@ def _other_corpora_table(outcomes: Outcomes, encoder: str, corpora: list[str]) -
         rows.append(Row(heading=(system_title(system),), cells=cells))
     columns = [f"{corpus} {split}" for corpus in corpora for split in ("dev", "test")]
     title = f"Corpora that are not the paper's, encoder {encoder}: primary metric"
-    notes = seed_notes(group for corpus in corpora for group in outcomes.find(encoder=encoder, corpus=corpus))
     return Table(title=title, headings=("Model",), columns=columns, rows=rows, notes=notes).with_best()
 
 
@@ -162,6 +166,8 @@ def _selected_test(group: Group) -> dict[int, float]:
 def denoiser_tables(outcomes: Outcomes) -> list[Table]:
     """The three categorical denoisers by their primary metric on test."""
     systems = ("diffusion-uni", "diffusion-lcrf", "diffusion-mf")
+    if not any(group.system in systems for group in outcomes.groups):
+        return []
     rows = []
     for encoder in outcomes.values("encoder"):
         for corpus in (*LANGUAGES, "average", "conll2003", "zh-gsdsimp"):
@@ -183,7 +189,7 @@ def denoiser_tables(outcomes: Outcomes) -> list[Table]:
         headings=("Setting",),
         columns=[system_title(system) for system in systems],
         rows=[_best_of_row(row) for row in rows],
-        notes=[PAPER_NOTE, LANGUAGE_NOTE, *seed_notes(g for g in outcomes.groups if g.system in systems)],
+        notes=[PAPER_NOTE, LANGUAGE_NOTE, *seed_notes(g for g in outcomes.all_groups if g.system in systems)],
     )
     return [table]
 

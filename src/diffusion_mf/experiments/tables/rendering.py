@@ -11,6 +11,8 @@ from diffusion_mf.experiments.tables.grid import Cell, Table
 from diffusion_mf.rounding import half_up
 
 MISSING = "–"
+MOST_NARROW_COLUMNS = 4
+"""wider tables go over both columns of the page, scaled to its width"""
 
 
 def render(tables: Sequence[Table], format_name: str) -> str:
@@ -19,8 +21,13 @@ def render(tables: Sequence[Table], format_name: str) -> str:
 
 
 def number(value: float, digits: int = 2) -> str:
-    """A mean as the paper prints it."""
-    return half_up(value, digits)
+    """A mean as the paper prints it.
+
+    >>> number(1.005), number(-0.001)
+    ('1.01', '0.00')
+    """
+    text = half_up(value, digits)
+    return text if float(text) else text.removeprefix("-")
 
 
 def deviation(value: float, digits: int = 2) -> str:
@@ -77,8 +84,8 @@ def _markdown_table(table: Table) -> str:
     for row in table.rows:
         cells = [*row.heading, *(_markdown_cell(cell) for cell in row.cells)]
         lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
-    if table.notes:
-        lines += ["", *table.notes]
+    if notes := table.shown_notes():
+        lines += ["", *notes]
     return "\n".join(lines) + "\n"
 
 
@@ -104,15 +111,18 @@ def _latex_cell(cell: Cell | None) -> str:
 
 
 def latex(tables: Sequence[Table]) -> str:
-    """Tables with booktabs; the paper's values stand small, in brackets."""
-    return "\n".join(_latex_table(table) for table in tables)
+    """Tables with booktabs, wide ones with graphicx; the paper's values stand small, in brackets."""
+    return "% \\usepackage{booktabs,graphicx}\n" + "\n".join(_latex_table(table) for table in tables)
 
 
 def _latex_table(table: Table) -> str:
+    is_wide = len(table.columns) > MOST_NARROW_COLUMNS
+    environment = "table*" if is_wide else "table"
     lines = [
-        "\\begin{table}",
+        f"\\begin{{{environment}}}",
         "\\centering",
         "\\small",
+        *(["\\resizebox{\\textwidth}{!}{%"] if is_wide else []),
         f"\\begin{{tabular}}{{{'l' * len(table.headings)}{'r' * len(table.columns)}}}",
         "\\toprule",
         " & ".join(_latex_text(text) for text in [*table.headings, *table.columns]) + " \\\\",
@@ -123,8 +133,9 @@ def _latex_table(table: Table) -> str:
             lines.append("\\midrule")
         cells = [*(_latex_text(text) for text in row.heading), *(_latex_cell(cell) for cell in row.cells)]
         lines.append(" & ".join(cells) + " \\\\")
-    caption = " ".join([f"{table.title}.", *table.notes])
-    lines += ["\\bottomrule", "\\end{tabular}", f"\\caption{{{_latex_text(caption)}}}", "\\end{table}"]
+    caption = " ".join([f"{table.title}.", *table.shown_notes()])
+    lines += ["\\bottomrule", "\\end{tabular}" + ("}" if is_wide else "")]
+    lines += [f"\\caption{{{_latex_text(caption)}}}", f"\\end{{{environment}}}"]
     return "\n".join(lines) + "\n"
 
 
@@ -151,7 +162,7 @@ def comma_separated(tables: Sequence[Table]) -> str:
 def json_text(tables: Sequence[Table]) -> str:
     """A list of tables, each with its notes and one object per cell."""
     values = [
-        {"title": table.title, "notes": list(table.notes), "cells": [cell.record() for cell in table.cells()]}
+        {"title": table.title, "notes": table.shown_notes(), "cells": [cell.record() for cell in table.cells()]}
         for table in tables
     ]
     return json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False) + "\n"

@@ -6,9 +6,17 @@ from collections.abc import Callable, Sequence
 
 from diffusion_mf.experiments.aggregation import Summary, summarise
 from diffusion_mf.experiments.paper import PaperValue, paper_relative_throughput, paper_sweep
-from diffusion_mf.experiments.selection import Group, Outcomes
-from diffusion_mf.experiments.tables.grid import Cell, Row, Table, score_cell, seed_notes, short_title, system_title
-from diffusion_mf.experiments.tables.main_results import PAPER_NOTE
+from diffusion_mf.experiments.selection import Group, Outcomes, best_group
+from diffusion_mf.experiments.tables.grid import (
+    PAPER_NOTE,
+    Cell,
+    Row,
+    Table,
+    score_cell,
+    seed_notes,
+    short_title,
+    system_title,
+)
 from diffusion_mf.presets import SIZES
 
 PaperLookup = Callable[[str, str, str], PaperValue | None]
@@ -16,13 +24,15 @@ PaperLookup = Callable[[str, str, str], PaperValue | None]
 
 
 def setting_of(variant: str, key: str) -> str | None:
-    """The value of ``key`` in a variant that a plan's grid made.
+    """The value of ``key`` in a variant that a plan's grid made, which names it in full only where it has to.
 
-    >>> setting_of("layers=4", "layers"), setting_of("width=8 layers=4", "layers"), setting_of("full", "layers")
-    ('4', '4', None)
+    >>> setting_of("width=8 layers=4", "denoiser.layers"), setting_of("full", "denoiser.layers")
+    ('4', None)
+    >>> setting_of("encoder.layers=2 denoiser.layers=4", "denoiser.layers")
+    '4'
     """
     found = dict(part.split("=", 1) for part in variant.split() if "=" in part)
-    return found.get(key)
+    return found.get(key, found.get(key.rpartition(".")[2]))
 
 
 def scaling_tables(outcomes: Outcomes) -> list[Table]:
@@ -40,7 +50,7 @@ def depth_tables(outcomes: Outcomes) -> list[Table]:
     """Dev scores by depth; the plan's grid varies ``denoiser.layers``."""
     return _variant_tables(
         outcomes,
-        "layers",
+        "denoiser.layers",
         lambda system, setting, encoder: paper_sweep("depth", system, setting) if encoder == "scratch" else None,
         title="Denoiser layers",
         order=int,
@@ -49,14 +59,16 @@ def depth_tables(outcomes: Outcomes) -> list[Table]:
 
 def iterations_tables(outcomes: Outcomes) -> list[Table]:
     """Dev scores by Mean-Field iterations, and training speed relative to one; the grid varies ``num_iterations``."""
-    key = "num_iterations"
+    key = "structure.num_iterations"
     tables = _variant_tables(outcomes, key, lambda *_: None, title="Mean-Field iterations", order=int)
     for corpus in outcomes.values("corpus"):
         settings = _settings(outcomes.find(corpus=corpus), key, int)
+        if not settings:
+            continue
         rows = []
         for system in outcomes.values("system"):
             for encoder in outcomes.values("encoder"):
-                groups = _by_setting(outcomes.find(corpus=corpus, system=system, encoder=encoder), key)
+                groups = groups_by_setting(outcomes.find(corpus=corpus, system=system, encoder=encoder), key)
                 base = groups.get("1")
                 cells: list[Cell | None] = []
                 for setting in settings:
@@ -92,6 +104,8 @@ def base_tables(outcomes: Outcomes) -> list[Table]:
             },
             key=float,
         )
+        if not names:
+            continue
         rows = []
         for system in outcomes.values("system"):
             for encoder in outcomes.values("encoder"):
@@ -123,18 +137,24 @@ def base_tables(outcomes: Outcomes) -> list[Table]:
                 headings=("Model", "Encoder"),
                 columns=["direct", *(f"b = {name}" for name in names)],
                 rows=rows,
-                notes=[PAPER_NOTE, note, *seed_notes(outcomes.find(corpus=corpus))],
+                notes=[PAPER_NOTE, note, *seed_notes(outcomes.planned(corpus=corpus))],
             )
         )
     return tables
 
 
-def _by_setting(groups: Sequence[Group], key: str) -> dict[str, Group]:
-    return {setting: group for group in groups if (setting := setting_of(group.variant, key)) is not None}
+def groups_by_setting(groups: Sequence[Group], key: str) -> dict[str, Group]:
+    """Of the groups that share a setting and differ in others, the one selected by dev."""
+    found: dict[str, list[Group]] = {}
+    for group in groups:
+        setting = setting_of(group.variant, key)
+        if setting is not None:
+            found.setdefault(setting, []).append(group)
+    return {setting: best for setting, members in found.items() if (best := best_group(members)) is not None}
 
 
 def _settings(groups: Sequence[Group], key: str, order: Callable[[str], int]) -> list[str]:
-    return sorted(_by_setting(groups, key), key=order)
+    return sorted(groups_by_setting(groups, key), key=order)
 
 
 def _variant_tables(
@@ -143,10 +163,12 @@ def _variant_tables(
     tables = []
     for corpus in outcomes.values("corpus"):
         settings = _settings(outcomes.find(corpus=corpus), key, order)
+        if not settings:
+            continue
         rows = []
         for encoder in outcomes.values("encoder"):
             for place, system in enumerate(outcomes.values("system")):
-                groups = _by_setting(outcomes.find(corpus=corpus, system=system, encoder=encoder), key)
+                groups = groups_by_setting(outcomes.find(corpus=corpus, system=system, encoder=encoder), key)
                 cells: list[Cell | None] = []
                 for setting in settings:
                     group = groups.get(setting)
@@ -162,7 +184,7 @@ def _variant_tables(
                 headings=("Model", "Encoder"),
                 columns=settings,
                 rows=rows,
-                notes=[PAPER_NOTE, *seed_notes(outcomes.find(corpus=corpus))],
+                notes=[PAPER_NOTE, *seed_notes(outcomes.planned(corpus=corpus))],
             ).with_best()
         )
     return tables
