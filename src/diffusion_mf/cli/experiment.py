@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from diffusion_mf.cli.output import note, print_json, print_table
 from diffusion_mf.errors import InputError
+
+if TYPE_CHECKING:
+    from diffusion_mf.experiments.folders import ExperimentFolder
 
 app = typer.Typer(help="Many runs, and the paper's tables beside ours.", no_args_is_help=True)
 
@@ -63,6 +66,10 @@ def run(
     plan = load_plan(plan_path, overrides=overrides or (), corpora_file=corpora)
     folder = ExperimentFolder(output or Path("runs") / plan.name)
     evaluation = plan.evaluation.model_dump(mode="json")
+    variants: dict[str, list[str]] = {}
+    for each in plan.runs:
+        variants.setdefault(each.name, []).append(each.variant)
+    has_variants = len({each.variant for each in plan.runs}) > 1
     states = {
         each.name: folder.run(each.name).state(retries=plan.settings.retries, evaluation=evaluation)
         for each in plan.runs
@@ -89,6 +96,7 @@ def run(
             [
                 {
                     "name": name,
+                    "variants": variants[name],
                     "state": state.value,
                     **{key: results[name].get(key) for key in ("dev", "test", "seconds")},
                 }
@@ -99,28 +107,45 @@ def run(
         rows = []
         for name, state in standing.states.items():
             score = (results[name].get("dev") or {}).get(results[name].get("metric"))
-            rows.append((name, state.value, None if score is None else f"{score:.2f}"))
-        print_table(["run", "state", "dev"], rows)
-    for name, state in standing.states.items():
-        if state in (RunState.FAILED, RunState.DIVERGED):
-            note(f"{name} {state.value}; the end of {folder.run(name).output}:")
-            for line in folder.run(name).last_lines():
-                note(f"  {line}")
+            shown = [", ".join(variants[name])] if has_variants else []
+            rows.append((name, *shown, state.value, None if score is None else f"{score:.2f}"))
+        print_table(["run", *(["variant"] if has_variants else []), "state", "dev"], rows)
+    _note_failures(folder, [name for name, s in standing.states.items() if s is RunState.FAILED], "failed")
+    _note_failures(folder, [name for name, s in standing.states.items() if s is RunState.DIVERGED], "diverged")
     note(described_counts(standing))
     if not dry_run and not standing.is_complete:
         raise typer.Exit(1)
+
+
+def _note_failures(folder: ExperimentFolder, names: Sequence[str], state: str) -> None:
+    """Why runs failed; those with the same reason together."""
+    reasons: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        place = folder.run(name)
+        lines = next((each["lines"] for each in reversed(place.attempts()) if each.get("lines")), place.last_lines())
+        reasons.setdefault(tuple(dict.fromkeys(lines)), []).append(name)
+    for lines, alike in reasons.items():
+        more = f" and {len(alike) - 1} more for the same reason" if len(alike) > 1 else ""
+        note(f"{alike[0]}{more} {state}; the end of {folder.run(alike[0]).output}:")
+        for line in lines:
+            note(f"  {line}")
 
 
 def _devices(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise InputError("--devices names no device", remedy="write cuda:0,cuda:1, or auto")
-    if names != ["auto"]:
+    if set(names) == {"cpu"}:
         return names
     import torch
 
-    count = torch.cuda.device_count()
-    return [f"cuda:{index}" for index in range(count)] or ["cpu"]
+    known = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    if names == ["auto"]:
+        return known[1:] or known
+    for name in names:
+        if name not in [*known, *(["cuda"] if len(known) > 1 else [])]:
+            raise InputError(f"--devices: there is no device {name!r} here", remedy=f"known are {', '.join(known)}")
+    return names
 
 
 @app.command()
@@ -168,7 +193,7 @@ def table(
         stream.write(text.encode())
     if record is not None:
         count = save_rows(record, outcomes, experiment=chosen)
-        note(f"{count} rows are in {record}")
+        note(f"{count} rows written to {record}")
 
 
 @app.command()

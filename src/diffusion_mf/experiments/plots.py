@@ -162,7 +162,9 @@ def draw_learning_curves(
     """
     is_drawn = False
     starts = []
-    for system, group in _selected(outcomes, corpus).items():
+    # Of a system without any finished run, all that is there.
+    planned = {group.system: group for group in reversed(outcomes.planned(corpus=corpus))}
+    for system, group in (planned | _selected(outcomes, corpus)).items():
         wanted = {"corpus": corpus, "system": system, "encoder": group.encoder, "variant": group.variant}
         curves = {
             int(run["seed"]): {entry["epoch"]: entry["score"] for entry in entries}
@@ -172,6 +174,8 @@ def draw_learning_curves(
         for curve in curves.values():
             axes.plot(list(curve), list(curve.values()), color=_colour(system), alpha=0.35, linewidth=0.7)
         finished = [curve for seed, curve in curves.items() if seed in group.results]
+        if not finished and curves:
+            axes.plot([], [], color=_colour(system), label=system_title(system))
         if not finished:
             continue
         epochs = sorted(set.intersection(*(set(curve) for curve in finished)))
@@ -181,7 +185,7 @@ def draw_learning_curves(
         is_drawn = True
     if starts:
         margin = 0.05 * (max(starts) - min(starts)) or LEAST_RANGE / 2
-        axes.set_ylim(bottom=min(starts) - margin)
+        axes.set_ylim(min(starts) - margin, max(starts) + margin)
     axes.set_xlabel("epoch")
     if is_drawn:
         _label_scores(axes, outcomes, corpus)

@@ -64,6 +64,15 @@ class RunProcess:
             return Outcome.INTERRUPTED if self.is_stopped else Outcome.FAILED
         return known[status]
 
+    def described_status(self) -> str:
+        """The exit status, or the signal that ended it."""
+        status = self.exit_status
+        if status is None or status >= 0:
+            return f"exit status {status}"
+        name = signal.Signals(-status).name if -status in {int(each) for each in signal.Signals} else str(-status)
+        hint = ", as when memory runs out" if -status == signal.SIGKILL else ""
+        return f"ended by {name}{hint}"
+
     def stop(self) -> None:
         """Ask for a checkpoint and an end."""
         self.is_stopped = True

@@ -163,7 +163,9 @@ class _Runner:
         if self.stopped_at is None:
             self.stopped_at = now
             if self.processes:
-                self.display.note(f"stopping {len(self.processes)} runs; they continue from here another time")
+                count = len(self.processes)
+                runs = "1 run; it continues" if count == 1 else f"{count} runs; they continue"
+                self.display.note(f"stopping {runs} from here another time")
             for process in self.processes:
                 process.stop()
         elif now - self.stopped_at > self.options.grace:
@@ -230,7 +232,10 @@ class _Runner:
         details: dict[str, Any] = {"seconds": round(process.seconds, 1), "exit_status": process.exit_status}
         details["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         if outcome not in (Outcome.COMPLETE, Outcome.INTERRUPTED):
-            details["lines"] = place.last_lines()
+            lines = place.last_lines()
+            # Who was killed said nothing about it.
+            is_killed = (process.exit_status or 0) < 0
+            details["lines"] = [*lines, process.described_status()] if is_killed or not lines else lines
         place.add_attempt(outcome, **details)
         if process.claim is not None:
             process.claim.release()
@@ -238,7 +243,7 @@ class _Runner:
         if outcome is Outcome.COMPLETE:
             self.display.note(f"{name}: complete, {described_scores(place)}")
         elif outcome is not Outcome.INTERRUPTED:
-            last = details["lines"][-1] if details["lines"] else f"exit status {process.exit_status}"
+            last = details["lines"][-1]
             again = "; it will be tried again" if state is RunState.INTERRUPTED else ""
             self.display.note(f"{name}: {outcome.value} ({last}){again}")
 

@@ -152,16 +152,18 @@ class Search:
                 self.stop.wait(5 * SECONDS_BETWEEN_LOOKS)
                 continue
             try:
-                study.optimize(lambda trial: self._trial(trial, subject, stage, settings), n_trials=1, catch=(_Failed,))
+                study.optimize(
+                    lambda trial: self._trial(trial, subject, stage, settings),
+                    n_trials=1,
+                    catch=(_Failed,),
+                    callbacks=[lambda _, trial: self._note_end(trial, subject, number)],
+                )
             except Stopped:
                 return
-            done = self.counted(subject, number)
-            last = max(done, key=lambda trial: trial.number, default=None)
-            if last is not None:
-                value = "no score" if last.value is None else f"{last.value:.2f}"
-                self.note(
-                    f"{subject.name}, {stage.name}: {len(done)} of {stage.trials} trials; last {last.state.name.lower()}, {value}"
-                )
+
+    def _note_end(self, trial: Any, subject: Subject, number: int) -> None:
+        stage, count = subject.stages[number], len(self.counted(subject, number))
+        self.note(f"{subject.name}, {stage.name}: {count} of {stage.trials} trials; {_described(trial)}")
 
     def _fail_stale(self, study: Any) -> None:
         with warnings.catch_warnings():
@@ -274,6 +276,14 @@ class _Failed(Exception):  # noqa: N818 (counted, not handled)
 def _params(trial: Any) -> dict[str, Any]:
     """A trial's settings, also those that are only enqueued."""
     return dict(trial.system_attrs.get("fixed_params", trial.params))
+
+
+def _described(trial: Any) -> str:
+    """How a trial ended, and with which settings."""
+    settings = " ".join(f"{name}={value}" for name, value in trial.params.items())
+    value = "" if trial.value is None else f" {trial.value:.2f}"
+    reason = f" ({trial.user_attrs[REASON]})" if REASON in trial.user_attrs else ""
+    return f"{trial.state.name.lower().replace('fail', 'failed')}{value}{reason}: {settings}"
 
 
 def _suggest(trial: Any, name: str, values: list[Any] | Range) -> Any:

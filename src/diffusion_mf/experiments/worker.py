@@ -61,7 +61,7 @@ def _run(place: RunPlace, *, device: str) -> Outcome:
     except KeyboardInterrupt:
         return Outcome.INTERRUPTED
     except DivergenceError as error:
-        print(f"diverged: {error}", file=sys.stderr)
+        print(str(error), file=sys.stderr)
         return Outcome.DIVERGED
     except InputError as error:
         print(str(error), file=sys.stderr)
