@@ -42,5 +42,5 @@ def test_devices_that_are_not_there_are_refused_before_any_run(tmp_path: Path, d
     arguments = ["experiment", "run", str(path), "--output", str(tmp_path / "out"), "--devices", devices]
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, InputError)
-    assert "there is no device" in str(result.exception)
+    assert "; choose among cpu" in str(result.exception)
     assert not (tmp_path / "out").exists()

@@ -188,6 +188,22 @@ def test_failed_and_diverged_trials_count_and_say_why(tmp_path: Path) -> None:
     assert search.best_settings(search.plan.subjects[0], 0) == {}
 
 
+def test_input_that_no_trial_can_read_stops_the_search_and_counts_for_nothing(tmp_path: Path) -> None:
+    class Refused(PretendedProcess):
+        def outcome(self) -> Outcome | None:
+            self.place.output.write_text("train.txt, line 2: two columns\n")
+            return Outcome.REFUSED
+
+    storage = optuna.storages.InMemoryStorage()
+    search = make_search(tmp_path, storage=storage, start=Refused, text=ONE_SYSTEM)
+    with pytest.raises(InputError, match=r"refused \(train\.txt, line 2: two columns\)"):
+        finish(search)
+    assert search.counted(search.plan.subjects[0], 0) == []
+    mended = make_search(tmp_path, storage=storage)
+    assert finish(mended)
+    check_outcome(mended)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

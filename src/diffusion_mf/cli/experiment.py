@@ -139,12 +139,18 @@ def _devices(text: str) -> list[str]:
         return names
     import torch
 
-    known = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    from diffusion_mf.training.distributed import choose_device
+
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     if names == ["auto"]:
-        return known[1:] or known
+        return gpus or ["cpu"]
     for name in names:
-        if name not in [*known, *(["cuda"] if len(known) > 1 else [])]:
-            raise InputError(f"--devices: there is no device {name!r} here", remedy=f"known are {', '.join(known)}")
+        try:
+            choose_device(name)
+        except InputError as error:
+            raise InputError(
+                f"--devices {name}: {error.problem}", remedy=f"choose among {', '.join(['cpu', *gpus])}"
+            ) from None
     return names
 
 

@@ -59,6 +59,10 @@ def search(
     from diffusion_mf.files import open_output
 
     import_optuna()
+    if device not in ("auto", "cpu"):
+        from diffusion_mf.training.distributed import choose_device
+
+        choose_device(device)  # better now than in every trial
     plan = load_search(plan_path, overrides=overrides or (), corpora_file=corpora)
     for subject in plan.subjects:
         check_files(plan.config(subject, {}, plan.file.seeds[0])[0])

@@ -27,6 +27,7 @@ _COLOURS = dict(
 )
 
 FEWEST_LABELS = 20
+FEWEST_SENTENCES = 5
 """groups with fewer say nothing, and are not drawn"""
 LEAST_RANGE = 0.5
 """of a score's axis, in points"""
@@ -180,12 +181,14 @@ def draw_learning_curves(
             continue
         epochs = sorted(set.intersection(*(set(curve) for curve in finished)))
         means = [sum(curve[epoch] for curve in finished) / len(finished) for epoch in epochs]
-        axes.plot(epochs, means, color=_colour(system), label=system_title(system))
+        marker = "o" if len(epochs) == 1 else None
+        axes.plot(epochs, means, color=_colour(system), label=system_title(system), marker=marker)
         starts += means[len(means) // 4 :]
         is_drawn = True
     if starts:
         margin = 0.05 * (max(starts) - min(starts)) or LEAST_RANGE / 2
         axes.set_ylim(min(starts) - margin, max(starts) + margin)
+    axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("epoch")
     if is_drawn:
         _label_scores(axes, outcomes, corpus)
@@ -309,11 +312,13 @@ def calibration_points(analyses: Sequence[Mapping[str, Any]]) -> list[tuple[floa
 
 
 def error_rates(analyses: Sequence[Mapping[str, Any]], key: str) -> dict[str, float]:
-    """The mean percentage of wrong labels over seeds, in every group with enough labels."""
+    """The mean percentage of wrong labels over seeds, in every group that is large enough."""
     found: dict[str, list[float]] = {}
+    # Those by length count sentences.
+    fewest = FEWEST_SENTENCES if key == "lengths" else FEWEST_LABELS
     for analysis in analyses:
         for row in analysis[key]:
-            if row["size"] >= FEWEST_LABELS:
+            if row["size"] >= fewest:
                 found.setdefault(row["name"], []).append(100 - row["accuracy"])
     return {name: sum(rates) / len(rates) for name, rates in found.items()}
 

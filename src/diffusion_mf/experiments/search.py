@@ -7,6 +7,7 @@ which gives up the trials that fall behind. Test data are never read.
 
 from __future__ import annotations
 
+import glob
 import shutil
 import threading
 import time
@@ -253,10 +254,16 @@ class Search:
         if self.stop.is_set() or outcome is Outcome.INTERRUPTED:
             raise Stopped
         last = place.last_lines(1)
+        if outcome is Outcome.REFUSED and not self._has_results(place.description()["coordinates"]["corpus"]):
+            # Not these settings, but the input: no trial would fare better, and none must count.
+            raise InputError(f"{place.name} was refused ({last[0] if last else 'no output'})", remedy="correct that")
         trial.set_user_attr(REASON, f"{outcome.value}: {last[0] if last else 'no output'}")
         if outcome is Outcome.DIVERGED:
             raise self._optuna.TrialPruned
         raise _Failed
+
+    def _has_results(self, corpus: str) -> bool:
+        return any(self.folder.root.glob(f"runs/{glob.escape(corpus)}.*/result.json"))
 
     def _report(self, trial: Any, place: RunPlace, earlier: list[float], reported: int) -> int:
         """Tell Optuna the dev scores of the first seed's epochs; returns the last epoch told."""
