@@ -146,6 +146,47 @@ def test_a_tokenizer_of_another_model(folder: Path) -> None:
         tiny_encoder(folder)
 
 
+def test_a_tokenizer_that_fits_by_its_ids_alone(tmp_path: Path) -> None:
+    """Without files, transformers makes up a tokenizer of special tokens, to which every word is unknown."""
+    without = write_encoder(tmp_path / "without")
+    for file in without.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(InputError, match=r"has \d+ tokens, the model embeds 25: .*; use the tokenizer"):
+        tiny_encoder(without)
+    roberta = write_encoder(tmp_path / "roberta", "roberta")
+    other = tiny_encoders.byte_level()
+    other.pad_token = "<mask>"
+    other.save_pretrained(roberta)
+    with pytest.raises(InputError, match="pads with 4, the model with 1"):
+        tiny_encoder(roberta)
+
+
+def test_weights_of_other_sizes(folder: Path) -> None:
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**settings, "intermediate_size": 48}))
+    with pytest.raises(InputError, match=r"6 of the weights have other sizes .*, which is \(32,\), not \(48,\)"):
+        tiny_encoder(folder)
+
+
+def test_damaged_weights(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(InputError, match="cannot be loaded"):
+        tiny_encoder(folder)
+
+
+def test_a_model_with_code_is_refused_without_a_question(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = json.loads((folder / "config.json").read_text())
+    code = {"model_type": "own", "auto_map": {"AutoConfig": "own.Settings", "AutoModel": "own.Model"}}
+    (folder / "config.json").write_text(json.dumps({**settings, **code}))
+    (folder / "own.py").write_text("raise SystemExit('this ran')")
+    asked: list[object] = []
+    monkeypatch.setattr("builtins.input", lambda *prompt: asked.append(prompt) or "y")
+    with pytest.raises(InputError, match="code of its own, which is never run"):
+        tiny_encoder(folder)
+    assert not asked
+
+
 def test_a_configuration_of_another_model(folder: Path) -> None:
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**settings, "num_hidden_layers": 3}))

@@ -61,6 +61,13 @@ def test_every_byte_is_a_subword_of_byte_level_tokenizers() -> None:
     assert BYTES.unknown_id not in BYTES.of_units(("🦜🏽",))[0]
 
 
+@pytest.mark.parametrize("subword_ids", [PIECES, BYTES])
+def test_half_a_surrogate_pair_is_a_replacement_character(subword_ids: SubwordIds) -> None:
+    found, counts = subword_ids.of_units(("vi\ud83e", "vi\ufffd"))
+    assert counts[0] == counts[1] > 0
+    assert found[: counts[0]].tolist() == found[counts[0] :].tolist()
+
+
 @pytest.mark.parametrize("unit", ["[SEP]", "[PAD]", "[MASK]"])
 def test_what_looks_like_a_special_token_is_text(unit: str) -> None:
     specials = {PIECES.tokenizer.convert_tokens_to_ids(token) for token in ("[SEP]", "[PAD]", "[MASK]")}

@@ -146,7 +146,7 @@ def test_long_sentences_on_the_command_line(model_folder: Path, tmp_path: Path) 
     run = CliRunner().invoke
     result = run(app, ["tag", str(model_folder), str(text), "--format", "text", "--device", "cpu"])
     assert result.exit_code == 0
-    assert "1 sentences were longer than the encoder takes at once" in result.stderr
+    assert "1 sentence was longer than the encoder takes at once: it went in overlapping windows" in result.stderr
     windows = result.stdout
     truncated = run(
         app,
@@ -167,11 +167,14 @@ def test_long_sentences_on_the_command_line(model_folder: Path, tmp_path: Path) 
     # What is not encoded all looks the same.
     assert len(set(scores[22:])) == 1
     assert len(windows.splitlines()) == len(truncated.stdout.splitlines())
+    assert "takes at once: it was truncated" in truncated.stderr
     refused = run(
         app, ["tag", str(model_folder), str(text), "--format", "text", "--device", "cpu", "--on-long", "error"]
     )
     assert isinstance(refused.exception, InputError)
     assert "a sentence of 50 units (vi vi vi vi …) has 50 subwords" in str(refused.exception)
+    with pytest.raises(InputError, match="choose window, error or truncate"):
+        small_tagger().set_on_long("windows")  # type: ignore[arg-type]
 
 
 # The hub.
@@ -225,6 +228,22 @@ def test_what_is_downloaded_holds_the_encoder(model_folder: Path, monkeypatch: p
 def test_a_hub_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="the hub did not take the model"):
+        small_tagger().push_to_hub("somebody/tagger")
+
+
+@pytest.mark.parametrize("client", ["httpx", "requests"])
+def test_a_hub_that_cannot_be_reached(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The errors of some HTTP clients are nothing but exceptions; a mistake of ours is no fault of the hub's."""
+    error = type("ConnectError", (Exception,), {"__module__": client})("no route")
+
+    def create_repo(self: object, repo_id: str, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", create_repo)
+    with pytest.raises(InputError, match=r"the hub did not take the model \(no route\)"):
+        small_tagger().push_to_hub("somebody/tagger")
+    error = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
         small_tagger().push_to_hub("somebody/tagger")
 
 

@@ -93,6 +93,12 @@ def tag(
 
 
 def note_long_sentences(tagger: Tagger) -> None:
-    """Say how many sentences a pretrained encoder could not take at once."""
-    if tagger.num_long_sentences:
-        note(f"{tagger.num_long_sentences:,} sentences were longer than the encoder takes at once")
+    """Say how many sentences a pretrained encoder could not take at once, and what became of them."""
+    count = tagger.num_long_sentences
+    if count:
+        many, them = ("sentence was", "it") if count == 1 else ("sentences were", "they")
+        went = "was truncated" if count == 1 else "were truncated"
+        note(
+            f"{count:,} {many} longer than the encoder takes at once: {them} "
+            + (went if tagger.on_long == "truncate" else "went in overlapping windows")
+        )

@@ -22,7 +22,11 @@ def model_card(
     metrics: Mapping[str, Any],
 ) -> str:
     """What the model is, how it was made, how good it was and how to use it."""
-    measured = [f"| {name} | {value:.2f} |" for name, value in _flat(metrics) if not isinstance(value, bool)]
+    measured = [
+        f"| {name} | {value if isinstance(value, int) else f'{value:.2f}'} |"
+        for name, value in _flat(metrics)
+        if not isinstance(value, bool)
+    ]
     table = ["| metric | value |", "|---|---|", *measured] if measured else ["Nothing was measured."]
     data = config.data.train
     encoder, base_model = _encoder(config.encoder)

@@ -132,12 +132,20 @@ class Tagger:
         encoder = self._pretrained_encoder()
         return 0 if encoder is None else encoder.preparer.num_long
 
+    @property
+    def on_long(self) -> OnLong | None:
+        """What becomes of such sentences; None where an encoder takes any."""
+        encoder = self._pretrained_encoder()
+        return None if encoder is None else encoder.preparer.settings.on_long
+
     def set_on_long(self, on_long: OnLong) -> None:
         """Say what becomes of sentences longer than a pretrained encoder takes at once; other encoders take any.
 
         ``window``: they are encoded in overlapping windows; ``error``: an `InputError`; ``truncate``: what comes after the
         units that training with this setting would see is labelled without being encoded.
         """
+        if on_long not in ("window", "error", "truncate"):
+            raise InputError(f"on_long cannot be {on_long!r}", remedy="choose window, error or truncate")
         encoder = self._pretrained_encoder()
         if encoder is not None:
             with self._turn:

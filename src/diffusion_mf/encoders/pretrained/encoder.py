@@ -61,6 +61,8 @@ class PretrainedEncoder(Encoder):
         self.width = int(self.model.config.hidden_size)  # type: ignore[union-attr, arg-type]
         self.preparer = SubwordPreparer(SubwordIds(loaded.tokenizer), _window_settings(config, loaded.limit))
         if config.gradient_checkpointing:
+            # Else transformers says on stderr that it is.
+            self.model.config.use_cache = False  # type: ignore[union-attr]
             self.model.gradient_checkpointing_enable(  # type: ignore[operator]
                 gradient_checkpointing_kwargs={"use_reentrant": False}
             )
@@ -138,7 +140,7 @@ class PretrainedEncoder(Encoder):
         if counts.num_unknown > counts.num_units // 10:
             note(
                 f"the tokenizer knows too little: {counts.num_unknown:,} subwords of {counts.num_units:,} units are "
-                "unknown to it; is it the right encoder for this language?"
+                "unknown to it; is it an encoder of another language, or one without capitals (data.lowercase = true)?"
             )
         if self.cache is not None and sentences:
             self._fill_cache(self.cache, sentences, note)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from diffusion_mf.config import EncoderConfig
@@ -21,6 +22,9 @@ from diffusion_mf.errors import InputError
 
 NO_LIMIT = 1_000_000
 """tokenizers that know of no limit give numbers above this"""
+
+LEAST_SHARE = 0.75
+"""of a model's embeddings that its tokenizer uses: a few at the end may be spare, so many are another model's"""
 
 
 class Loaded(NamedTuple):
@@ -56,7 +60,17 @@ def load_pretrained(config: EncoderConfig) -> Loaded:
             path=name,
             remedy="check that config.json belongs to model.safetensors",
         )
-    return _checked(model, tokenizer, name)
+    if mismatched := sorted(report.get("mismatched_keys", ())):
+        key, found, expected = mismatched[0]
+        raise InputError(
+            f"{len(mismatched)} of the weights have other sizes than config.json says, such as {key}, which is "
+            f"{tuple(found)}, not {tuple(expected)}",
+            path=name,
+            remedy="check that config.json belongs to model.safetensors",
+        )
+    loaded = _checked(model, tokenizer, name)
+    _check_tokenizer(model, tokenizer, name)
+    return loaded
 
 
 def _fetched_before(name: str, revision: str | None) -> str | None:
@@ -73,12 +87,19 @@ def _fetched_before(name: str, revision: str | None) -> str | None:
 
 def _from_pretrained(transformers: Any, name: str, where: Mapping[str, Any]) -> tuple[nn.Module, Any, dict[str, Any]]:
     """Model, tokenizer, and what was missing from the weights."""
+    # Otherwise transformers asks at the terminal whether it may.
+    where = {**where, "trust_remote_code": False}
     tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
     if torch.get_default_device().type == "meta":
         config = transformers.AutoConfig.from_pretrained(name, **where)
         return transformers.AutoModel.from_config(config), tokenizer, {}
     model, report = transformers.AutoModel.from_pretrained(
-        name, use_safetensors=True, output_loading_info=True, **where
+        name,
+        use_safetensors=True,
+        output_loading_info=True,
+        # They are refused all the same, with their names.
+        ignore_mismatched_sizes=True,
+        **where,
     )
     return model, tokenizer, report
 
@@ -132,6 +153,28 @@ def _checked(model: nn.Module, tokenizer: Any, name: str) -> Loaded:
     return Loaded(model.float(), tokenizer, subword_limit(model, tokenizer))
 
 
+def _check_tokenizer(model: nn.Module, tokenizer: Any, name: str) -> None:
+    """Refuse what is surely the tokenizer of another model, or none: ids that fit the model may yet mean other words."""
+    num_tokens = len(tokenizer.get_vocab())
+    num_embeddings = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    if num_tokens < LEAST_SHARE * num_embeddings:
+        raise InputError(
+            f"the tokenizer has {num_tokens} tokens, the model embeds {num_embeddings}: it is another model's, or its files "
+            "are missing",
+            path=name,
+            remedy="use the tokenizer the model was trained with",
+        )
+    for module in (module for key, module in model.named_modules() if key.endswith("position_embeddings")):
+        padding = getattr(module, "padding_idx", None)
+        # Such models count positions by what is no padding.
+        if padding is not None and tokenizer.pad_token_id is not None and padding != tokenizer.pad_token_id:
+            raise InputError(
+                f"the tokenizer pads with {tokenizer.pad_token_id}, the model with {padding}: it is another model's",
+                path=name,
+                remedy="use the tokenizer the model was trained with",
+            )
+
+
 def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise InputError(
@@ -177,8 +220,12 @@ def _quiet(transformers: Any) -> Iterator[None]:
 def _explained(name: str, is_folder: bool) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:150]
+        if "trust_remote_code" in str(error):
+            raise InputError(
+                "the model comes with code of its own, which is never run", path=name, remedy="choose another encoder"
+            ) from error
         if is_folder:
             raise InputError(
                 f"the encoder cannot be loaded ({reason})", path=name, remedy="copy all its files again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterable
 from typing import Any
@@ -14,13 +15,16 @@ from diffusion_mf.encoders.pretrained.windows import Integers
 MAX_KNOWN_UNITS = 1_000_000
 """distinct units kept; memory must be bounded, whatever is streamed through a tagger"""
 
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+
 
 class SubwordIds:
     """The ids of each unit, as the tokenizer cuts it in the middle of a text.
 
     Byte-level tokenizers tell words from parts of words by the space before them, so that every unit is given one
     (``add_prefix_space``). A unit that becomes no subword (blanks, control characters) becomes the unknown token; where the
-    tokenizer has none, it stays without. What looks like a special token in a text is text.
+    tokenizer has none, it stays without. What looks like a special token in a text is text. Halves of surrogate pairs, which
+    tokenizers refuse, are replacement characters.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -44,7 +48,8 @@ class SubwordIds:
                 self._known = {}
                 new = list(distinct)
             fallback = () if self.unknown_id is None else (self.unknown_id,)
-            for unit, ids in zip(new, self._cut([self._space + unit for unit in new]), strict=True):
+            texts = [self._space + _HALF_PAIR.sub("\ufffd", unit) for unit in new]
+            for unit, ids in zip(new, self._cut(texts), strict=True):
                 self._known[unit] = tuple(ids) or fallback
 
     def of_units(self, units: tuple[str, ...]) -> tuple[Integers, Integers]:
