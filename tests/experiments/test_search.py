@@ -156,10 +156,12 @@ def test_finished_search_starts_nothing_and_an_unfinished_one_goes_on(tmp_path: 
 
     first._start = Stopping  # type: ignore[assignment]
     assert not finish(first)
+    assert "not finished: this is the best so far" in selected_text(first)
     lost = PretendedProcess.started[-1]
     second = make_search(tmp_path)
     assert finish(second)
     check_outcome(second)
+    assert "not finished" not in selected_text(second)
     assert PretendedProcess.started[0] == lost, "what was interrupted continues first"
     third = make_search(tmp_path)
     assert finish(third)

@@ -101,9 +101,10 @@ def search(
                 for row in rows
             ],
         )
-    note(f"the chosen settings are in {folder / 'selected.toml'}")
     if not is_finished:
+        note(f"the search is not finished: the same command continues it; best so far in {folder / 'selected.toml'}")
         raise typer.Exit(1)
+    note(f"the chosen settings are in {folder / 'selected.toml'}")
 
 
 def _summary(search: Search) -> list[dict[str, Any]]:

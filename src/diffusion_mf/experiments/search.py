@@ -327,7 +327,10 @@ def run_search(search: Search, *, workers: int, time_limit: float | None, has_st
 
 def selected_text(search: Search) -> str:
     """The chosen settings as exceptions for a plan."""
-    lines = ["# Chosen by dmf search; each block is an exception for a plan.", ""]
+    lines = ["# Chosen by dmf search; each block is an exception for a plan."]
+    if not all(search.is_finished(subject) for subject in search.plan.subjects):
+        lines.append("# The search is not finished: this is the best so far.")
+    lines.append("")
     for subject in search.plan.subjects:
         settings: dict[str, Any] = {}
         for number in range(len(subject.stages)):
