@@ -139,11 +139,24 @@ def _latex_table(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
+_LATEX = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%_#${}"},
+        **{"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"},
+        **{"<": "$<$", ">": "$>$", "−": "$-$", "±": "$\\pm$", "†": "$\\dagger$", "–": "--"},
+        # After the end of a row it would be that end's argument.
+        "[": "{[}",
+    }
+)
+
+
 def _latex_text(text: str) -> str:
-    replaced = {"&": "\\&", "%": "\\%", "_": "\\_", "#": "\\#", "−": "$-$", "±": "$\\pm$", "†": "$\\dagger$", "–": "--"}
-    for plain, escaped in replaced.items():
-        text = text.replace(plain, escaped)
-    return text
+    """Text whose characters mean nothing to LaTeX.
+
+    >>> print(_latex_text("a_1 {50%} − L_den"))
+    a\\_1 \\{50\\%\\} $-$ L\\_den
+    """
+    return text.translate(_LATEX)
 
 
 def comma_separated(tables: Sequence[Table]) -> str:
