@@ -141,6 +141,8 @@ class EncoderConfig(Section):
             raise ValueError("a pretrained encoder needs a model: a folder or a name on the hub")
         if self.kind == "scratch" and self.model:
             raise ValueError('a model is given, but kind is "scratch", not "pretrained"')
+        if self.lora_rank and self.freeze_layers:
+            raise ValueError("lora_rank freezes all layers, and adds to all of them: freeze_layers must be 0")
         if self.cache is not None and (self.freeze != "all" or self.lora_rank):
             raise ValueError(
                 'states can be cached only where nothing changes them: cache needs freeze = "all", no LoRA'
@@ -269,6 +271,8 @@ class InferenceConfig(Section):
     """units of a batch, padding counted; subwords, with a pretrained encoder"""
     exit_tolerance: PositiveFloat | None = None
     """a sentence whose marginals change by less between two calls makes no more calls; None: all make all"""
+    scores_from: Literal["first", "last"] = "last"
+    """the call whose marginals are reported; later ones take beliefs for more certain than they are"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     layout: Literal["auto", "padded", "packed"] = "auto"
     """as in training"""

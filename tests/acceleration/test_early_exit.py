@@ -206,3 +206,13 @@ def test_systems_without_marginals_to_watch_make_all_their_calls() -> None:
         found, expected = fast(batch, budget=40), labeller.predict(batch)
         torch.testing.assert_close(real(found.marginals, batch), real(expected.marginals, batch), rtol=1e-3, atol=1e-4)
         assert fast.mean_calls is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("transitions", ["local", "global"])
+def test_scores_of_the_first_call_survive_packing_anew(transitions: str) -> None:
+    settings = {"inference": {"scores_from": "first"}, "structure": {"transitions": transitions}}
+    labeller, batch = small_labeller("diffusion-mf", **settings).eval(), whole_batch()
+    found = predictor(labeller, exit_tolerance=1e-3)(batch, budget=40)
+    expected = labeller.predict(batch, num_calls=1)
+    torch.testing.assert_close(real(found.marginals, batch), real(expected.marginals, batch), rtol=1e-4, atol=1e-5)

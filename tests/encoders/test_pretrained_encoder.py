@@ -216,6 +216,8 @@ def test_gradient_checkpointing_changes_no_gradient(architecture: str, folder_of
     gradients = []
     for use in (False, True):
         encoder = tiny_encoder(folder, gradient_checkpointing=use)
+        # Both at once would be warned of, and a cache is no use to an encoder.
+        assert not (use and getattr(encoder.model.config, "use_cache", False))
         encoder.train()
         torch.manual_seed(1)
         encoder(batch_of(encoder, SENTENCES)).square().sum().backward()

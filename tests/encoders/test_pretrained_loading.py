@@ -58,6 +58,7 @@ def test_a_missing_model_says_how_to_get_it(no_network: list[object], monkeypatc
     with pytest.raises(InputError) as caught:
         tiny_encoder("nobody/no-such-encoder")
     assert "hf download nobody/no-such-encoder --local-dir FOLDER" in str(caught.value)
+    assert "(which cannot be reached)" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
 
@@ -117,6 +118,7 @@ def test_variables_in_a_configuration(tmp_path: Path, monkeypatch: pytest.Monkey
         ('kind = "pretrained"', "a pretrained encoder needs a model"),
         ('model = "bert"', 'kind is "scratch"'),
         ('kind = "pretrained"\nmodel = "bert"\ncache = "states"', 'cache needs freeze = "all"'),
+        ('kind = "pretrained"\nmodel = "bert"\nlora_rank = 4\nfreeze_layers = 2', "freeze_layers must be 0"),
         ('kind = "pretrained"\nmodel = "bert"\non_long = "windows"', "the nearest is window"),
     ],
 )

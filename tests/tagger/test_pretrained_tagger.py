@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import socket
 import sys
@@ -250,6 +251,7 @@ def test_a_hub_that_cannot_be_reached(client: str, monkeypatch: pytest.MonkeyPat
 def test_the_model_card_names_the_encoder(model_folder: Path, tmp_path: Path) -> None:
     card = (model_folder / "README.md").read_text(encoding="utf-8")
     assert "| encoder | pretrained: tiny, first subword |" in card
+    assert re.search(r"\n\| step \| \d+ \|\n", card)
     assert "base_model" not in card
     assert str(model_folder.parents[1]) not in card
     stored = load_model(model_folder)

@@ -67,6 +67,7 @@ class ExitLoop:
         self._device = device
         self._tolerance = tolerance
         self._autocast = autocast_for(device, precision, is_training=False)
+        self._reports_first = labeller.config.inference.scores_from == "first"
         self._carrier = _Carrier(labeller)
         # Autocast forgets its casts between pieces of work, and would cast all weights anew for every call.
         self._half_weights: HalfWeights | None = None
@@ -158,6 +159,8 @@ class ExitLoop:
             steps = [torch.full((1,), step, device=beliefs.device) for step in (t, s)]
             before, units = units, self._denoised(beliefs, batch.lengths, layout, conditions, steps[0], steps[1])
             beliefs = units.beliefs
+            if self._reports_first:
+                units = units._replace(first_marginals=units.marginals if before is None else before.first_marginals)
             if before is not None:
                 change = _largest_change(before.marginals, units.marginals, batch.lengths, layout)
         assert units is not None
@@ -215,6 +218,7 @@ class ExitLoop:
             marginals=layout.unpack(units.marginals),
             potentials=Potentials(layout.unpack(units.unary_scores), transitions),
             num_calls=len(self._schedule) - 1,
+            first_marginals=None if units.first_marginals is None else layout.unpack(units.first_marginals),
         )
         is_unit = unit_mask(batch.lengths, layout.units.shape[1])
         return prediction_of(

@@ -20,6 +20,8 @@ class Units(NamedTuple):
     unary_scores: Tensor
     transition_scores: Tensor | None
     """(T, K, K): those of a unit and the next; None where there are none, or the same everywhere"""
+    first_marginals: Tensor | None = None
+    """the first call's ρ₀ (T, K), if scores are reported from them"""
 
 
 class Store(NamedTuple):

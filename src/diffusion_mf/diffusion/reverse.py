@@ -57,7 +57,7 @@ class ReverseResult:
     beliefs: Float[Tensor, "B N K"]
     """π at the schedule's last step, π₀ as a rule: it decides the label, but is too sharp to report as a probability"""
     marginals: Float[Tensor, "B N K"]
-    """the last call's ρ₀: what scores are reported from"""
+    """the last call's ρ₀"""
     potentials: object
     """the last call's potentials, None if the denoiser gives none"""
     num_calls: int
@@ -65,6 +65,8 @@ class ReverseResult:
     """the clamps that were honoured"""
     trajectory: tuple[ReverseStep, ...] | None = None
     """the state after every update, if it was asked for"""
+    first_marginals: Float[Tensor, "B N K"] | None = None
+    """the first call's ρ₀, if it was asked for"""
 
     def log_beliefs(self) -> Float[Tensor, "B N K"]:
         """log π for decoders; only labels a clamp forbids are −∞.
@@ -90,6 +92,7 @@ def reverse_diffusion(
     is_unit: Bool[Tensor, "B N"] | None = None,
     exit_tolerance: int | float | None = None,
     keep_trajectory: bool = False,
+    keep_first_marginals: bool = False,
 ) -> ReverseResult:
     """Algorithm 1: from uniform beliefs, ρ₀ = denoise(π_t, t) and π_t′ = posterior(π_t, ρ₀, t, t′) along ``schedule``.
 
@@ -110,6 +113,7 @@ def reverse_diffusion(
     all_settled = False
     num_calls = 0
     trajectory: list[ReverseStep] = []
+    first_marginals: Tensor | None = None
     for t, s in itertools.pairwise(schedule):
         if not all_settled:
             answer = denoise(beliefs, t)
@@ -127,6 +131,8 @@ def reverse_diffusion(
                 # A captured network answers in the same memory every time.
                 marginals = marginals.clone()
         assert marginals is not None
+        if keep_first_marginals and first_marginals is None:
+            first_marginals = marginals.clone()
         beliefs = process.posterior(beliefs, marginals, t, s)
         if allowed is not None:
             beliefs = restrict(beliefs, allowed)
@@ -140,6 +146,7 @@ def reverse_diffusion(
         num_calls=num_calls,
         allowed=allowed,
         trajectory=tuple(trajectory) if keep_trajectory else None,
+        first_marginals=first_marginals,
     )
 
 

@@ -103,6 +103,7 @@ class CategoricalCore(StructuredCore):
             is_unit=request.is_unit,
             exit_tolerance=request.exit_tolerance,
             keep_trajectory=request.keep_trajectory,
+            keep_first_marginals=self.config.inference.scores_from == "first",
         )
         return prediction_of(result, lengths=request.lengths, is_unit=request.is_unit, legality=request.legality)
 
@@ -159,7 +160,10 @@ class CategoricalCore(StructuredCore):
 def prediction_of(
     result: ReverseResult, *, lengths: Int[Tensor, "B"], is_unit: Bool[Tensor, "B N"], legality: Legality | None
 ) -> Prediction:
-    """What the reverse process found, for decoders; every length is at least 1."""
+    """What the reverse process found, for decoders; every length is at least 1.
+
+    Scores are reported from the first call's marginals where they were kept, else from the last call's.
+    """
     assert isinstance(result.potentials, Potentials)
     evidence = Evidence(
         lengths=lengths,
@@ -170,9 +174,10 @@ def prediction_of(
         check=result.allowed is not None,
     )
     steps = result.trajectory
+    marginals = result.marginals if result.first_marginals is None else result.first_marginals
     return Prediction(
         evidence=evidence,
-        marginals=torch.where(is_unit[..., None], result.marginals, 0),
+        marginals=torch.where(is_unit[..., None], marginals, 0),
         num_calls=result.num_calls,
         trajectory=None if steps is None else [(step.t, step.beliefs) for step in steps],
     )

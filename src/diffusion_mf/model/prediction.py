@@ -17,7 +17,8 @@ class Prediction:
 
     evidence: Evidence
     marginals: Float[Tensor, "B N K"]
-    """ρ₀ of the last call (direct systems: of the only one; bits: softmax of the distance-based scores); 0 at padding"""
+    """ρ₀ of the last call, or the first (``inference.scores_from``); of a direct system's only one; with bits the softmax of
+    the distance-based scores; 0 at padding"""
     num_calls: int
     """of the denoiser; 0 for direct systems"""
     trajectory: list[tuple[int, Float[Tensor, "B N K"]]] | None = None

@@ -230,6 +230,9 @@ def _explained(name: str, is_folder: bool) -> Iterator[None]:
             raise InputError(
                 f"the encoder cannot be loaded ({reason})", path=name, remedy="copy all its files again"
             ) from error
+        if "couldn't connect" in reason or "offline mode" in reason:
+            # What transformers says of a hub that does not answer is long and about its cache.
+            reason = "which cannot be reached"
         raise InputError(
             f"the encoder {name} is neither a folder here nor to be had from the Hugging Face hub ({reason})",
             remedy=f"where the hub can be reached: hf download {name} --local-dir FOLDER, then set encoder.model to FOLDER",
