@@ -229,7 +229,7 @@ def test_rows_and_readme(main_folder: Path, tmp_path: Path) -> None:
     assert "| Diffusion-MF | – <sub>95.06</sub> | – <sub>97.39</sub> | **87.50 ± 1.29** <sub>80.65</sub> |" in text
     update_readme(readme, path)
     assert readme.read_text() == text
-    assert "No runs" in readme_table([])
+    assert "No runs" in readme_table([], source="rows.json")
     readme.write_text("no marks")
     with pytest.raises(InputError, match="marks"):
         update_readme(readme, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -115,8 +116,8 @@ def save_rows(path: StrPath, outcomes: Outcomes, *, experiment: str) -> int:
     return len(rows)
 
 
-def readme_table(rows: Sequence[Mapping[str, Any]], *, encoder: str = "scratch") -> str:
-    """The README's table: test scores of selected rows, the paper's beside them."""
+def readme_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath, encoder: str = "scratch") -> str:
+    """The README's table: test scores of selected rows of the file ``source``, the paper's beside them."""
     chosen = {
         (row["system"], row["corpus"]): row
         for row in rows
@@ -145,7 +146,7 @@ def readme_table(rows: Sequence[Mapping[str, Any]], *, encoder: str = "scratch")
     shown = "One run each, too few to compare systems" if is_single else f"Mean ± sample deviation over {seeds} seeds"
     note = (
         f"{shown}; encoder {encoder}, settings and decoder chosen on dev; small: the paper. "
-        f"Measured on {hardware}; every row with its configuration in `results/scratch.json`."
+        f"Measured on {hardware}; every row with its configuration in `{os.fspath(source)}`."
     )
     return f"{markdown([table if is_single else table.with_best()])}\n{note}"
 
@@ -160,7 +161,7 @@ def update_readme(path: StrPath, rows_path: StrPath) -> None:
         raise InputError("cannot be read", path=path, remedy="name a Markdown file") from None
     if text.count(_BEGIN) != 1 or text.count(_END) != 1 or text.index(_BEGIN) > text.index(_END):
         raise InputError("the two marks are not there", path=path, remedy=f"add the lines {_BEGIN} and {_END}")
-    block = f"{_BEGIN}\n\n{readme_table(read_rows(rows_path)).strip()}\n\n{_END}"
+    block = f"{_BEGIN}\n\n{readme_table(read_rows(rows_path), source=rows_path).strip()}\n\n{_END}"
     pattern = re.escape(_BEGIN) + ".*?" + re.escape(_END)
     changed = re.sub(pattern, lambda _: block, text, flags=re.DOTALL)
     with open_output(path) as stream:
