@@ -22,7 +22,7 @@ CONTENTS = [
     ("a.tsv", "\n", None, "holds no sentences", "right file"),
     ("a.conllu", f"{WORD}\n# lonely\n\n{WORD}", 3, "without words", "remove"),
     ("a.jsonl", '{"units": ["a"]}\n{"units": []}\n', 2, "empty sentence", "remove"),
-    ("a.tok", "a\n\nb\n", 2, "empty sentence", "remove"),
+    ("a.tok", "\n \n", None, "holds no sentences", "right file"),
     ("a.jsonl", '{"units": ["a"], "labels": []}\n', 1, "1 units but 0 labels", "one label"),
     ("a.conllu", b"# \x00\x01\n", 1, "binary file", "text file"),
     ("a.tsv", b"a\tO\ncaf\xe9\tO\n", 2, "not UTF-8", "iconv"),

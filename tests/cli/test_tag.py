@@ -119,6 +119,7 @@ def test_json_lines(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None
 
 def test_plain_text_from_standard_input(dmf: Callable, models: dict) -> None:
     outcome = dmf("tag", models[Task.POS], stdin=b"mira  sel toro\nvi\n")
+    assert dmf("tag", models[Task.POS], stdin=b"\nmira sel toro\n\n\nvi\n").stdout == outcome.stdout
     assert outcome.status == 0, outcome.stderr
     assert [line.split("\t")[0] for line in outcome.stdout.decode().split("\n")] == [
         "mira",
@@ -184,7 +185,6 @@ def test_options_reach_the_model(dmf: Callable, models: dict) -> None:
     (["none.conllu"], "", "none.conllu: no such file; check the path"),
     (["none.txt"], "", "none.txt: no such file; check the path"),
     ([__file__], "", f"{__file__}: the name does not tell the format; name it with --format (conllu, columns, jsonl, text)"),
-    ([], "a\n\nb\n", "standard input, line 2: an empty sentence; remove the line"),
     ([], '{"units": ["a"]}\n', "standard input, line 1: this does not look like plain text; name its format with --format"),
     ([], "# sent_id = 1\n", "standard input, line 1: this does not look like plain text; name its format with --format"),
     ([], CONLLU.split("\n", 2)[2].replace("\r", ""), "standard input, line 1: this does not look like plain text"),

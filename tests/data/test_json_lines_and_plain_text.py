@@ -80,11 +80,9 @@ def test_runs_of_blanks_part_once(tmp_path: Path) -> None:
     assert list(read_plain_text(path)) == [Sentence(("a", "b\u00a0c"), None, 1)]
 
 
-def test_an_empty_sentence_and_unwritable_units_are_refused(tmp_path: Path) -> None:
+def test_blank_lines_are_no_sentences_and_unwritable_units_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.tok"
-    path.write_text("a b\n \nc\n")
-    with pytest.raises(InputError, match="empty sentence") as caught:
-        list(read_plain_text(path))
-    assert caught.value.line == 2
+    path.write_text("\na b\n \t\nc\n\n")
+    assert list(read_plain_text(path)) == [Sentence(("a", "b"), None, 2), Sentence(("c",), None, 4)]
     with pytest.raises(InputError, match="does not fit"):
         write_plain_text([Sentence(("New York",))], io.BytesIO())

@@ -8,7 +8,6 @@ from typing import IO
 
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, check_fields, read_lines
-from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath
 
 # Only space and tab part units: a no-break or ideographic space may stand inside one.
@@ -17,12 +16,11 @@ _FIELD = re.compile(r"[^ \t\n\r\0]+")
 
 
 def read_plain_text(path: StrPath) -> Iterator[Sentence]:
-    """Stream the unlabelled sentences of ``path``; every line must be one."""
+    """Stream the unlabelled sentences of ``path``, one a line; blank lines part paragraphs and are no sentences."""
     for number, line in enumerate(read_lines(path), 1):
         units = _BLANKS.split(line.strip(" \t"))
-        if units == [""]:
-            raise InputError("an empty sentence", path=path, line=number, remedy="remove the line")
-        yield Sentence(tuple(units), None, number)
+        if units != [""]:
+            yield Sentence(tuple(units), None, number)
 
 
 def write_plain_text(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
