@@ -129,6 +129,18 @@ def test_early_stopping(corpus: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert display.notes == ["the run is complete: there is nothing left to train"]
 
 
+def test_a_run_that_continues_says_where(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small_runs.small_config(corpus, {"training": {"epochs": 2, "budget": 2000}})
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "evaluate", lambda predictor, sentences, **options: 1 / (len(sentences) == 1))
+        with pytest.raises(ZeroDivisionError):
+            train(config, output=tmp_path, device="cpu", checkpoint_every=0)
+    display = _Memory()
+    train(config, output=tmp_path, device="cpu", resume=True, display=display)
+    steps = json.loads((tmp_path / "checkpoint/state.json").read_text())["state"]["training"]["step"]
+    assert display.notes in ([f"continuing after step {step}, in epoch 1"] for step in range(steps))
+
+
 def test_evaluations_can_be_rarer_than_epochs(corpus: Path, tmp_path: Path) -> None:
     changes = {"training": {"epochs": 3, "evaluate_every": 2, "budget": 2000}}
     train(small_runs.small_config(corpus, changes), output=tmp_path, device="cpu")

@@ -169,6 +169,8 @@ class _Run:
             self.seconds_before = self.state.seconds
             if self.state.best_score is not None:
                 self.dev_score = self._describe(self.state.best_score, str(self.state.best_decoder))
+            if not self._is_over():
+                self.display.note(f"continuing after step {self.state.step:,}, in epoch {self.state.epoch + 1}")
         self._agree_on_position()
         if self.processes.is_writer:
             self.folder.make()
