@@ -69,8 +69,8 @@ def test_mistakes_are_one_sentence_with_file_line_and_key(write, text, line, mes
     ("text", "message"),
     [
         ('system = "lcrf"\n', "the key task is missing"),
-        ("task = \n", "is not TOML"),
-        ("task = 'ner'\ntask = 'pos'\n", "is not TOML"),
+        ("task = \n", "line 1: is not TOML"),
+        ("task = 'ner'\ntask = 'pos'\n", "line 2: is not TOML"),
     ],
 )
 def test_files_that_are_no_configuration(write, text, message) -> None:

@@ -6,14 +6,13 @@ Settings have the names of `Config`'s fields, in sections (``[encoder]`` …); `
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import pydantic
 from pydantic import Field, NonNegativeInt
 
-from diffusion_mf.config_errors import explained, parse_override
+from diffusion_mf.config_errors import explained, parse_override, read_toml
 from diffusion_mf.config_sections import (
     BitsConfig,
     DataConfig,
@@ -27,8 +26,7 @@ from diffusion_mf.config_sections import (
     TrainingConfig,
 )
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath, open_input
+from diffusion_mf.files import StrPath
 from diffusion_mf.presets import SIZES, Size, preset
 from diffusion_mf.systems import SYSTEMS, ObjectiveWeights, System
 
@@ -126,13 +124,7 @@ def load_config(path: StrPath, overrides: Sequence[str] = ()) -> Config:
     Values are written as in TOML, but a string needs no quotes. A ``size`` among the overrides replaces what the file says of
     the dimensions it sets. Everything wrong is an `InputError` that names file, line and key.
     """
-    with open_input(path) as stream:
-        content = stream.read()
-    try:
-        text = content.decode("utf-8")
-        values = tomllib.loads(text)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"is not TOML ({error})", path=path, remedy="correct it") from None
+    values, text = read_toml(path)
     given = [parse_override(override) for override in overrides]
     for key, value in given:
         if key == ("size",) and value in SIZES:

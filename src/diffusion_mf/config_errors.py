@@ -1,4 +1,4 @@
-"""From a rejected configuration to one sentence: file, line, key, and the nearest name that exists."""
+"""Reading TOML, and from what is rejected in it to one sentence: file, line, key, and the nearest name that exists."""
 
 from __future__ import annotations
 
@@ -11,9 +11,23 @@ from typing import Any
 import pydantic
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath
+from diffusion_mf.files import StrPath, open_input
 
 Key = tuple[str, ...]
+
+
+def read_toml(path: StrPath) -> tuple[dict[str, Any], str]:
+    """A TOML file's values, and its text."""
+    with open_input(path) as stream:
+        content = stream.read()
+    try:
+        text = content.decode("utf-8")
+        return tomllib.loads(text), text
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        place = re.search(r" \(at line (\d+), column \d+\)$", str(error))
+        problem = str(error) if place is None else str(error)[: place.start()]
+        line = None if place is None else int(place[1])
+        raise InputError(f"is not TOML ({problem})", path=path, line=line, remedy="correct it") from None
 
 
 def parse_override(override: str) -> tuple[Key, Any]:

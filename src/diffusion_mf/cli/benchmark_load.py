@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -22,9 +22,6 @@ from diffusion_mf.cli.benchmark_options import (
 from diffusion_mf.cli.benchmark_tables import rounded
 from diffusion_mf.cli.output import half_up, print_json, print_table
 from diffusion_mf.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 ONE_TASK = "pos"
 TIMES, LENGTHS, COUNTS = "1,4,16", "16,32,64,128,256,512,1024,2000", "1,2,4,8,12"

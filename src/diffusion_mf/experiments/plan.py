@@ -20,7 +20,7 @@ from typing import Any
 import pydantic
 
 from diffusion_mf.config import Config, load_config
-from diffusion_mf.config_errors import explained, line_of
+from diffusion_mf.config_errors import explained, line_of, read_toml
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
 from diffusion_mf.experiments.plan_file import (
@@ -34,7 +34,6 @@ from diffusion_mf.experiments.plan_file import (
     config_path,
     flat_settings,
     known_corpora,
-    read_toml,
     toml_value,
 )
 from diffusion_mf.files import StrPath

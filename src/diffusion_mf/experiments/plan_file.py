@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -14,10 +13,10 @@ import pydantic
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from diffusion_mf.config import Config
-from diffusion_mf.config_errors import explained, line_of
+from diffusion_mf.config_errors import explained, line_of, read_toml
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath, open_input
+from diffusion_mf.files import StrPath
 from diffusion_mf.systems import SYSTEMS
 
 TableKind = Literal[
@@ -136,20 +135,6 @@ def without_repetitions(values: Any) -> Any:
             if values.count(value) > 1:
                 raise ValueError(f"must name {value!r} once")
     return values
-
-
-def read_toml(path: Path) -> tuple[dict[str, Any], str]:
-    """A TOML file's values, and its text."""
-    with open_input(path) as stream:
-        content = stream.read()
-    try:
-        text = content.decode("utf-8")
-        return tomllib.loads(text), text
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        place = re.search(r" \(at line (\d+), column \d+\)$", str(error))
-        problem = str(error) if place is None else str(error)[: place.start()]
-        line = None if place is None else int(place[1])
-        raise InputError(f"is not TOML ({problem})", path=path, line=line, remedy="correct it") from None
 
 
 class _CorporaFile(pydantic.RootModel[dict[str, CorpusEntry]]):

@@ -20,7 +20,7 @@ import pydantic
 from pydantic import NonNegativeInt, PositiveInt
 
 from diffusion_mf.config import Config
-from diffusion_mf.config_errors import explained
+from diffusion_mf.config_errors import explained, read_toml
 from diffusion_mf.errors import InputError
 from diffusion_mf.experiments.plan import check_names, make_run
 from diffusion_mf.experiments.plan_file import (
@@ -29,7 +29,6 @@ from diffusion_mf.experiments.plan_file import (
     chosen_corpora,
     flat_settings,
     known_corpora,
-    read_toml,
     without_repetitions,
 )
 from diffusion_mf.files import StrPath

@@ -102,7 +102,7 @@ class Outcomes:
 
     def find(self, **wanted: str) -> list[Group]:
         """Groups with the given corpus, system, encoder or variant."""
-        return [group for group in self.groups if all(getattr(group, key) == value for key, value in wanted.items())]
+        return [group for group in self.planned(**wanted) if group.results]
 
     def selected(self, corpus: str, system: str, encoder: str) -> Group | None:
         """Of the settings tried, the one with the best mean dev score, over as many seeds as any has."""
