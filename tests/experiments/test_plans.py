@@ -6,7 +6,7 @@ import pytest
 from experiment_files import write_plan
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.experiments.plan import fingerprint, load_plan
+from diffusion_mf.experiments.plan import chosen_runs, fingerprint, load_plan
 from diffusion_mf.experiments.plan_file import PlanFile
 from diffusion_mf.experiments.search_plan import load_search
 
@@ -111,3 +111,33 @@ def test_place_of_a_pretrained_encoder_is_not_part_of_the_name(monkeypatch: pyte
 def test_shipped_searches_give_every_system_as_many_trials(path: Path) -> None:
     totals = {sum(stage.trials for stage in subject.stages) for subject in load_search(path).subjects}
     assert len(totals) == 1
+
+
+CHOICES = 'systems = ["unigram", "lcrf"]\nseeds = [1, 2, 3]\n'
+
+
+def test_some_runs_of_a_plan(tmp_path: Path) -> None:
+    plan = load_plan(write_plan(tmp_path, CHOICES))
+    chosen = chosen_runs(plan, ["seed=3, 1", "system=lcrf"])
+    assert [(run.system, run.seed) for run in chosen] == [("lcrf", 1), ("lcrf", 3)]
+    assert chosen_runs(plan, []) == list(plan.runs)
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("seed=4", "the plan has no seed '4'; choose among 1, 2, 3"),
+        ("seed", "is no condition"),
+        ("layers=4", "is no condition"),
+    ],
+)
+def test_conditions_that_no_run_can_fulfil(tmp_path: Path, condition: str, message: str) -> None:
+    plan = load_plan(write_plan(tmp_path, CHOICES))
+    with pytest.raises(InputError, match=message):
+        chosen_runs(plan, [condition])
+
+
+def test_conditions_that_exclude_each_other(tmp_path: Path) -> None:
+    plan = load_plan(write_plan(tmp_path, CHOICES))
+    with pytest.raises(InputError, match="no run of the plan fits --only seed=1 --only seed=2"):
+        chosen_runs(plan, ["seed=1", "seed=2"])

@@ -24,7 +24,7 @@ from diffusion_mf.training.corpora import read_training_data
 SYSTEM = "diffusion-mf"
 TIMES = (1, 4, 16)
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2000)
-UNITS = 40_000
+UNITS = 200_000
 """of the sentences of one length, about: batches enough for a steady state"""
 
 

@@ -32,7 +32,7 @@ def scaling(
     task: Annotated[str, typer.Option(help="One of pos, ner and seg-pos.")] = ONE_TASK,
     times: Annotated[str, typer.Option(metavar="N,…", help="How often the data are repeated.")] = TIMES,
     lengths: Annotated[str, typer.Option(metavar="N,…", help="Units of the sentences that are made up.")] = LENGTHS,
-    units: Annotated[int, typer.Option(min=1, help="Of all sentences of one length, about.")] = 40_000,
+    units: Annotated[int, typer.Option(min=1, help="Of all sentences of one length, about.")] = 200_000,
     repeats: Annotated[int, typer.Option(min=1, help="Runs after warm-up, of which the median counts.")] = 5,
     device: Device = "auto",
     configs: Folder = "configs",

@@ -47,6 +47,10 @@ def run(
     corpora: Annotated[
         str | None, typer.Option(metavar="FILE", help="Where the corpora lie, instead of the plan's own.")
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUES", help="Just these runs, as in seed=1,2 or encoder=scratch; may be repeated."),
+    ] = None,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try runs again that failed as often as they may.")
     ] = False,
@@ -55,29 +59,29 @@ def run(
 ) -> None:
     """Run a plan: what is finished is kept, what was interrupted continues, what another runner has is left to it.
 
-    Exit status 0 if every run is complete afterwards, 1 otherwise.
+    Exit status 0 if every run (of those that --only names) is complete afterwards, 1 otherwise.
     """
     from diffusion_mf.experiments.display import described_counts, shown_runs
     from diffusion_mf.experiments.folders import ExperimentFolder, RunState
-    from diffusion_mf.experiments.plan import load_plan
+    from diffusion_mf.experiments.plan import chosen_runs, load_plan
     from diffusion_mf.experiments.plan_file import check_files
     from diffusion_mf.experiments.runner import PlanStanding, RunnerOptions, run_plan
 
     plan = load_plan(plan_path, overrides=overrides or (), corpora_file=corpora)
     folder = ExperimentFolder(output or Path("runs") / plan.name)
     evaluation = plan.evaluation.model_dump(mode="json")
+    runs = chosen_runs(plan, only or ())
     variants: dict[str, list[str]] = {}
-    for each in plan.runs:
+    for each in runs:
         variants.setdefault(each.name, []).append(each.variant)
-    has_variants = len({each.variant for each in plan.runs}) > 1
+    has_variants = len({each.variant for each in runs}) > 1
     states = {
-        each.name: folder.run(each.name).state(retries=plan.settings.retries, evaluation=evaluation)
-        for each in plan.runs
+        each.name: folder.run(each.name).state(retries=plan.settings.retries, evaluation=evaluation) for each in runs
     }
     if dry_run:
         standing = PlanStanding(states)
     else:
-        for each in plan.runs:
+        for each in runs:
             if states[each.name] is not RunState.COMPLETE:
                 check_files(each.config)
         options = RunnerOptions(
@@ -86,6 +90,7 @@ def run(
             time_limit=time_limit,
             grace=grace,
             retry_failed=retry_failed,
+            only=frozenset(variants),
             command=shlex.join(["dmf", *sys.argv[1:]]),
         )
         with shown_runs() as display:

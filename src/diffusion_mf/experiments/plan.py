@@ -156,6 +156,31 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
     return Plan(name=plan.name or path.stem, table=plan.table, runs=runs, evaluation=plan.evaluation, settings=plan.run)
 
 
+def chosen_runs(plan: Plan, conditions: Sequence[str]) -> list[Run]:
+    """The runs for which all ``conditions`` hold, such as ``seed=1,2`` or ``encoder=scratch``."""
+    runs = list(plan.runs)
+    for condition in conditions:
+        key, equals, values = condition.partition("=")
+        known: dict[str, None] = {}
+        for run in plan.runs:
+            known.setdefault(str(run.coordinates().get(key)))
+        wanted = [value.strip() for value in values.split(",")]
+        if not equals or key not in plan.runs[0].coordinates():
+            raise InputError(
+                f"--only {condition} is no condition",
+                remedy="write KEY=VALUE,VALUE; keys are corpus, system, encoder, variant, seed",
+            )
+        for value in wanted:
+            if value not in known:
+                raise InputError(
+                    f"--only {condition}: the plan has no {key} {value!r}", remedy=f"choose among {', '.join(known)}"
+                )
+        runs = [run for run in runs if str(run.coordinates()[key]) in wanted]
+    if not runs:
+        raise InputError(f"no run of the plan fits --only {' --only '.join(conditions)}", remedy="see --dry-run")
+    return runs
+
+
 def check_names(names: Sequence[str], path: Path) -> None:
     """`InputError` for names that cannot be part of a file's."""
     for name in names:

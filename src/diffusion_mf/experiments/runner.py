@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -37,6 +37,8 @@ class RunnerOptions:
     """seconds they have for their checkpoints then"""
     retry_failed: bool = False
     """forget failures of earlier invocations"""
+    only: Collection[str] | None = None
+    """names of the runs to run; None: all of the plan's"""
     stale_after: float = SECONDS_UNTIL_STALE
     command: str = "dmf experiment run"
     """as it goes into results"""
@@ -94,7 +96,9 @@ class _Runner:
         self.plan, self.folder, self.options, self.display = plan, folder, options, display
         folder.save_plan(plan.record())
         # Variants may stand for the same settings: a run is run once.
-        self.runs: dict[str, Run] = {run.name: run for run in plan.runs}
+        self.runs: dict[str, Run] = {
+            run.name: run for run in plan.runs if options.only is None or run.name in options.only
+        }
         self.claims = Claims(folder.claims, stale_after=options.stale_after)
         self.evaluation = plan.evaluation.model_dump(mode="json")
         self.started = time.monotonic()
