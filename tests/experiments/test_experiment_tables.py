@@ -16,7 +16,8 @@ from diffusion_mf.cli import app
 from diffusion_mf.errors import InputError
 from diffusion_mf.experiments.folders import ExperimentFolder, Outcome
 from diffusion_mf.experiments.plots import calibration_points, draw_learning_curves, error_rates, read_logs
-from diffusion_mf.experiments.record import readme_table, save_rows, update_readme
+from diffusion_mf.experiments.readme import marks, pretrained_table, results_table, update_readme
+from diffusion_mf.experiments.record import save_rows
 from diffusion_mf.experiments.selection import read_outcomes
 from diffusion_mf.experiments.tables import TABLES, render
 from diffusion_mf.results import read_rows
@@ -219,20 +220,46 @@ def test_rows_and_readme(main_folder: Path, tmp_path: Path) -> None:
     assert row["test_scores"] == {"1": 86.0, "2": 87.0, "3": 88.0, "4": 89.0}
 
     readme = tmp_path / "README.md"
-    marks = "<!-- results: begin (written by dmf experiment readme) -->\nold\n<!-- results: end -->"
-    readme.write_text(f"before\n{marks}\nafter\n")
-    update_readme(readme, path)
+    begin, end = marks("results")
+    readme.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
+    sources = {"results": path, "pretrained": tmp_path / "none.json"}
+    assert update_readme(readme, sources) == ["results"]
     text = readme.read_text()
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "old" not in text
     assert "| Diffusion-MF | – <sub>95.06</sub> | – <sub>97.39</sub> | **87.50 ± 1.29** <sub>80.65</sub> |" in text
-    update_readme(readme, path)
+    update_readme(readme, sources)
     assert readme.read_text() == text
-    assert "No runs" in readme_table([], source="rows.json")
+    assert "No runs" in results_table([], source="rows.json")
     readme.write_text("no marks")
     with pytest.raises(InputError, match="marks"):
-        update_readme(readme, path)
+        update_readme(readme, sources)
+
+
+def _row(system: str, encoder: str, test_scores: list[float]) -> dict[str, Any]:
+    return {
+        "system": system,
+        "corpus": "conll2003",
+        "encoder": encoder,
+        "selected": True,
+        "experiment": "main",
+        "test_mean": sum(test_scores) / len(test_scores),
+        "test_sd": 0.5,
+        "seeds": list(range(len(test_scores))),
+        "hardware": "A card; its host",
+    }
+
+
+def test_pretrained_encoders_stand_beside_the_papers_own() -> None:
+    rows = [_row("unigram", "small", [88.0, 89.0]), _row("lcrf", "small", [89.0, 90.0]), _row("lcrf", "scratch", [1.0])]
+    text = pretrained_table(rows, source="rows.json")
+    assert "| test | CoNLL-2003 NER F1, small |" in text
+    assert "| LCRF | **89.50 ± .50** <sub>92.11</sub> |" in text
+    assert "the paper with its own (bert-large-cased)" in text
+    assert "1.00" not in text
+    # One system has a single run: none is called the best.
+    assert "**" not in pretrained_table([*rows[:1], _row("lcrf", "small", [90.0])], source="rows.json")
 
 
 @pytest.mark.parametrize(

@@ -210,13 +210,17 @@ def table(
 @app.command()
 def readme(
     path: Annotated[str, typer.Argument(metavar="[FILE]", help="Markdown file with the two marks.")] = "README.md",
-    results: Annotated[str, typer.Option(metavar="FILE", help="Result file.")] = "results/scratch.json",
+    results: Annotated[str, typer.Option(metavar="FILE", help="Rows with a scratch encoder.")] = "results/scratch.json",
+    pretrained: Annotated[
+        str, typer.Option(metavar="FILE", help="Rows with pretrained encoders, where there are some.")
+    ] = "results/pretrained.json",
 ) -> None:
-    """Write the results table of the README anew from a result file."""
-    from diffusion_mf.experiments.record import update_readme
+    """Write the results tables of the README anew from result files."""
+    from diffusion_mf.experiments.readme import update_readme
 
-    update_readme(path, results)
-    note(f"{path} has the results of {results}")
+    sources = {"results": results, "pretrained": pretrained}
+    written = update_readme(path, sources)
+    note(f"{path} has the results of {' and '.join(sources[name] for name in written)}")
 
 
 def _check_choice(option: str, value: str, choices: Iterable[str]) -> None:

@@ -74,6 +74,12 @@ class Cell:
         found = self.difference or self.summary
         return None if found is None else found.deviation
 
+    @property
+    def num_seeds(self) -> int:
+        """Of ours."""
+        found = self.difference or self.summary
+        return 0 if found is None else len(found.seeds)
+
     def record(self) -> dict[str, Any]:
         """Everything about the cell, for CSV and JSON."""
         found = self.difference or self.summary
@@ -119,14 +125,14 @@ class Table:
         return [note for note in self.notes if has_paper or note != PAPER_NOTE]
 
     def with_best(self, groups: Iterable[Sequence[int]] | None = None) -> Table:
-        """The largest mean of every column marked as best; ``groups`` of rows are judged apart."""
+        """The largest mean of every column marked as best; ``groups`` of rows are judged apart, single runs not at all."""
         rows = [list(row.cells) for row in self.rows]
         for members in groups or [range(len(rows))]:
             for column in range(len(self.columns)):
                 means = {
                     index: cell.mean
                     for index in members
-                    if (cell := rows[index][column]) is not None and cell.mean is not None
+                    if (cell := rows[index][column]) is not None and cell.mean is not None and cell.num_seeds > 1
                 }
                 if len(means) < 2:
                     continue
