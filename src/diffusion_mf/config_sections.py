@@ -235,6 +235,8 @@ class TrainingConfig(Section):
     """None: the same"""
     encoder_layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """a pretrained encoder's layer has this times the learning rate of the layer above it"""
+    transition_learning_rate: PositiveFloat | None = None
+    """of global transitions, which begin at 0 and move by no more than this in a step; None: the same as all others"""
     beta1: Dropout = 0.9
     beta2: Dropout = 0.98
     weight_decay: NonNegativeFloat = 0.01

@@ -20,6 +20,7 @@ from diffusion_mf.experiments.readme import marks, pretrained_table, results_tab
 from diffusion_mf.experiments.record import save_rows
 from diffusion_mf.experiments.selection import read_outcomes
 from diffusion_mf.experiments.tables import TABLES, render
+from diffusion_mf.experiments.tables.grid import PAPER_NOTE, paper_note
 from diffusion_mf.results import read_rows
 
 
@@ -249,6 +250,13 @@ def _row(system: str, encoder: str, test_scores: list[float]) -> dict[str, Any]:
         "seeds": list(range(len(test_scores))),
         "hardware": "A card; its host",
     }
+
+
+def test_note_on_the_papers_encoders() -> None:
+    assert paper_note(("scratch", ["conll2003"]), ("bert-large-cased", ["conll2003"])) == PAPER_NOTE
+    assert paper_note(("mine", ["my-corpus"])) == PAPER_NOTE
+    note = paper_note(("mine", ["en-ewt", "fr-gsd", "zh-gsdsimp"]), ("other", ["en-ewt"]))
+    assert note == "Small figures are the paper's, for encoders of its own: roberta-large, chinese-roberta-wwm-ext."
 
 
 def test_pretrained_encoders_stand_beside_the_papers_own() -> None:

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from diffusion_mf.config import TrainingConfig
+from diffusion_mf.config import StructureConfig, TrainingConfig
+from diffusion_mf.scorers import Scorer
+from diffusion_mf.structures import LinearChain
 from diffusion_mf.training.optimizer import LearningRate, MovingAverage, Optimizer
 
 
@@ -53,6 +55,20 @@ def test_first_adamw_step_by_hand() -> None:
     assert parameters["encoder.weight"][0, 0].item() == pytest.approx(2 * (1 - 0.005 * 0.5) + 0.005)
     assert parameters["encoder.bias"][0].item() == pytest.approx(2 + 0.005)
     assert all(parameter.grad is None for parameter in parameters.values())
+
+
+def test_global_transitions_have_a_rate_of_their_own() -> None:
+    scorer = Scorer(8, 3, StructureConfig(transitions="global"), LinearChain)
+    parameters = dict(scorer.named_parameters(prefix="core.scorer"))
+    before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+    settings = TrainingConfig(learning_rate=0.001, transition_learning_rate=0.1, weight_decay=0.0)
+    optimizer = Optimizer(parameters, settings)
+    for parameter in parameters.values():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step(1.0)
+    moved = {name: (before[name] - parameter).abs().max().item() for name, parameter in parameters.items()}
+    assert moved.pop("core.scorer.global_transitions") == pytest.approx(0.1)
+    assert all(distance == pytest.approx(0.001, rel=1e-3) for distance in moved.values())
 
 
 def test_adam_mixes_decay_into_the_gradient() -> None:

@@ -16,6 +16,10 @@ LANGUAGES = ("en-ewt", "de-gsd", "fr-gsd", "nl-lassysmall")
 """the treebanks of the multilingual POS experiments"""
 
 
+ENCODERS = {"pos": "roberta-large", "ner": "bert-large-cased", "seg-pos": "chinese-roberta-wwm-ext"}
+"""the pretrained encoders that its values are for, by task"""
+
+
 class PaperValue(NamedTuple):
     """A mean, and its sample deviation where the paper gives it."""
 
@@ -33,6 +37,11 @@ def paper_tables() -> dict[str, Any]:
 def kind_of_encoder(encoder: str) -> str:
     """``scratch``, or ``pretrained`` for all others."""
     return "scratch" if encoder == "scratch" else "pretrained"
+
+
+def paper_encoder(corpus: str) -> str | None:
+    """The pretrained encoder of the paper's values for a corpus."""
+    return ENCODERS["pos"] if corpus in (*LANGUAGES, "average") else ENCODERS.get(_CORPORA.get(corpus, ""))
 
 
 def paper_score(

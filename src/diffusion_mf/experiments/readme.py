@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from diffusion_mf.errors import InputError
 from diffusion_mf.experiments.aggregation import Summary
-from diffusion_mf.experiments.paper import PaperValue, paper_score
+from diffusion_mf.experiments.paper import PaperValue, paper_encoder, paper_score
 from diffusion_mf.experiments.tables.grid import Cell, Row, Table, system_title
 from diffusion_mf.experiments.tables.main_results import primary_metric
 from diffusion_mf.experiments.tables.rendering import markdown
@@ -25,12 +25,6 @@ CORPORA = {
     "zh-gsdsimp": "ZH-GSDSimp joint F1",
 }
 """with their titles, in the order of columns"""
-
-PAPERS_ENCODERS = {
-    "en-ewt": "roberta-large",
-    "conll2003": "bert-large-cased",
-    "zh-gsdsimp": "chinese-roberta-wwm-ext",
-}
 
 
 class Place(NamedTuple):
@@ -57,7 +51,7 @@ def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> s
         for place in found
         if place.corpus == corpus
     }
-    theirs = ", ".join(PAPERS_ENCODERS[corpus] for corpus in PAPERS_ENCODERS if any(p.corpus == corpus for p in found))
+    theirs = ", ".join(dict.fromkeys(str(paper_encoder(place.corpus)) for place in columns))
     return _described(chosen, columns, source, about="encoders as named", paper=f"the paper with its own ({theirs})")
 
 

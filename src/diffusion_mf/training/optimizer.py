@@ -16,6 +16,7 @@ from diffusion_mf.training.layer_decay import depths_below_top
 Decay = Literal["none", "cosine", "linear"]
 
 ENCODER_PREFIX = "encoder."
+TRANSITIONS_SUFFIX = ".global_transitions"
 EPSILON = 1e-8
 
 
@@ -41,30 +42,33 @@ class LearningRate(NamedTuple):
 
 
 class Optimizer:
-    """Adam or AdamW over named parameters, with its own learning rate for the encoder where one is set, less in its lower
-    layers where ``encoder_layer_decay`` says so.
+    """Adam or AdamW over named parameters, with own learning rates for the encoder and for global transitions where they are
+    set, less in the encoder's lower layers where ``encoder_layer_decay`` says so.
 
     Weight decay (L2 with Adam, decoupled with AdamW) leaves out vectors: biases and gains of norms.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], settings: TrainingConfig) -> None:
         self.parameters = parameters
-        encoder_rate = settings.encoder_learning_rate or settings.learning_rate
         layer_decay = settings.encoder_layer_decay
         depths = depths_below_top(parameters) if layer_decay < 1 else {}
-        groups: dict[tuple[bool, bool, int], list[nn.Parameter]] = {}
+
+        def rate_of(name: str) -> float:
+            if name.startswith(ENCODER_PREFIX):
+                rate = settings.encoder_learning_rate or settings.learning_rate
+                return rate * layer_decay ** depths.get(name, 0)
+            own = settings.transition_learning_rate if name.endswith(TRANSITIONS_SUFFIX) else None
+            return own or settings.learning_rate
+
+        groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
         for name, parameter in parameters.items():
-            group = (name.startswith(ENCODER_PREFIX), parameter.ndim > 1, depths.get(name, 0))
-            groups.setdefault(group, []).append(parameter)
-        self._base_rates = [
-            encoder_rate * layer_decay**depth if is_encoder else settings.learning_rate
-            for is_encoder, _, depth in groups
-        ]
+            groups.setdefault((rate_of(name), parameter.ndim > 1), []).append(parameter)
+        self._base_rates = [rate for rate, _ in groups]
         kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
         self._inner = kind(
             [
                 {"params": members, "weight_decay": settings.weight_decay if is_decayed else 0.0}
-                for (_, is_decayed, _), members in groups.items()
+                for (_, is_decayed), members in groups.items()
             ],
             lr=settings.learning_rate,
             betas=(settings.beta1, settings.beta2),

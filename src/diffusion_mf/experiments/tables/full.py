@@ -5,9 +5,9 @@ from __future__ import annotations
 from diffusion_mf.experiments.paper import paper_score
 from diffusion_mf.experiments.selection import Outcomes
 from diffusion_mf.experiments.tables.grid import (
-    PAPER_NOTE,
     Row,
     Table,
+    paper_note,
     score_cell,
     seed_notes,
     short_title,
@@ -32,6 +32,7 @@ def _tables(outcomes: Outcomes, task: str, metrics: tuple[str, ...]) -> list[Tab
         _table(outcomes, corpus, encoder, split, metrics)
         for corpus in corpora
         for encoder in outcomes.values("encoder")
+        if outcomes.planned(corpus=corpus, encoder=encoder)
         for split in ("dev", "test")
     ]
 
@@ -62,7 +63,7 @@ def _table(outcomes: Outcomes, corpus: str, encoder: str, split: str, metrics: t
         columns=[short_title(metric) for metric in metrics],
         rows=rows,
         notes=[
-            PAPER_NOTE,
+            paper_note((encoder, [corpus])),
             "† marks the decoder selected by the mean dev score over seeds.",
             *seed_notes(outcomes.planned(corpus=corpus, encoder=encoder)),
         ],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from diffusion_mf.experiments.aggregation import FEWEST_SEEDS_FOR_TEST, PairedDifference, Summary
-from diffusion_mf.experiments.paper import PaperValue
+from diffusion_mf.experiments.paper import PaperValue, kind_of_encoder, paper_encoder
 from diffusion_mf.experiments.selection import Group
 from diffusion_mf.systems import SYSTEMS
 
@@ -35,6 +35,20 @@ COLUMN_TITLES = {
     "viterbi": "Vit.",
 }
 """short names for the heads of columns and decoders"""
+
+
+def paper_note(*places: tuple[str, Iterable[str]]) -> str:
+    """`PAPER_NOTE`, with the paper's own encoders where ours are others; ``places`` are encoders and corpora."""
+    theirs = dict.fromkeys(
+        name
+        for encoder, corpora in places
+        if kind_of_encoder(encoder) != "scratch"
+        for corpus in corpora
+        if (name := paper_encoder(corpus)) is not None and name != encoder
+    )
+    return (
+        PAPER_NOTE if not theirs else f"{PAPER_NOTE.removesuffix('.')}, for encoders of its own: {', '.join(theirs)}."
+    )
 
 
 def short_title(name: str) -> str:
@@ -122,7 +136,7 @@ class Table:
     def shown_notes(self) -> list[str]:
         """The notes, without that on the paper's figures where there are none."""
         has_paper = any(cell.paper is not None for cell in self.cells())
-        return [note for note in self.notes if has_paper or note != PAPER_NOTE]
+        return [note for note in self.notes if has_paper or not note.startswith(PAPER_NOTE.removesuffix("."))]
 
     def with_best(self, groups: Iterable[Sequence[int]] | None = None) -> Table:
         """The largest mean of every column marked as best; ``groups`` of rows are judged apart, single runs not at all."""

@@ -8,10 +8,10 @@ from diffusion_mf.experiments.aggregation import Summary, paired_difference
 from diffusion_mf.experiments.paper import LANGUAGES, paper_score
 from diffusion_mf.experiments.selection import Group, Outcomes
 from diffusion_mf.experiments.tables.grid import (
-    PAPER_NOTE,
     Cell,
     Row,
     Table,
+    paper_note,
     score_cell,
     seed_notes,
     short_title,
@@ -64,13 +64,26 @@ def _systems(outcomes: Outcomes, encoder: str) -> list[str]:
     return [system for system in SYSTEMS if system in found]
 
 
+def _corpora(outcomes: Outcomes, encoder: str) -> list[str]:
+    """The corpora to show: all of the paper's from scratch, for a pretrained encoder those it is planned for.
+
+    Languages stand together, with their average, unless there is only one of them.
+    """
+    shown = {group.corpus for group in outcomes.planned(encoder=encoder)}
+    if encoder == "scratch" or len(shown.intersection(LANGUAGES)) > 1:
+        shown |= {*LANGUAGES, "average"}
+    return [corpus for corpus, _ in _COLUMNS if encoder == "scratch" or corpus in shown]
+
+
 def _main_table(outcomes: Outcomes, encoder: str, seeds: list[str]) -> Table:
     rows = []
+    corpora = _corpora(outcomes, encoder)
+    places = [(corpus, metric) for corpus, metric in _COLUMNS if corpus in corpora]
     systems = _systems(outcomes, encoder)
     for system in systems:
         about = {"system": system, "encoder": encoder}
         cells: list[Cell | None] = []
-        for corpus, metric in _COLUMNS:
+        for corpus, metric in places:
             group = None if corpus == "average" else outcomes.selected(corpus, system, encoder)
             decoder = "" if group is None else group.selected_decoder()
             paper = paper_score(corpus, system, encoder, metric)
@@ -87,9 +100,10 @@ def _main_table(outcomes: Outcomes, encoder: str, seeds: list[str]) -> Table:
         rows.append(Row(heading=(system_title(system),), cells=cells))
     columns = [
         short_title(corpus) if corpus in (*LANGUAGES, "average") else f"{short_title(corpus)} {short_title(metric)}"
-        for corpus, metric in _COLUMNS
+        for corpus, metric in places
     ]
-    notes = [PAPER_NOTE, LANGUAGE_NOTE, *seeds]
+    languages = [LANGUAGE_NOTE] if "average" in corpora else []
+    notes = [paper_note((encoder, corpora)), *languages, *seeds]
     title = f"Test results, encoder {encoder}: settings and decoder selected by the mean dev score over seeds"
     return Table(title=title, headings=("Model",), columns=columns, rows=rows, notes=notes).with_best()
 
@@ -170,7 +184,7 @@ def denoiser_tables(outcomes: Outcomes) -> list[Table]:
         return []
     rows = []
     for encoder in outcomes.values("encoder"):
-        for corpus in (*LANGUAGES, "average", "conll2003", "zh-gsdsimp"):
+        for corpus in dict.fromkeys(_corpora(outcomes, encoder)):
             metric = primary_metric(corpus)
             cells: list[Cell | None] = []
             for system in systems:
@@ -189,7 +203,11 @@ def denoiser_tables(outcomes: Outcomes) -> list[Table]:
         headings=("Setting",),
         columns=[system_title(system) for system in systems],
         rows=[_best_of_row(row) for row in rows],
-        notes=[PAPER_NOTE, LANGUAGE_NOTE, *seed_notes(g for g in outcomes.all_groups if g.system in systems)],
+        notes=[
+            paper_note(*((encoder, _corpora(outcomes, encoder)) for encoder in outcomes.values("encoder"))),
+            LANGUAGE_NOTE,
+            *seed_notes(g for g in outcomes.all_groups if g.system in systems),
+        ],
     )
     return [table]
 
