@@ -81,7 +81,7 @@ def test_mean_field_of_sentences_that_share_a_tile(device, lengths):
 @pytest.mark.parametrize("lengths", [[32, 31, 1], [40, 33, 2], [33, 32, 17, 16], [70, 64, 65, 3]], ids=str)
 @pytest.mark.parametrize("holes", [0.0, 0.1])
 def test_mean_field_with_short_and_long_sentences(device, dtype, lengths, holes):
-    """Some fit into registers, in tiles of 16 to 64 rows, some are seen through windows, in the same batch."""
+    """Some fit into registers, some are seen through windows, in the same batch."""
     problem = random_problem(21, len(lengths), lengths[0], 3, is_local=True, lengths=lengths, holes=holes)
     # Penalties of 10⁴ leave three digits after the point.
     loose = {"tolerance": 1e-2, "gradient_tolerance": 2e-2} if holes else {}

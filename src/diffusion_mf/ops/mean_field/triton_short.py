@@ -136,87 +136,6 @@ def _heard(
 
 
 @triton.jit
-def _tell(
-    unary_pointer,
-    transition_pointer,
-    beliefs_pointer,
-    first,
-    length,
-    num_units,
-    num_iterations,
-    IS_LOG: tl.constexpr,
-    FLOOR: tl.constexpr,
-    TILE: tl.constexpr,
-    ROWS: tl.constexpr,
-    LABELS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DTYPE: tl.constexpr,
-    IS_PACKED: tl.constexpr,
-):
-    """What `iterate_kernel` does for a window that begins at unit ``first``; all it reads lies in its first TILE rows."""
-    # Else the window before this one has reached the sentence's end.
-    is_needed = (first == 0) | (length > 2 * num_iterations)
-    unary, from_left, from_right = _load_scores(
-        unary_pointer, transition_pointer, tl.where(is_needed, tl.minimum(length, TILE), 0),
-        FLOOR, TILE, LABELS, BLOCK, DTYPE, IS_PACKED,
-    )  # fmt: skip
-    scores = unary
-    for iteration in range(0, tl.where(is_needed, num_iterations, 0)):
-        beliefs = softmax_rows(scores)
-        scores = unary + _heard(
-            beliefs, from_left, from_right, _nothing(iteration), FLOOR, TILE, LABELS, BLOCK, IS_PACKED
-        )
-    beliefs = log_softmax_rows(scores) if IS_LOG else softmax_rows(scores)
-    rows, labels = tl.arange(0, TILE)[:, None], tl.arange(0, BLOCK)[None, :]
-    beliefs = tl.where(rows < length, beliefs, 0.0)
-    begin = tl.where(first > 0, num_iterations, 0)
-    end = tl.where(length > ROWS, ROWS - num_iterations, ROWS)
-    is_told = (rows >= begin) & (rows < end) & (is_needed | (rows >= length))
-    is_cell = (first + rows < num_units) & (labels < LABELS)
-    tl.store(beliefs_pointer + rows * LABELS + labels, beliefs, mask=is_told & is_cell)
-    if TILE < ROWS:
-        rest = tl.arange(0, ROWS)[:, None]
-        is_past = (rest >= TILE) & (rest < num_units) & (labels < LABELS)
-        tl.store(beliefs_pointer + rest * LABELS + labels, tl.zeros([ROWS, BLOCK], DTYPE), mask=is_past)
-
-
-@triton.jit
-def _tell_by_length(
-    unary_pointer,
-    transition_pointer,
-    beliefs_pointer,
-    first,
-    length,
-    num_units,
-    num_iterations,
-    IS_LOG: tl.constexpr,
-    FLOOR: tl.constexpr,
-    TILE: tl.constexpr,
-    ROWS: tl.constexpr,
-    LABELS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DTYPE: tl.constexpr,
-    IS_PACKED: tl.constexpr,
-):
-    """`_tell` with the smallest tile of 16 · 2ⁿ rows that holds the window, at most ``TILE``."""
-    if TILE == 16:
-        _tell(
-            unary_pointer, transition_pointer, beliefs_pointer, first, length, num_units, num_iterations,
-            IS_LOG, FLOOR, TILE, ROWS, LABELS, BLOCK, DTYPE, IS_PACKED,
-        )  # fmt: skip
-    elif (first == 0) & (length <= TILE // 2):
-        _tell_by_length(
-            unary_pointer, transition_pointer, beliefs_pointer, first, length, num_units, num_iterations,
-            IS_LOG, FLOOR, TILE // 2, ROWS, LABELS, BLOCK, DTYPE, IS_PACKED,
-        )  # fmt: skip
-    else:
-        _tell(
-            unary_pointer, transition_pointer, beliefs_pointer, first, length, num_units, num_iterations,
-            IS_LOG, FLOOR, TILE, ROWS, LABELS, BLOCK, DTYPE, IS_PACKED,
-        )  # fmt: skip
-
-
-@triton.jit
 def iterate_kernel(
     unary_pointer,
     transition_pointer,
@@ -234,18 +153,33 @@ def iterate_kernel(
 ):
     """Beliefs (B, N, K) of one window of a sentence after the last update, or their logarithms; zero past its length.
 
-    Windows begin ROWS − 2n units after each other, and together reach as far as the batch does. Most sentences are much
-    shorter than the longest: those that fit take a smaller tile, and a fraction of the time.
+    Windows begin ROWS − 2n units after each other, and together reach as far as the batch does.
     """
     sentence = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * (ROWS - 2 * num_iterations)
     length = tl.load(lengths_pointer + sentence).to(tl.int32) - first
+    # Else the window before this one has reached the sentence's end.
+    is_needed = (first == 0) | (length > 2 * num_iterations)
     offset = (sentence * num_units + first) * LABELS
     pairs_before = (sentence * (num_units - 1) + first) * LABELS * LABELS
-    _tell_by_length(
-        unary_pointer + offset, transition_pointer + pairs_before, beliefs_pointer + offset,
-        first, length, num_units, num_iterations, IS_LOG, FLOOR, ROWS, ROWS, LABELS, BLOCK, DTYPE, IS_PACKED,
+    unary, from_left, from_right = _load_scores(
+        unary_pointer + offset, transition_pointer + pairs_before, tl.where(is_needed, tl.minimum(length, ROWS), 0),
+        FLOOR, ROWS, LABELS, BLOCK, DTYPE, IS_PACKED,
     )  # fmt: skip
+    scores = unary
+    for iteration in range(0, tl.where(is_needed, num_iterations, 0)):
+        beliefs = softmax_rows(scores)
+        scores = unary + _heard(
+            beliefs, from_left, from_right, _nothing(iteration), FLOOR, ROWS, LABELS, BLOCK, IS_PACKED
+        )
+    beliefs = log_softmax_rows(scores) if IS_LOG else softmax_rows(scores)
+    rows, labels = tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)[None, :]
+    beliefs = tl.where(rows < length, beliefs, 0.0)
+    begin = tl.where(first > 0, num_iterations, 0)
+    end = tl.where(length > ROWS, ROWS - num_iterations, ROWS)
+    is_told = (rows >= begin) & (rows < end) & (is_needed | (rows >= length))
+    is_cell = (first + rows < num_units) & (labels < LABELS)
+    tl.store(beliefs_pointer + offset + rows * LABELS + labels, beliefs, mask=is_told & is_cell)
 
 
 @triton.jit
