@@ -165,3 +165,19 @@ def _wait_for(condition: object, seconds: float = 60.0) -> None:
         if time.monotonic() > end:
             pytest.fail("it did not happen in time")
         time.sleep(0.05)
+
+
+def test_only_some_runs_of_a_plan(tmp_path: Path) -> None:
+    plan = write_plan(tmp_path, 'systems = ["unigram"]\nseeds = [1, 2]\n')
+    output = tmp_path / "out"
+    runner = start_runner(plan, output, "--only", "seed=2", "--json")
+    stdout, stderr = runner.communicate(timeout=120)
+    assert runner.returncode == 0, stderr
+    assert [(".seed2." in row["name"], row["state"]) for row in json.loads(stdout)] == [(True, "complete")]
+    assert len(attempts_of(output)) == 1
+    # Tables know of the other one all the same.
+    assert len(json.loads((output / "plans" / "plan.json").read_text())["runs"]) == 2
+    refused = start_runner(plan, output, "--only", "seed=3")
+    _, stderr = refused.communicate(timeout=60)
+    assert refused.returncode == 2
+    assert stderr == "dmf: --only seed=3: the plan has no seed '3'; choose among 1, 2.\n"

@@ -209,7 +209,7 @@ def table(
 
 @app.command()
 def readme(
-    path: Annotated[str, typer.Argument(metavar="[FILE]", help="Markdown file with the two marks.")] = "README.md",
+    path: Annotated[str, typer.Argument(metavar="[FILE]", help="Markdown file with the marks.")] = "README.md",
     results: Annotated[str, typer.Option(metavar="FILE", help="Rows with a scratch encoder.")] = "results/scratch.json",
     pretrained: Annotated[
         str, typer.Option(metavar="FILE", help="Rows with pretrained encoders, where there are some.")

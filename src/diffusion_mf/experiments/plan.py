@@ -159,17 +159,15 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
 def chosen_runs(plan: Plan, conditions: Sequence[str]) -> list[Run]:
     """The runs for which all ``conditions`` hold, such as ``seed=1,2`` or ``encoder=scratch``."""
     runs = list(plan.runs)
+    keys = list(runs[0].coordinates())
     for condition in conditions:
         key, equals, values = condition.partition("=")
-        known: dict[str, None] = {}
-        for run in plan.runs:
-            known.setdefault(str(run.coordinates().get(key)))
-        wanted = [value.strip() for value in values.split(",")]
-        if not equals or key not in plan.runs[0].coordinates():
+        if not equals or key not in keys:
             raise InputError(
-                f"--only {condition} is no condition",
-                remedy="write KEY=VALUE,VALUE; keys are corpus, system, encoder, variant, seed",
+                f"--only {condition} is no condition", remedy=f"write KEY=VALUE,VALUE; keys are {', '.join(keys)}"
             )
+        known = dict.fromkeys(str(run.coordinates()[key]) for run in plan.runs)
+        wanted = [value.strip() for value in values.split(",")]
         for value in wanted:
             if value not in known:
                 raise InputError(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from diffusion_mf.errors import InputError
 from diffusion_mf.experiments.aggregation import Summary
-from diffusion_mf.experiments.paper import PaperValue, paper_encoder, paper_score
+from diffusion_mf.experiments.paper import PaperValue, kind_of_encoder, paper_encoder, paper_score
 from diffusion_mf.experiments.tables.grid import Cell, Row, Table, system_title
 from diffusion_mf.experiments.tables.main_results import primary_metric
 from diffusion_mf.experiments.tables.rendering import markdown
@@ -36,14 +35,14 @@ class Place(NamedTuple):
 
 def results_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> str:
     """Test scores with a scratch encoder, the paper's beside them."""
-    chosen = _selected(rows, lambda encoder: encoder == "scratch")
+    chosen = _selected(rows, "scratch")
     columns = {Place(corpus, "scratch"): title for corpus, title in CORPORA.items()}
     return _described(chosen, columns, source, about="encoder scratch", paper="the paper")
 
 
 def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> str:
     """Test scores with pretrained encoders, beside them the paper's with its own."""
-    chosen = _selected(rows, lambda encoder: encoder != "scratch")
+    chosen = _selected(rows, "pretrained")
     found = dict.fromkeys(place for _, place in chosen)
     columns = {
         place: f"{title}, {place.encoder}"
@@ -59,11 +58,11 @@ TABLES = {"results": results_table, "pretrained": pretrained_table}
 """by the name in their marks"""
 
 
-def _selected(rows: Sequence[Mapping[str, Any]], is_wanted: Any) -> dict[tuple[str, Place], Mapping[str, Any]]:
+def _selected(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[str, Place], Mapping[str, Any]]:
     return {
         (row["system"], Place(row["corpus"], row["encoder"])): row
         for row in rows
-        if row.get("selected") and is_wanted(row.get("encoder")) and row.get("experiment", "main") == "main"
+        if row.get("selected") and kind_of_encoder(row["encoder"]) == kind and row.get("experiment", "main") == "main"
     }
 
 
@@ -119,17 +118,17 @@ def update_readme(path: StrPath, sources: Mapping[str, StrPath]) -> list[str]:
     written = []
     for name, rows_path in sources.items():
         begin, end = marks(name)
-        is_optional = name != "results"
-        if is_optional and (begin not in text or not Path(rows_path).exists()):
+        has_rows = Path(rows_path).exists()
+        if name != "results" and not (has_rows and begin in text):
             continue
-        if not Path(rows_path).exists():
+        if not has_rows:
             raise InputError(
                 "no such result file", path=rows_path, remedy="write it with dmf experiment table --record"
             )
         if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
             raise InputError(f"the marks of {name} are not there", path=path, remedy=f"add the lines {begin} and {end}")
-        block = f"{begin}\n\n{TABLES[name](read_rows(rows_path), source=rows_path).strip()}\n\n{end}"
-        text = re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _, block=block: block, text, flags=re.DOTALL)  # type: ignore[misc]
+        table = TABLES[name](read_rows(rows_path), source=rows_path).strip()
+        text = f"{text[: text.index(begin)]}{begin}\n\n{table}\n\n{text[text.index(end) :]}"
         written.append(name)
     with open_output(path) as stream:
         stream.write(text.encode())

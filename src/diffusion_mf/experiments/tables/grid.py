@@ -11,7 +11,8 @@ from diffusion_mf.experiments.paper import PaperValue, kind_of_encoder, paper_en
 from diffusion_mf.experiments.selection import Group
 from diffusion_mf.systems import SYSTEMS
 
-PAPER_NOTE = "Small figures are the paper's."
+_SMALL = "Small figures are the paper's"
+PAPER_NOTE = f"{_SMALL}."
 
 COLUMN_TITLES = {
     "en-ewt": "EN",
@@ -46,9 +47,7 @@ def paper_note(*places: tuple[str, Iterable[str]]) -> str:
         for corpus in corpora
         if (name := paper_encoder(corpus)) is not None and name != encoder
     )
-    return (
-        PAPER_NOTE if not theirs else f"{PAPER_NOTE.removesuffix('.')}, for encoders of its own: {', '.join(theirs)}."
-    )
+    return f"{_SMALL}, for encoders of its own: {', '.join(theirs)}." if theirs else PAPER_NOTE
 
 
 def short_title(name: str) -> str:
@@ -136,7 +135,7 @@ class Table:
     def shown_notes(self) -> list[str]:
         """The notes, without that on the paper's figures where there are none."""
         has_paper = any(cell.paper is not None for cell in self.cells())
-        return [note for note in self.notes if has_paper or not note.startswith(PAPER_NOTE.removesuffix("."))]
+        return [note for note in self.notes if has_paper or not note.startswith(_SMALL)]
 
     def with_best(self, groups: Iterable[Sequence[int]] | None = None) -> Table:
         """The largest mean of every column marked as best; ``groups`` of rows are judged apart, single runs not at all."""

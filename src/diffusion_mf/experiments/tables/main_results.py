@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from diffusion_mf.experiments.aggregation import Summary, paired_difference
-from diffusion_mf.experiments.paper import LANGUAGES, paper_score
+from diffusion_mf.experiments.paper import LANGUAGES, kind_of_encoder, paper_score
 from diffusion_mf.experiments.selection import Group, Outcomes
 from diffusion_mf.experiments.tables.grid import (
     Cell,
@@ -69,10 +69,13 @@ def _corpora(outcomes: Outcomes, encoder: str) -> list[str]:
 
     Languages stand together, with their average, unless there is only one of them.
     """
+    corpora = dict.fromkeys(corpus for corpus, _ in _COLUMNS)
+    if kind_of_encoder(encoder) == "scratch":
+        return list(corpora)
     shown = {group.corpus for group in outcomes.planned(encoder=encoder)}
-    if encoder == "scratch" or len(shown.intersection(LANGUAGES)) > 1:
+    if len(shown.intersection(LANGUAGES)) > 1:
         shown |= {*LANGUAGES, "average"}
-    return [corpus for corpus, _ in _COLUMNS if encoder == "scratch" or corpus in shown]
+    return [corpus for corpus in corpora if corpus in shown]
 
 
 def _main_table(outcomes: Outcomes, encoder: str, seeds: list[str]) -> Table:
@@ -184,7 +187,7 @@ def denoiser_tables(outcomes: Outcomes) -> list[Table]:
         return []
     rows = []
     for encoder in outcomes.values("encoder"):
-        for corpus in dict.fromkeys(_corpora(outcomes, encoder)):
+        for corpus in _corpora(outcomes, encoder):
             metric = primary_metric(corpus)
             cells: list[Cell | None] = []
             for system in systems:
