@@ -159,6 +159,10 @@ class DenoiserConfig(Section):
     dropout: Dropout = 0.3
     time_width: PositiveInt = 256
     """of the timestep embedding"""
+    state_input: bool = False
+    """add the encoder's states to the embedded labels, too, and not only to the modulations (ours)"""
+    state_dropout: Dropout = 0.0
+    """in training, the share of units whose state is hidden from the denoiser (ours)"""
 
     @pydantic.model_validator(mode="after")
     def _heads_fit(self) -> Self:

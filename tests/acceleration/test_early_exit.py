@@ -212,6 +212,7 @@ def test_systems_without_marginals_to_watch_make_all_their_calls() -> None:
 @pytest.mark.parametrize("transitions", ["local", "global"])
 def test_scores_of_the_first_call_survive_packing_anew(transitions: str) -> None:
     settings = {"inference": {"scores_from": "first"}, "structure": {"transitions": transitions}}
+    settings["denoiser"] = {"state_input": transitions == "local"}
     labeller, batch = small_labeller("diffusion-mf", **settings).eval(), whole_batch()
     found = predictor(labeller, exit_tolerance=1e-3)(batch, budget=40)
     expected = labeller.predict(batch, num_calls=1)

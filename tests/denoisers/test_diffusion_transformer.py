@@ -60,6 +60,29 @@ def test_fresh_blocks_pass_their_input_through_and_states_matter_from_the_start(
     assert states.grad.abs().amax(-1).min() > 0
 
 
+def test_states_are_added_to_the_input_where_asked_for() -> None:
+    torch.manual_seed(0)
+    network = shaken(DiffusionTransformer(CONFIG.model_copy(update={"state_input": True}), 5))
+    plain = DiffusionTransformer(CONFIG, 5)
+    assert not plain.load_state_dict(network.state_dict(), strict=False).missing_keys
+    inputs, states, t = torch.randn(2, 3, 16), torch.randn(2, 3, 5), torch.tensor([3, 900])
+    expected = plain(inputs + states @ network.input_of_state.weight.T, t, plain.prepare(states), LAYOUT)
+    torch.testing.assert_close(network(inputs, t, network.prepare(states), LAYOUT), expected)
+
+
+def test_states_of_whole_units_are_hidden_in_training_other_ones_each_time() -> None:
+    torch.manual_seed(0)
+    network = shaken(DiffusionTransformer(CONFIG.model_copy(update={"state_input": True, "state_dropout": 0.3}), 5))
+    states = torch.randn(40, 50, 5)
+    first, second = network.prepare(states), network.prepare(states)
+    hidden = (first.input == 0).all(-1)
+    assert 0.25 < hidden.float().mean() < 0.35
+    assert torch.equal(hidden, (first.blocks[1] == 0).all(-1)) and torch.equal(hidden, (first.final == 0).all(-1))
+    assert not torch.equal(hidden, (second.input == 0).all(-1))
+    network.eval()
+    assert network.prepare(states).input.abs().sum(-1).min() > 0
+
+
 def test_modulation_is_a_linear_map_of_state_and_time_together() -> None:
     torch.manual_seed(0)
     modulation = shaken(DiffusionTransformer(CONFIG, 5)).blocks[0].modulation

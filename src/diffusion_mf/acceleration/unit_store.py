@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -40,27 +41,32 @@ class Store(NamedTuple):
         # Tensors made in inference mode could not be written to outside of it.
         with torch.inference_mode(False):
             return cls(
-                Conditions(tuple(map(empty, conditions.blocks)), empty(conditions.final)),
+                _each(empty, conditions),
                 Units(*(None if tensor is None else empty(tensor) for tensor in units)),  # type: ignore[arg-type]
             )
 
     def begin(self, conditions: Conditions, units: Units) -> None:
         """Take all of a new batch."""
-        pairs = [
-            *zip(self.conditions.blocks, conditions.blocks, strict=True),
-            (self.conditions.final, conditions.final),
-        ]
+        pairs = zip(_tensors(self.conditions), _tensors(conditions), strict=True)
         for own, new in (*pairs, *zip(self.units, units, strict=True)):
             if own is not None and new is not None:
                 own[:-1].copy_(new)
 
     def conditions_of(self, rows: Tensor) -> Conditions:
         """The conditions of some units."""
-        blocks, final = self.conditions
-        return Conditions(tuple(block.index_select(0, rows) for block in blocks), final.index_select(0, rows))
+        return _each(lambda tensor: tensor.index_select(0, rows), self.conditions)
 
     def update(self, rows: Tensor, units: Units) -> None:
         """Replace what is known of some units."""
         for own, new in zip(self.units, units, strict=True):
             if own is not None and new is not None:
                 own.index_copy_(0, rows, new)
+
+
+def _each(function: Callable[[Tensor], Tensor], conditions: Conditions) -> Conditions:
+    blocks, final, first = conditions
+    return Conditions(tuple(map(function, blocks)), function(final), None if first is None else function(first))
+
+
+def _tensors(conditions: Conditions) -> list[Tensor | None]:
+    return [*conditions.blocks, conditions.final, conditions.input]

@@ -16,10 +16,13 @@ from diffusion_mf.layouts import Layout, Rotation
 
 
 class Conditions(NamedTuple):
-    """What the encoder's states contribute to every modulation: made once per sentence, used by every call."""
+    """What the encoder's states contribute to every call: made once per sentence."""
 
     blocks: tuple[Float[Tensor, "*units six_D"], ...]
+    """to the modulations"""
     final: Float[Tensor, "*units two_D"]
+    input: Float[Tensor, "*units D"] | None = None
+    """to the first block's input, where `state_input` is on"""
 
 
 class Modulation(nn.Module):
@@ -72,7 +75,8 @@ class DiffusionTransformer(nn.Module):
     """Position vectors z from embedded noisy labels, a timestep and encoder states (paper: “Neural Architecture”).
 
     The modulation after the last block does not start at zero, a departure from adaLN-zero: through it the states reach the
-    scores, and the loss the encoder, from the first step on.
+    scores, and the loss the encoder, from the first step on. With `state_input`, another departure, a linear map of the states
+    is added to the embedded labels: then blocks pass states on as those of the encoder do.
     """
 
     def __init__(self, config: DenoiserConfig, state_width: int) -> None:
@@ -83,12 +87,24 @@ class DiffusionTransformer(nn.Module):
         self.blocks = nn.ModuleList(DiffusionBlock(config, state_width) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, elementwise_affine=False)
         self.modulation = Modulation(state_width, config.time_width, 2 * config.width, is_zero=False)
+        self.state_dropout = config.state_dropout
+        self.input_of_state = nn.Linear(state_width, config.width, bias=False) if config.state_input else None
 
     def prepare(self, states: Float[Tensor, "*units S"]) -> Conditions:
-        """The states' part of every modulation; it holds 6·D numbers per layer and unit."""
+        """The states' part of every modulation, and of the input; it holds 6·D numbers per layer and unit.
+
+        In training some states are hidden (`state_dropout`), other ones each time.
+        """
+        if self.training and self.state_dropout:
+            is_seen = torch.rand(states.shape[:-1], device=states.device) >= self.state_dropout
+            states = states * is_seen[..., None]
         activated = F.silu(states)
         linears = [block.get_submodule("modulation.of_state") for block in self.blocks]
-        return Conditions(tuple(linear(activated) for linear in linears), self.modulation.of_state(activated))
+        return Conditions(
+            tuple(linear(activated) for linear in linears),
+            self.modulation.of_state(activated),
+            None if self.input_of_state is None else self.input_of_state(states),
+        )
 
     def forward(
         self,
@@ -100,7 +116,7 @@ class DiffusionTransformer(nn.Module):
         """z; ``t`` is one step per sentence, or one for all, (1,)."""
         time = self.time(t)
         rotation = layout.rotation(self.head_width)
-        values = inputs
+        values = inputs if conditions.input is None else inputs + conditions.input
         for block, condition in zip(self.blocks, conditions.blocks, strict=True):
             values = block(values, condition, time, layout, rotation)
         shift, scale = (conditions.final + layout.spread(self.modulation.of_time(time))).chunk(2, dim=-1)

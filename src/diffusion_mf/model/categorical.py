@@ -80,7 +80,10 @@ class CategoricalCore(StructuredCore):
         noisy: NoisyLabels | None = None
         num_calls = self.choice(draws)
         if num_calls is not None:
-            beliefs, t = self._own_beliefs(num_calls, conditions, target, allowed, is_given)
+            # States that are hidden now may be seen there: then beliefs tell the denoiser something.
+            with torch.no_grad():
+                earlier = self.denoiser.prepare(states) if self.config.denoiser.state_dropout else conditions
+            beliefs, t = self._own_beliefs(num_calls, earlier, target, allowed, is_given)
         else:
             noisy = self._noisy_labels(labels, draws)
             if is_given is not None:
