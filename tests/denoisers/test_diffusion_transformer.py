@@ -77,7 +77,8 @@ def test_states_of_whole_units_are_hidden_in_training_other_ones_each_time() -> 
     first, second = network.prepare(states), network.prepare(states)
     hidden = (first.input == 0).all(-1)
     assert 0.25 < hidden.float().mean() < 0.35
-    assert torch.equal(hidden, (first.blocks[1] == 0).all(-1)) and torch.equal(hidden, (first.final == 0).all(-1))
+    for part in (first.blocks[1], first.final):
+        assert torch.equal(hidden, (part == 0).all(-1))
     assert not torch.equal(hidden, (second.input == 0).all(-1))
     network.eval()
     assert network.prepare(states).input.abs().sum(-1).min() > 0

@@ -12,6 +12,7 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.experiments import error_analysis
+from diffusion_mf.experiments.plots import invalid_rate
 
 
 class _Tagger:
@@ -20,8 +21,14 @@ class _Tagger:
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def tag(self, sentences: list[tuple[str, ...]]) -> list[Any]:
-        return [SimpleNamespace(labels=["N"] * len(units), scores=[0.75] * len(units)) for units in sentences]
+    def tag(self, sentences: list[tuple[str, ...]], *, decoder: str = "mask-viterbi") -> list[Any]:
+        label = "N" if decoder == "mask-viterbi" else "I-N"
+        return [SimpleNamespace(labels=[label] * len(units), scores=[0.75] * len(units)) for units in sentences]
+
+
+def _model(task: Task, *decoders: str) -> Any:
+    labeller = SimpleNamespace(decoders=decoders, config=SimpleNamespace(inference=SimpleNamespace(decoder=None)))
+    return SimpleNamespace(config=SimpleNamespace(task=task), decoder="mask-viterbi", labeller=labeller)
 
 
 def test_counts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,8 +36,7 @@ def test_counts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     train = (Sentence(("a", "b", "b"), ("N", "N", "V")), Sentence(("a", "c"), ("N", "V")))
     dev = (Sentence(("a", "b", "new"), ("N", "V", "N")), Sentence(("c",), ("V",)))
     data: Any = SimpleNamespace(train=train, dev=dev, scheme=LabelScheme.PLAIN)
-    model: Any = SimpleNamespace(config=SimpleNamespace(task=Task.POS))
-    found = error_analysis.analyse(model, data, device=torch.device("cpu"))
+    found = error_analysis.analyse(_model(Task.POS, "mask-viterbi"), data, device=torch.device("cpu"))
     assert {row["name"]: (row["size"], row["accuracy"]) for row in found["rarity"]} == {
         "unseen": (1, 100.0),  # new
         "1": (1, 0.0),  # c
@@ -46,3 +52,26 @@ def test_counts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["invalid_sentences"] == 0
     assert [row["size"] for row in found["lengths"]] == [2]
     assert found["confusions"] == [["V", "N", 2]]
+
+
+def test_invalid_spans_of_every_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_analysis, "Tagger", _Tagger)
+    sentence = Sentence(("a", "b"), ("O", "O"))
+    data: Any = SimpleNamespace(train=(sentence,), dev=(sentence,), scheme=LabelScheme.BIO2)
+    found = error_analysis.analyse(_model(Task.NER, "argmax", "mask-viterbi"), data, device=torch.device("cpu"))
+    assert found["invalid_by_decoder"]["argmax"] == 100
+    assert found["invalid_by_decoder"]["mask-viterbi"] == found["invalid_sentences"]
+
+
+def test_invalid_spans_are_compared_by_argmax() -> None:
+    both = {"argmax": {}, "mask-viterbi": {}}
+    old = {"decoder": "mask-viterbi", "decoders": both, "analysis": {"invalid_sentences": 0.0}}
+    new = {**old, "analysis": {"invalid_sentences": 0.0, "invalid_by_decoder": {"argmax": 7.0, "mask-viterbi": 0.0}}}
+    exact = {"decoder": "viterbi", "decoders": {"viterbi": {}}, "analysis": {"invalid_sentences": 0.0}}
+    assert [invalid_rate(result) for result in (old, {**old, "decoder": "argmax"}, new, exact, {})] == [
+        None,
+        0,
+        7,
+        0,
+        None,
+    ]

@@ -311,7 +311,7 @@ def test_plots_of_sweeps_and_analyses(tmp_path: Path) -> None:
     for variant in ("size=S", "size=XL", "layers=1", "layers=12", "num_iterations=3"):
         schedules = {name: {"dev": {"argmax": 1.0}} for name in ("calls=5", "calls=10", "base=1.5")}
         place, result = _ner("diffusion-mf", 1, {"argmax": 2.0}, {"argmax": 2.0}, variant=variant, schedules=schedules)
-        runs.append((place, {**result, "analysis": analysis}))
+        runs.append((place, {**result, "decoder": "argmax", "analysis": analysis}))
     folder = write_experiment(tmp_path / "x", runs)
     result = CliRunner().invoke(app, ["experiment", "plot", str(folder), "--format", "svg"])
     assert result.exit_code == 0, result.output

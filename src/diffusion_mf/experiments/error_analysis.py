@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.evaluation import TaskScorer
+from diffusion_mf.evaluation import Report, TaskScorer
 from diffusion_mf.evaluation.calibration import expected_calibration_error
-from diffusion_mf.tagger import Tagger
+from diffusion_mf.tagger import TaggedSentence, Tagger
 from diffusion_mf.tagger.storage import StoredModel
 from diffusion_mf.training.corpora import TrainingData
+from diffusion_mf.training.evaluation import candidate_decoders
 
 RARITY_BINS = ((0, "unseen"), (1, "1"), (4, "2-4"), (16, "5-16"), (64, "17-64"))
 """the highest count of each bin, and its name; more frequent units share the last"""
@@ -26,15 +27,18 @@ def analyse(model: StoredModel, data: TrainingData, *, device: torch.device) -> 
     """Counts and rates for the dev sentences, labelled with the model's own decoder.
 
     `ambiguity` groups units by their distance to the nearest *other* unit whose form had more than one label in training: the
-    label there had to be decided, and labels near it may have suffered from the decision.
+    label there had to be decided, and labels near it may have suffered from the decision. `invalid_by_decoder` has the share
+    of sentences with invalid spans for every decoder: only with the same one can systems be compared.
     """
     sentences = data.dev or ()
-    tagged = Tagger(model, device=device).tag([sentence.units for sentence in sentences])
-    predicted = [result.labels for result in tagged]
-    scorer = TaskScorer(model.config.task, data.scheme)
-    for sentence, labels in zip(sentences, predicted, strict=True):
-        scorer.update(sentence.labels or (), labels, sentence.units)
-    report = scorer.result()
+    tagger = Tagger(model, device=device)
+    units = [sentence.units for sentence in sentences]
+    tagged = tagger.tag(units)
+    report = _report(model, data, tagged)
+    invalid = {model.decoder: report.invalid_rate}
+    for decoder in candidate_decoders(model.labeller):
+        if decoder not in invalid:
+            invalid[decoder] = _report(model, data, tagger.tag(units, decoder=decoder)).invalid_rate
     counts, ambiguous = _training_forms(data.train)
     rarity, distance = _Rates(), _Rates()
     scores: list[float] = []
@@ -50,10 +54,18 @@ def analyse(model: StoredModel, data: TrainingData, *, device: torch.device) -> 
         "rarity": rarity.rows([name for _, name in RARITY_BINS] + [MOST_FREQUENT]),
         "ambiguity": distance.rows(_distance_names()),
         "invalid_sentences": report.invalid_rate,
+        "invalid_by_decoder": invalid,
         "malformed_fragments": report.malformed_fragments,
         "confusions": [list(each) for each in report.tokens.top_confusions(10)],
         "calibration": _calibration(scores, is_right),
     }
+
+
+def _report(model: StoredModel, data: TrainingData, tagged: Sequence[TaggedSentence]) -> Report:
+    scorer = TaskScorer(model.config.task, data.scheme)
+    for sentence, result in zip(data.dev or (), tagged, strict=True):
+        scorer.update(sentence.labels or (), result.labels, sentence.units)
+    return scorer.result()
 
 
 def rarity_bin(count: int) -> str:

@@ -345,12 +345,28 @@ def _errors(key: str, title: str) -> Draw:
 
 
 def _invalid_spans(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
-    """Sentences whose labels, as the selected decoder of the run gives them, are no legal sequence."""
-    found = {system: _analyses(group) for system, group in _selected(outcomes, corpus).items()}
-    found = {system: analyses for system, analyses in found.items() if analyses}
-    for place, (system, analyses) in enumerate(found.items()):
-        rate = sum(analysis["invalid_sentences"] for analysis in analyses) / len(analyses)
+    """Sentences whose most probable labels (argmax) are no legal sequence; systems that decode otherwise have none.
+
+    With the decoder a run prefers, bars would tell how many runs prefer argmax.
+    """
+    found = {}
+    for system, group in _selected(outcomes, corpus).items():
+        rates = [rate for result in group.results.values() if (rate := invalid_rate(result)) is not None]
+        if rates:
+            found[system] = sum(rates) / len(rates)
+    for place, (system, rate) in enumerate(found.items()):
         axes.bar(place, rate, color=_colour(system), label=system_title(system))
     axes.set_xticks([])
-    axes.set_ylabel("sentences with invalid labels, dev, %")
-    return any(analysis["invalid_sentences"] for analyses in found.values() for analysis in analyses)
+    axes.set_ylabel("sentences with invalid labels, dev, argmax, %")
+    return any(found.values())
+
+
+def invalid_rate(result: Mapping[str, Any]) -> float | None:
+    """The share of dev sentences with invalid spans by argmax, or by the only decoder there is; None where it is not known."""
+    analysis = result.get("analysis")
+    if not analysis:
+        return None
+    rates = analysis.get("invalid_by_decoder", {result["decoder"]: analysis["invalid_sentences"]})
+    if "argmax" in rates:
+        return float(rates["argmax"])
+    return None if "argmax" in result["decoders"] else float(analysis["invalid_sentences"])
