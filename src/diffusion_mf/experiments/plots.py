@@ -357,7 +357,7 @@ def _invalid_spans(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
     for place, (system, rate) in enumerate(found.items()):
         axes.bar(place, rate, color=_colour(system), label=system_title(system))
     axes.set_xticks([])
-    axes.set_ylabel("sentences with invalid labels, dev, argmax, %")
+    axes.set_ylabel("invalid sentences, argmax, dev, %")
     return any(found.values())
 
 
