@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -211,8 +212,19 @@ def test_parameters_are_counted_without_weights(folder: Path) -> None:
 
 def test_shared_layers_are_not_frozen_one_by_one(tmp_path: Path) -> None:
     encoder = tiny_encoder(write_encoder(tmp_path / "albert", "albert"))
-    with pytest.raises(InputError, match="freeze_layers is 2"):
-        choose_trainable(encoder.model, encoder.config.model_copy(update={"freeze_layers": 2}))
+    for number in (1, 2):
+        with pytest.raises(InputError, match=f"freeze_layers is {number}, but the layers of this encoder share"):
+            choose_trainable(encoder.model, encoder.config.model_copy(update={"freeze_layers": number}))
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "modernbert", "deberta-v2", "gpt2"])
+def test_a_decoder_is_noticed(architecture: str, tmp_path: Path) -> None:
+    notes: list[str] = []
+    encoder = tiny_encoder(write_encoder(tmp_path / "encoder", architecture)).train()
+    for _ in range(2):
+        encoder.study(SENTENCES, note=notes.append)
+    assert sum("is a decoder" in note for note in notes) == (architecture == "gpt2")
+    assert encoder.model.training
 
 
 # PyTorch files.
@@ -261,6 +273,20 @@ def test_a_file_that_would_run_code_is_refused_and_does_not(folder: Path, tmp_pa
         convert_encoder(folder, tmp_path / "new")
     assert not (tmp_path / "harm").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bert"]
+
+
+def test_a_missing_part_of_the_weights_is_noticed(folder: Path, tmp_path: Path) -> None:
+    as_pytorch(folder, parts=2)
+    names = sorted(path.name for path in folder.glob("*.bin"))
+    index = {"weight_map": dict(zip("ab", names, strict=True))}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index), encoding="utf-8")
+    content = (folder / names[1]).read_bytes()
+    (folder / names[1]).unlink()
+    with pytest.raises(InputError, match=f"1 of 2 parts of the weights are missing, such as {re.escape(names[1])}"):
+        convert_encoder(folder, tmp_path / "new")
+    (folder / names[1]).write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputError, match="damaged, or no file of PyTorch"):
+        convert_encoder(folder, tmp_path / "new")
 
 
 def test_conversions_that_cannot_be(folder: Path, tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ ARCHITECTURES: dict[str, Any] = {
         {"max_position_embeddings": MAX_SUBWORDS, "relative_attention": True, "pos_att_type": ["c2p", "p2c"],
          "position_biased_input": False},
     ),
+    "gpt2": (transformers.GPT2Config, byte_level, {"n_positions": MAX_SUBWORDS}),
     "modernbert": (
         transformers.ModernBertConfig, byte_level,
         {"max_position_embeddings": MAX_SUBWORDS, "pad_token_id": 1, "local_attention": 8, "cls_token_id": 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 import socket
@@ -18,12 +19,13 @@ from small_models import small_model, small_tagger
 pytest.importorskip("transformers")
 sys.path.append(str(Path(__file__).parents[1] / "encoders"))
 
-from tiny_encoders import write_encoder
+from tiny_encoders import byte_level, write_encoder
 from typer.testing import CliRunner
 
 from diffusion_mf.cli import app
 from diffusion_mf.config import Config
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.encoders.pretrained.hugging_face import load_architecture
 from diffusion_mf.errors import InputError
 from diffusion_mf.systems import SYSTEMS
 from diffusion_mf.tagger import Tagger, TokenClassificationPipeline, load_model, save_model
@@ -216,8 +218,11 @@ def test_what_is_uploaded_is_what_save_writes(
 
 
 def test_what_is_downloaded_holds_the_encoder(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def snapshot_download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+    def snapshot_download(
+        name: str, *, revision: str | None, allow_patterns: list[str], ignore_patterns: list[str]
+    ) -> str:
         assert name == "somebody/tagger"
+        assert ignore_patterns == ["*.py"]
         files = [path for path in model_folder.rglob("*") if path.is_file()]
         for path in files:
             assert any(path.relative_to(model_folder).match(pattern) for pattern in allow_patterns)
@@ -256,9 +261,49 @@ def test_the_model_card_names_the_encoder(model_folder: Path, tmp_path: Path) ->
     assert "base_model" not in card
     assert str(model_folder.parents[1]) not in card
     stored = load_model(model_folder)
-    encoder = stored.config.encoder.model_copy(update={"model": "hfl/some-encoder"})
-    save_model(tmp_path / "model", *stored._replace(config=stored.config.model_copy(update={"encoder": encoder})))
-    assert "\nbase_model: hfl/some-encoder\n" in (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    # One slash does not make a folder's name one of the hub.
+    encoder = stored.config.encoder.model_copy(update={"model": "somewhere/tiny"})
+    save_model(tmp_path / "moved", *stored._replace(config=stored.config.model_copy(update={"encoder": encoder})))
+    assert "base_model" not in (tmp_path / "moved" / "README.md").read_text(encoding="utf-8")
+    stored.labeller.encoder.model.config.hub_name = "hfl/some-encoder"
+    save_model(tmp_path / "model", *stored)
+    for folder in ("model", "again"):
+        assert "\nbase_model: hfl/some-encoder\n" in (tmp_path / folder / "README.md").read_text(encoding="utf-8")
+        save_model(tmp_path / "again", *load_model(tmp_path / "model"))
+
+
+def test_code_that_comes_with_a_tagger_is_never_run(model_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "evil"
+    shutil.copytree(model_folder, folder)
+    path = folder / "encoder" / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.M"}}
+    path.write_text(json.dumps(config), encoding="utf-8")
+    (folder / "encoder" / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\nclass M: pass\n")
+    with pytest.raises(InputError, match="code of its own"):
+        load_architecture(folder / "encoder")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_folder_whose_name_is_not_utf8_is_refused_in_one_sentence(tmp_path: Path, model_folder: Path) -> None:
+    with pytest.raises(InputError, match="not UTF-8"):
+        save_model(tmp_path / os.fsdecode(b"n\xe9"), *load_model(model_folder))
+
+
+def test_a_run_resumes_where_its_encoder_has_moved_but_not_with_another_tokenizer(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "train.txt")
+    encoder = write_encoder(tmp_path / "before", "bert")
+    train(config_of(encoder, corpus), output=tmp_path / "run", device="cpu")
+    encoder.rename(tmp_path / "after")
+    config = config_of(tmp_path / "after", corpus)
+    train(config, output=tmp_path / "run", device="cpu", resume=True)
+    tokenizer = byte_level()
+    write_encoder(tmp_path / "after", "bert", tokenizer=tokenizer)
+    with pytest.raises(InputError, match="begun with another tokenizer"):
+        train(config, output=tmp_path / "run", device="cpu", resume=True)
+    shutil.copytree(tmp_path / "after", tmp_path / "other")
+    with pytest.raises(InputError, match=r"begun with encoder\.model = "):
+        train(config_of(tmp_path / "other", corpus), output=tmp_path / "run", device="cpu", resume=True)
 
 
 # The pipeline.

@@ -35,6 +35,18 @@ class Encoder(nn.Module, abc.ABC):
     def write_files(self, folder: Path) -> None:
         """Put into ``folder``, which is made if need be, what is needed beside the weights to build the encoder again."""
 
+    def check_folder(self, folder: Path) -> None:
+        """`InputError` if `write_files` could not write there: better before training than after."""
+
+    def input_digest(self, sentences: Iterable[Sentence]) -> str:
+        """A name for what the encoder makes of ``sentences`` before its weights act: a resumed run must find the same."""
+        return ""
+
+    @property
+    def hub_name(self) -> str | None:
+        """The name on the Hugging Face hub of what it was made from, if it came from there."""
+        return None
+
     @abc.abstractmethod
     def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
         """The states of a batch, laid out as ``layout`` says; `Layout.pack` does it for an encoder that works on (B, N, …).

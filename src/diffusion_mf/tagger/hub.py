@@ -18,7 +18,7 @@ def download(name: str, *, revision: str | None = None) -> str:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        return snapshot_download(name, revision=revision, allow_patterns=list(_PATTERNS))
+        return snapshot_download(name, revision=revision, allow_patterns=list(_PATTERNS), ignore_patterns=["*.py"])
     except Exception as error:
         if not _is_of_hub(error):
             raise

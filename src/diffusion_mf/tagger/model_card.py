@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def model_card(
     config: Config,
     *,
+    base_model: str | None = None,
     num_labels: int,
     num_parameters: int,
     decoder: str,
@@ -29,7 +30,7 @@ def model_card(
     ]
     table = ["| metric | value |", "|---|---|", *measured] if measured else ["Nothing was measured."]
     data = config.data.train
-    encoder, base_model = _encoder(config.encoder)
+    encoder = _encoder(config.encoder, base_model)
     lines = [
         "---",
         "library_name: diffusion-mf",
@@ -65,7 +66,7 @@ def model_card(
         "```python",
         "from diffusion_mf import Tagger",
         "",
-        'tagger = Tagger.load("this-folder")',
+        'tagger = Tagger.from_pretrained("this-folder")  # or the name of this repository',
         'result = tagger.tag([["units", "of", "a", "sentence"]])[0]',
         "result.labels, result.scores, result.spans",
         "```",
@@ -86,12 +87,12 @@ def model_card(
     return "\n".join(lines) + "\n"
 
 
-def _encoder(config: EncoderConfig) -> tuple[str, str | None]:
-    """What to call the encoder, and its name on the hub where it has one; nobody needs to know the folders it was in."""
+def _encoder(config: EncoderConfig, hub_name: str | None) -> str:
+    """What to call the encoder: its name on the hub, or its folder's; nobody needs to know where that lay."""
     if config.kind != "pretrained" or config.model is None:
-        return config.kind, None
-    is_hub_name = config.title == config.model and not os.path.isdir(config.model)
-    return f"pretrained: {config.title}, {config.pooling} subword", config.model if is_hub_name else None
+        return str(config.kind)
+    name = hub_name or os.path.basename(os.path.normpath(config.model))
+    return f"pretrained: {name}, {config.pooling} subword"
 
 
 def _flat(metrics: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:

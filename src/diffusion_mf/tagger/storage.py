@@ -109,6 +109,7 @@ def save_model(
         _write_json(written / CONFIG, description)
         card = model_card(
             config,
+            base_model=labeller.encoder.hub_name,
             num_labels=len(vocabulary.labels),
             num_parameters=sum(tensor.numel() for tensor in weights.values()),
             decoder=decoder,

@@ -111,6 +111,7 @@ class _Run:
         for part in (data.train, data.dev, data.test):
             self.labeller.encoder.study(part or (), note=display.note)
         self.sizes = self.labeller.encoder.sizes(data.train)
+        self.encoder_digest = self.labeller.encoder.input_digest(data.train)
         self.num_steps = sum(len(self._plan(epoch)) for epoch in range(self.settings.epochs))
         self.decoders = candidate_decoders(self.labeller)
         self.predictor = Predictor(self.labeller, config, processes.device)
@@ -151,6 +152,7 @@ class _Run:
     def begin(self, *, resume: bool, use_tensorboard: bool) -> None:
         """Make the folder ready and, if asked, take up the run that was begun there."""
         resumed = None
+        self.labeller.encoder.check_folder(self.folder.model)
         if not resume:
             self.folder.check_unused()
         else:
@@ -162,6 +164,7 @@ class _Run:
                 processes=self.processes,
                 note=self.display.note,
                 is_packed=self.is_packed,
+                encoder_digest=self.encoder_digest,
             )
         if resumed is not None:
             self.state = resumed.state
@@ -343,6 +346,7 @@ class _Run:
                 processes=self.processes,
                 log_bytes=self.log.num_bytes,
                 is_packed=self.is_packed,
+                encoder_digest=self.encoder_digest,
             )
         self.last_checkpoint = time.monotonic()
 

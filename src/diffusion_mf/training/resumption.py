@@ -87,11 +87,13 @@ def save_run(
     processes: Processes,
     log_bytes: int,
     is_packed: bool = False,
+    encoder_digest: str = "",
 ) -> None:
     """Write a checkpoint."""
     values = {
         "config": config.model_dump(mode="json"),
         "data": data.fingerprint,
+        "encoder": encoder_digest,
         "conditions": _conditions(processes, is_packed=is_packed),
         "log_bytes": log_bytes,
         "training": state.to_dict(),
@@ -108,6 +110,7 @@ def load_run(
     processes: Processes,
     note: Callable[[str], None],
     is_packed: bool = False,
+    encoder_digest: str = "",
 ) -> Resumed | None:
     """Put ``learner`` where the checkpoint says; None if there is none, `InputError` if it does not fit this run."""
     checkpoint = read_checkpoint(folder.checkpoint)
@@ -121,7 +124,14 @@ def load_run(
         log_bytes, fingerprint = int(saved["log_bytes"]), saved["data"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(path, f"{error} among its entries") from None
-    _compare_config(_flat(config.model_dump(mode="json")), saved_config, path)
+    # Its weights are in the checkpoint; how it cuts words must be as before.
+    is_same_encoder = bool(encoder_digest) and saved.get("encoder") == encoder_digest
+    free = _FREE_SETTINGS | {"encoder.model"} if is_same_encoder else _FREE_SETTINGS
+    _compare_config(_flat(config.model_dump(mode="json")), saved_config, path, free)
+    if saved.get("encoder", encoder_digest) != encoder_digest:
+        raise InputError(
+            "the run was begun with another tokenizer", path=path, remedy="name the encoder it was begun with"
+        )
     if fingerprint != data.fingerprint:
         raise InputError(
             "the run was begun with other training or dev data", path=path, remedy="name the same files as before"
@@ -164,9 +174,9 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _compare_config(now: Mapping[str, Any], before: Mapping[str, Any], path: Path) -> None:
+def _compare_config(now: Mapping[str, Any], before: Mapping[str, Any], path: Path, free: set[str]) -> None:
     for name in [*now, *(name for name in before if name not in now)]:
-        if name not in _FREE_SETTINGS and now.get(name) != before.get(name):
+        if name not in free and now.get(name) != before.get(name):
             raise InputError(
                 f"the run was begun with {name} = {before.get(name)}, not {now.get(name)}",
                 path=path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 import tempfile
@@ -31,6 +32,7 @@ def convert_encoder(source: Path, target: Path) -> int:
     if target.exists():
         raise InputError("exists already", path=target, remedy="name a new folder")
     tensors: dict[str, Tensor] = {}
+    _check_parts(source)
     for path in _weight_files(source):
         tensors |= _read(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -48,6 +50,21 @@ def convert_encoder(source: Path, target: Path) -> int:
     return len(tensors)
 
 
+def _check_parts(source: Path) -> None:
+    """`InputError` if a part of the weights that an index names is not there."""
+    for index in sorted(source.glob("*.bin.index.json")):
+        try:
+            names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            raise InputError("no index of weights", path=index, remedy="copy the model again") from None
+        if missing := sorted(name for name in names if not (source / str(name)).is_file()):
+            raise InputError(
+                f"{len(missing)} of {len(names)} parts of the weights are missing, such as {missing[0]}",
+                path=source,
+                remedy="copy the model again",
+            )
+
+
 def _weight_files(source: Path) -> list[Path]:
     parts = sorted(source.glob("pytorch_model*.bin"))
     found = parts or sorted(file for file in source.iterdir() if file.suffix in (".bin", ".pt", ".pth"))
@@ -61,11 +78,15 @@ def _weight_files(source: Path) -> list[Path]:
 def _read(path: Path) -> dict[str, Tensor]:
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
+    except pickle.UnpicklingError:
+        # What torch says is long, and how to run the code after all.
         raise InputError(
-            f"no file of plain tensors ({reason})", path=path, remedy="convert it where it comes from, if you trust it"
+            "no file of plain tensors: it is damaged, or holds something that would have to be run",
+            path=path,
+            remedy="convert it where it comes from, if you trust it",
         ) from None
+    except (RuntimeError, EOFError, OSError):
+        raise InputError("damaged, or no file of PyTorch", path=path, remedy="copy it again") from None
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict):

@@ -19,6 +19,7 @@ from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.encoders.encoder import Encoder
 from diffusion_mf.encoders.pretrained.hugging_face import (
     Loaded,
+    check_utf8_name,
     load_architecture,
     load_pretrained,
     write_architecture,
@@ -45,6 +46,7 @@ class PretrainedEncoder(Encoder):
     def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
         super().__init__()
         self._build(config, load_pretrained(config))
+        self._is_unsaid = not _sees_right_context(self.model)
 
     @classmethod
     def from_files(cls, config: EncoderConfig, folder: Path) -> PretrainedEncoder:
@@ -78,6 +80,8 @@ class PretrainedEncoder(Encoder):
             self.mixture.requires_grad_(self.cache is None)
         self.missing_state = nn.Parameter(torch.empty(self.width).normal_(std=MISSING_DEVIATION))
         self.dropout = nn.Dropout(config.dropout)
+        self._is_unsaid = False
+        """that the model is a decoder"""
 
     @property
     def prepare_input(self) -> PrepareInput:
@@ -142,6 +146,12 @@ class PretrainedEncoder(Encoder):
                 f"the tokenizer knows too little: {counts.num_unknown:,} subwords of {counts.num_units:,} units are "
                 "unknown to it; is it an encoder of another language, or one without capitals (data.lowercase = true)?"
             )
+        if self._is_unsaid:
+            self._is_unsaid = False
+            note(
+                "this model is a decoder: a word's state knows nothing of the words after it, and labels suffer; an encoder "
+                "such as BERT sees both sides"
+            )
         if self.cache is not None and sentences:
             self._fill_cache(self.cache, sentences, note)
 
@@ -162,9 +172,34 @@ class PretrainedEncoder(Encoder):
         """Subwords, special ones included: by units alone, a batch with a web address in it would be mostly padding."""
         return self.preparer.sizes(sentences)
 
+    def check_folder(self, folder: Path) -> None:
+        """transformers writes to names in UTF-8 alone."""
+        check_utf8_name(folder)
+
+    def input_digest(self, sentences: Iterable[Sentence]) -> str:
+        """Of the subwords: another tokenizer cuts otherwise."""
+        return self.preparer.study_digest(sentences)
+
+    @property
+    def hub_name(self) -> str | None:
+        """As the configuration remembers it; a folder has none."""
+        return getattr(self.model.config, "hub_name", None)
+
     def write_files(self, folder: Path) -> None:
         """The model's configuration and the tokenizer."""
         write_architecture(folder, self.model, self.preparer.subword_ids.tokenizer)
+
+
+@torch.no_grad()
+def _sees_right_context(model: nn.Module) -> bool:
+    """Whether the first state changes with the last subword; weights that are not there, on the meta device, cannot tell."""
+    ids = torch.tensor([[0, 1, 2], [0, 1, 3]])
+    if ids.is_meta:
+        return True
+    was_training = model.training
+    states = model.eval()(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+    model.train(was_training)
+    return not torch.equal(states[0, 0], states[1, 0])
 
 
 def _window_settings(config: EncoderConfig, limit: int | None) -> WindowSettings:

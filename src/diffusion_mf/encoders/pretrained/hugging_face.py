@@ -26,6 +26,9 @@ NO_LIMIT = 1_000_000
 LEAST_SHARE = 0.75
 """of a model's embeddings that its tokenizer uses: a few at the end may be spare, so many are another model's"""
 
+# Without a word about it, transformers asks at the terminal whether it may run what comes with a model.
+_NO_CODE = {"trust_remote_code": False}
+
 
 class Loaded(NamedTuple):
     """A model, its tokenizer, and how many subwords it takes at once (None: any number)."""
@@ -68,6 +71,9 @@ def load_pretrained(config: EncoderConfig) -> Loaded:
             path=name,
             remedy="check that config.json belongs to model.safetensors",
         )
+    if not is_folder:
+        # Kept among the saved configuration's entries: a model card may name it.
+        model.config.hub_name = name  # type: ignore[union-attr]
     loaded = _checked(model, tokenizer, name)
     _check_tokenizer(model, tokenizer, name)
     return loaded
@@ -87,12 +93,11 @@ def _fetched_before(name: str, revision: str | None) -> str | None:
 
 def _from_pretrained(transformers: Any, name: str, where: Mapping[str, Any]) -> tuple[nn.Module, Any, dict[str, Any]]:
     """Model, tokenizer, and what was missing from the weights."""
-    # Otherwise transformers asks at the terminal whether it may.
-    where = {**where, "trust_remote_code": False}
+    where = {**where, **_NO_CODE}
     tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
     if torch.get_default_device().type == "meta":
         config = transformers.AutoConfig.from_pretrained(name, **where)
-        return transformers.AutoModel.from_config(config), tokenizer, {}
+        return transformers.AutoModel.from_config(config, **_NO_CODE), tokenizer, {}
     model, report = transformers.AutoModel.from_pretrained(
         name,
         use_safetensors=True,
@@ -107,18 +112,30 @@ def _from_pretrained(transformers: Any, name: str, where: Mapping[str, Any]) -> 
 def load_architecture(folder: Path) -> Loaded:
     """The model of a folder that `write_architecture` filled, its weights yet to come."""
     transformers = _transformers()
+    where = {"local_files_only": True, **_NO_CODE}
     with _quiet(transformers), _explained(str(folder), is_folder=True):
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-        model = transformers.AutoModel.from_config(config)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **where)
+        config = transformers.AutoConfig.from_pretrained(folder, **where)
+        model = transformers.AutoModel.from_config(config, **_NO_CODE)
     return _checked(model, tokenizer, str(folder))
 
 
 def write_architecture(folder: Path, model: nn.Module, tokenizer: Any) -> None:
     """Put the model's configuration and the tokenizer's files into ``folder``."""
+    check_utf8_name(folder)
     folder.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(folder)  # type: ignore[operator, union-attr]
     tokenizer.save_pretrained(folder)
+
+
+def check_utf8_name(folder: Path) -> None:
+    """`InputError` for a name that transformers cannot write to."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            "its name is not UTF-8, as a pretrained encoder's files need it", path=folder, remedy="name another folder"
+        ) from None
 
 
 def subword_limit(model: nn.Module, tokenizer: Any) -> int | None:

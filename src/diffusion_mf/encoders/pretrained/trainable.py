@@ -31,6 +31,11 @@ def choose_trainable(model: nn.Module, config: EncoderConfig) -> None:
         return
     layers = layers_of(model)
     num_layers = 0 if layers is None else len(layers)
+    if config.freeze_layers and num_layers < getattr(model.config, "num_hidden_layers", 0):
+        raise InputError(
+            f"encoder.freeze_layers is {config.freeze_layers}, but the layers of this encoder share their weights",
+            remedy='set it to 0, or freeze = "all"',
+        )
     if config.freeze_layers > num_layers:
         raise InputError(
             f"encoder.freeze_layers is {config.freeze_layers}, but the encoder has {num_layers} layers to freeze one by one",
