@@ -54,6 +54,17 @@ def test_evaluation_is_tagging_and_scoring(
     assert 0 < scored["accuracy"] < 100
     assert 0 <= evaluated["calibration_error"] <= 100
     assert (evaluated["system"], evaluated["calls"]) == ("diffusion-mf", 3 if arguments else None)
+    assert "does not know" not in outcome.stderr
+
+
+def test_labels_that_the_model_does_not_know_are_said(dmf: Callable, tmp_path: pathlib.Path) -> None:
+    model = write_model(tmp_path / "model", task=Task.POS, seed=3)
+    gold = tmp_path / "gold.conllu"
+    rows = [(1, "a", "ODD"), (2, "b", "STRANGE"), (3, "c", "ODD")]
+    gold.write_text("".join(f"{i}\t{form}\t_\t{tag}\t_\t_\t_\t_\t_\t_\n" for i, form, tag in rows) + "\n")
+    outcome = dmf("evaluate", model, gold)
+    assert outcome.status == 0
+    assert "3 of 3 units have labels that the model does not know (ODD, STRANGE)" in outcome.stderr
 
 
 def test_malformed_predictions_score_the_same_both_ways(dmf: Callable, tmp_path: pathlib.Path) -> None:

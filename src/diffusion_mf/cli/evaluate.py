@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diffusion_mf.cli.output import half_up, print_json, print_table, progress
+from diffusion_mf.cli.output import half_up, note, print_json, print_table, progress
 from diffusion_mf.cli.score import print_report
 from diffusion_mf.cli.tag import BatchTokens, Calls, DecoderName, Device, Model, OnLong, note_long_sentences
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
+
+if TYPE_CHECKING:
+    from diffusion_mf.data.corpus import Corpus
+    from diffusion_mf.tagger import Tagger
 
 
 def evaluate(
@@ -55,6 +60,7 @@ def evaluate(
             advance=advance,
         )
     note_long_sentences(tagger)
+    _note_unknown_labels(tagger, corpus)
     used = {"system": tagger.model.config.system, "decoder": decoder or tagger.decoder, "calls": calls}
     if as_json:
         values = summary_values(found.report) | used
@@ -70,3 +76,17 @@ def evaluate(
         ],
         title=f"{used['system']}, {used['decoder']}",
     )
+
+
+def _note_unknown_labels(tagger: Tagger, corpus: Corpus) -> None:
+    """Labels that no training data had are wrong, whatever the model does; in another scheme they cannot be compared."""
+    if corpus.scheme is not tagger.scheme:
+        return
+    counts = Counter(label for sentence in corpus for label in sentence.labels or ())
+    unknown = sorted(set(counts) - set(tagger.labels))
+    if unknown:
+        share = f"{sum(counts[label] for label in unknown):,} of {counts.total():,}"
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        note(
+            f"{share} units have labels that the model does not know ({', '.join(unknown[:3])}{more}): they count as wrong"
+        )
