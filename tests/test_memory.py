@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
+from diffusion_mf import memory
 from diffusion_mf.errors import DiffusionMFError
-from diffusion_mf.memory import placed
+from diffusion_mf.memory import free_bytes, placed
 
 GPU = torch.device("cuda", 0)
 
@@ -48,3 +53,24 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(nn.Module, "to", to)
     with pytest.raises(RuntimeError, match="something else"):
         placed(model(), torch.device("cpu"))
+
+
+def test_a_cpu_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The weights are there already: a copy of the best model, and 16 bytes for each number that is adjusted.
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 24_000_000 - 1)
+    with pytest.raises(DiffusionMFError, match="more than cpu has free"):
+        placed(model(), torch.device("cpu"), is_trained=True)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 24_000_000)
+    assert isinstance(placed(model(), torch.device("cpu"), is_trained=True), nn.Sequential)
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="told by Linux only")
+def test_the_limit_of_a_process_counts() -> None:
+    code = (
+        "import resource, torch; from diffusion_mf.memory import free_bytes; before = free_bytes(torch.device('cpu'));"
+        "resource.setrlimit(resource.RLIMIT_AS, (8 * 10**9, 8 * 10**9)); print(before, free_bytes(torch.device('cpu')))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert 0 < int(found[1]) < 8 * 10**9
+    assert int(found[1]) <= int(found[0])
+    assert free_bytes(torch.device("meta")) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -35,7 +36,9 @@ def placed(model: Model, device: torch.device, *, is_trained: bool = False) -> M
     needed = 4 * num_parameters
     if is_trained:
         needed += 4 * num_parameters + TRAINING_BYTES * sum(size for size, is_adjusted in sizes if is_adjusted)
-    if device.type == "cuda" and needed > torch.cuda.mem_get_info(device)[0]:
+    free = free_bytes(device)
+    # On a CPU the weights themselves have their place already.
+    if free is not None and needed - (4 * num_parameters if device.type == "cpu" else 0) > free:
         raise _does_not_fit(num_parameters, needed, device, is_trained=is_trained)
     try:
         return model.to(device)
@@ -43,6 +46,24 @@ def placed(model: Model, device: torch.device, *, is_trained: bool = False) -> M
         if not is_out_of_memory(error):
             raise
     raise _does_not_fit(num_parameters, needed, device, is_trained=is_trained)
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """What may yet be allocated on ``device``; None where nobody says. For a CPU: memory, swap, and the process's own limit."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type != "cpu":
+        return None
+    try:
+        entries = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        free = 1024 * sum(int(entries[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (OSError, ValueError, KeyError, IndexError):
+        return None
+    import resource  # where there is /proc, there is this
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return free if limit == resource.RLIM_INFINITY else min(free, limit - pages * resource.getpagesize())
 
 
 def _does_not_fit(num_parameters: int, needed: int, device: torch.device, *, is_trained: bool) -> DiffusionMFError:

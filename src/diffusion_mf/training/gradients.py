@@ -101,7 +101,7 @@ class StepGradients:
                 num_units = max(int(piece.batch.lengths.max()) for piece in prepared.pieces)
                 raise DiffusionMFError(
                     f"there is not enough memory to train on a single sentence of {num_units} units; "
-                    "choose a smaller size, or leave out the longest sentences."
+                    "choose a smaller encoder or size, or leave out the longest sentences."
                 )
             self.num_pieces *= 2
         self._processes.sum_gradients(list(self._optimizer.parameters.values()))

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from diffusion_mf.config import EncoderConfig
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import DiffusionMFError, InputError
 
 NO_LIMIT = 1_000_000
 """tokenizers that know of no limit give numbers above this"""
@@ -242,6 +242,10 @@ def _explained(name: str, is_folder: bool) -> Iterator[None]:
         if "trust_remote_code" in str(error):
             raise InputError(
                 "the model comes with code of its own, which is never run", path=name, remedy="choose another encoder"
+            ) from error
+        if "allocate memory" in str(error):
+            raise DiffusionMFError(
+                f"{name}: there is not enough memory to load the encoder; choose a smaller one."
             ) from error
         if is_folder:
             raise InputError(
