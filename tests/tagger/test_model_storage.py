@@ -270,7 +270,7 @@ def test_from_pretrained_takes_folders_and_asks_the_hub_otherwise(
 
     asked: list[tuple[str, str | None]] = []
 
-    def snapshot_download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+    def snapshot_download(name: str, *, revision: str | None, allow_patterns: list[str], **options: object) -> str:
         asked.append((name, revision))
         assert "model.safetensors" in allow_patterns
         return str(folder)
