@@ -258,6 +258,7 @@ def test_the_model_card_names_the_encoder(model_folder: Path, tmp_path: Path) ->
     card = (model_folder / "README.md").read_text(encoding="utf-8")
     assert "| encoder | pretrained: tiny, first subword |" in card
     assert re.search(r"\n\| step \| \d+ \|\n", card)
+    assert "| labels | 3: O, S-LOC, S-PER |" in card or "| labels | 3: O, S-PER, S-LOC |" in card
     assert "base_model" not in card
     assert str(model_folder.parents[1]) not in card
     stored = load_model(model_folder)
@@ -339,6 +340,8 @@ def test_a_pipeline_groups_spans() -> None:
         (label, " ".join(words[start:end]), score) for start, end, label, score in spans
     ]
     assert all(text[group["start"] : group["end"]] == group["word"] for group in groups)
+    for strategy in ("first", "average", "max"):
+        assert TokenClassificationPipeline(tagger, aggregation_strategy=strategy)([words]) == [groups]
 
 
 def test_a_pipeline_of_characters_and_of_plain_labels() -> None:
@@ -347,8 +350,8 @@ def test_a_pipeline_of_characters_and_of_plain_labels() -> None:
     words = TokenClassificationPipeline(small_tagger(task=Task.POS), aggregation_strategy="simple")("mira sel.")
     assert [entity["word"] for entity in words] == ["mira", "sel", "."]
     assert "entity_group" in words[0]
-    with pytest.raises(InputError, match="no aggregation strategy is called 'max'"):
-        TokenClassificationPipeline(small_tagger(), aggregation_strategy="max")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="no aggregation strategy is called 'min'; choose none, simple, first"):
+        TokenClassificationPipeline(small_tagger(), aggregation_strategy="min")  # type: ignore[arg-type]
 
 
 def test_a_pipeline_from_a_folder(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from diffusion_mf import __version__
@@ -16,7 +16,7 @@ def model_card(
     config: Config,
     *,
     base_model: str | None = None,
-    num_labels: int,
+    labels: Sequence[str],
     num_parameters: int,
     decoder: str,
     temperature: float,
@@ -29,6 +29,7 @@ def model_card(
         if not isinstance(value, bool)
     ]
     table = ["| metric | value |", "|---|---|", *measured] if measured else ["Nothing was measured."]
+    label_names = ", ".join(labels).replace("|", "\\|")
     data = config.data.train
     encoder = _encoder(config.encoder, base_model)
     lines = [
@@ -47,7 +48,7 @@ def model_card(
         "|---|---|",
         f"| system | {config.system} |",
         f"| task | {config.task} |",
-        f"| labels | {num_labels} |",
+        f"| labels | {len(labels)}: {label_names} |",
         f"| parameters | {num_parameters:,} |",
         f"| encoder | {encoder} |",
         f"| trained on | {os.path.basename(data) if data else 'not recorded'} |",

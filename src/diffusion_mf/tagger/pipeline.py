@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelScheme
@@ -14,7 +14,7 @@ from diffusion_mf.tagger.results import TaggedSentence
 from diffusion_mf.tagger.tagger import Tagger
 
 Entity = dict[str, Any]
-AggregationStrategy = Literal["none", "simple"]
+AggregationStrategy = Literal["none", "simple", "first", "average", "max"]
 Offsets = list[tuple[int, int]]
 
 # Words with their apostrophes, hyphens and inner points and commas; else one character that is no blank.
@@ -32,6 +32,7 @@ class TokenClassificationPipeline:
     |---|---|
     | none | a unit: ``entity``, ``score``, ``index`` (from 1), ``word``, ``start``, ``end`` |
     | simple | a span, or a unit where labels have no boundaries: ``entity_group``, ``score``, ``word``, ``start``, ``end`` |
+    | first, average, max | the same: in transformers they say which subword's label a word gets, and here words are labelled |
     """
 
     task = "token-classification"
@@ -43,12 +44,14 @@ class TokenClassificationPipeline:
         aggregation_strategy: AggregationStrategy = "none",
         ignore_labels: Sequence[str] = ("O",),
     ) -> None:
-        if aggregation_strategy not in ("none", "simple"):
+        if aggregation_strategy not in get_args(AggregationStrategy):
             raise InputError(
-                f"no aggregation strategy is called {aggregation_strategy!r}", remedy="choose none or simple"
+                f"no aggregation strategy is called {aggregation_strategy!r}",
+                remedy=f"choose {', '.join(get_args(AggregationStrategy))}",
             )
         self.tagger = tagger
         self.aggregation_strategy = aggregation_strategy
+        self._has_groups = aggregation_strategy != "none"
         self.ignore_labels = frozenset(ignore_labels)
 
     @classmethod
@@ -84,13 +87,13 @@ class TokenClassificationPipeline:
         return [found.span() for found in _WORD.finditer(text)]
 
     def _entities(self, result: TaggedSentence, text: str, places: Offsets) -> list[Entity]:
-        if self.aggregation_strategy == "simple" and self.tagger.scheme is not LabelScheme.PLAIN:
+        if self._has_groups and self.tagger.scheme is not LabelScheme.PLAIN:
             return [
                 _entity("entity_group", label, confidence, text, places[start][0], places[end - 1][1])
                 for start, end, label, confidence in result.spans
                 if label not in self.ignore_labels
             ]
-        name = "entity_group" if self.aggregation_strategy == "simple" else "entity"
+        name = "entity_group" if self._has_groups else "entity"
         entities = []
         for index, (label, score, (start, end)) in enumerate(zip(result.labels, result.scores, places, strict=True), 1):
             if label not in self.ignore_labels:

@@ -110,7 +110,7 @@ def save_model(
         card = model_card(
             config,
             base_model=labeller.encoder.hub_name,
-            num_labels=len(vocabulary.labels),
+            labels=vocabulary.labels,
             num_parameters=sum(tensor.numel() for tensor in weights.values()),
             decoder=decoder,
             temperature=temperature,
