@@ -63,7 +63,7 @@ def free_bytes(device: torch.device) -> int | None:
     import resource  # where there is /proc, there is this
 
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return free if limit == resource.RLIM_INFINITY else min(free, limit - pages * resource.getpagesize())
+    return free if limit == resource.RLIM_INFINITY else min(free, max(limit - pages * resource.getpagesize(), 0))
 
 
 def _does_not_fit(num_parameters: int, needed: int, device: torch.device, *, is_trained: bool) -> DiffusionMFError:

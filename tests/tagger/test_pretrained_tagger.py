@@ -298,8 +298,11 @@ def test_a_run_resumes_where_its_encoder_has_moved_but_not_with_another_tokenize
     encoder.rename(tmp_path / "after")
     config = config_of(tmp_path / "after", corpus)
     train(config, output=tmp_path / "run", device="cpu", resume=True)
-    tokenizer = byte_level()
-    write_encoder(tmp_path / "after", "bert", tokenizer=tokenizer)
+    other = tmp_path / "other.txt"
+    other.write_text(corpus.read_text(encoding="utf-8").replace("Lanu", "selto"), encoding="utf-8")
+    with pytest.raises(InputError, match="begun with other training or dev data"):
+        train(config_of(tmp_path / "after", other), output=tmp_path / "run", device="cpu", resume=True)
+    write_encoder(tmp_path / "after", "bert", tokenizer=byte_level())
     with pytest.raises(InputError, match="begun with another tokenizer"):
         train(config, output=tmp_path / "run", device="cpu", resume=True)
     shutil.copytree(tmp_path / "after", tmp_path / "other")
@@ -341,7 +344,10 @@ def test_a_pipeline_groups_spans() -> None:
     ]
     assert all(text[group["start"] : group["end"]] == group["word"] for group in groups)
     for strategy in ("first", "average", "max"):
-        assert TokenClassificationPipeline(tagger, aggregation_strategy=strategy)([words]) == [groups]
+        pipeline = TokenClassificationPipeline(tagger, aggregation_strategy=strategy)
+        assert pipeline([words]) == [groups]
+        pipeline.aggregation_strategy = "none"
+        assert all("entity_group" not in entity for entity in pipeline([words])[0])
 
 
 def test_a_pipeline_of_characters_and_of_plain_labels() -> None:

@@ -51,7 +51,6 @@ class TokenClassificationPipeline:
             )
         self.tagger = tagger
         self.aggregation_strategy = aggregation_strategy
-        self._has_groups = aggregation_strategy != "none"
         self.ignore_labels = frozenset(ignore_labels)
 
     @classmethod
@@ -87,13 +86,14 @@ class TokenClassificationPipeline:
         return [found.span() for found in _WORD.finditer(text)]
 
     def _entities(self, result: TaggedSentence, text: str, places: Offsets) -> list[Entity]:
-        if self._has_groups and self.tagger.scheme is not LabelScheme.PLAIN:
+        has_groups = self.aggregation_strategy != "none"
+        if has_groups and self.tagger.scheme is not LabelScheme.PLAIN:
             return [
                 _entity("entity_group", label, confidence, text, places[start][0], places[end - 1][1])
                 for start, end, label, confidence in result.spans
                 if label not in self.ignore_labels
             ]
-        name = "entity_group" if self._has_groups else "entity"
+        name = "entity_group" if has_groups else "entity"
         entities = []
         for index, (label, score, (start, end)) in enumerate(zip(result.labels, result.scores, places, strict=True), 1):
             if label not in self.ignore_labels:

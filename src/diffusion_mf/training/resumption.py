@@ -124,17 +124,18 @@ def load_run(
         log_bytes, fingerprint = int(saved["log_bytes"]), saved["data"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(path, f"{error} among its entries") from None
-    # Its weights are in the checkpoint; how it cuts words must be as before.
-    is_same_encoder = bool(encoder_digest) and saved.get("encoder") == encoder_digest
-    free = _FREE_SETTINGS | {"encoder.model"} if is_same_encoder else _FREE_SETTINGS
+    is_same_data = fingerprint == data.fingerprint
+    # Its weights are in the checkpoint; how it cuts words, which other data cannot tell, must be as before.
+    is_same_encoder = saved.get("encoder") == encoder_digest
+    free = _FREE_SETTINGS | {"encoder.model"} if is_same_encoder or not is_same_data else _FREE_SETTINGS
     _compare_config(_flat(config.model_dump(mode="json")), saved_config, path, free)
-    if saved.get("encoder", encoder_digest) != encoder_digest:
-        raise InputError(
-            "the run was begun with another tokenizer", path=path, remedy="name the encoder it was begun with"
-        )
-    if fingerprint != data.fingerprint:
+    if not is_same_data:
         raise InputError(
             "the run was begun with other training or dev data", path=path, remedy="name the same files as before"
+        )
+    if "encoder" in saved and not is_same_encoder:
+        raise InputError(
+            "the run was begun with another tokenizer", path=path, remedy="name the encoder it was begun with"
         )
     learner.load_tensors(checkpoint.tensors, path=folder.checkpoint)
     for name, now in _conditions(processes, is_packed=is_packed).items():
