@@ -351,7 +351,8 @@ def _invalid_spans(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
     """
     found = {}
     for system, group in _selected(outcomes, corpus).items():
-        rates = [rate for result in group.results.values() if (rate := invalid_rate(result)) is not None]
+        decoder = "argmax" if "argmax" in group.decoders else group.decoders[0]
+        rates = group.invalid_rates(decoder).values()
         if rates:
             found[system] = sum(rates) / len(rates)
     for place, (system, rate) in enumerate(found.items()):
@@ -359,14 +360,3 @@ def _invalid_spans(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
     axes.set_xticks([])
     axes.set_ylabel("invalid sentences, argmax, dev, %")
     return any(found.values())
-
-
-def invalid_rate(result: Mapping[str, Any]) -> float | None:
-    """The share of dev sentences with invalid spans by argmax, or by the only decoder there is; None where it is not known."""
-    analysis = result.get("analysis")
-    if not analysis:
-        return None
-    rates = analysis.get("invalid_by_decoder", {result["decoder"]: analysis["invalid_sentences"]})
-    if "argmax" in rates:
-        return float(rates["argmax"])
-    return None if "argmax" in result["decoders"] else float(analysis["invalid_sentences"])

@@ -63,6 +63,9 @@ def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> d
         "selected": decoder == group.selected_decoder(),
         "dev_scores": {str(seed): score for seed, score in group.scores("dev", decoder, schedule=schedule).items()},
         "test_scores": {str(seed): score for seed, score in group.scores("test", decoder, schedule=schedule).items()},
+        "invalid_sentences": {}
+        if schedule
+        else {str(seed): rate for seed, rate in group.invalid_rates(decoder).items()},
         "metrics": _other_metrics(group, decoder, schedule),
         "diverged_seeds": list(group.diverged),
         "config": _one_of(result["configuration"] for result in results),

@@ -45,6 +45,11 @@ class Group:
         first, *rest = [result["decoders"] for result in self.results.values()]
         return tuple(name for name in first if all(name in other for other in rest))
 
+    def invalid_rates(self, decoder: str) -> dict[int, float]:
+        """Dev sentences with invalid spans, in per cent, by seed; of the seeds of which it is known for ``decoder``."""
+        rates = {seed: invalid_rate(result, decoder) for seed, result in self.results.items()}
+        return {seed: rate for seed, rate in rates.items() if rate is not None}
+
     def _any(self) -> Mapping[str, Any]:
         return next(iter(self.results.values()))
 
@@ -167,3 +172,12 @@ def _group(
         diverged=tuple(diverged),
         failed=tuple(failed),
     )
+
+
+def invalid_rate(result: Mapping[str, Any], decoder: str) -> float | None:
+    """Dev sentences with invalid spans, in per cent; earlier results know it of the decoder that was best for them alone."""
+    analysis = result.get("analysis")
+    if not analysis:
+        return None
+    rates = analysis.get("invalid_by_decoder", {result["decoder"]: analysis["invalid_sentences"]})
+    return rates.get(decoder)
