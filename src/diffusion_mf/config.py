@@ -100,6 +100,11 @@ class Config(Section):
         return SYSTEMS[self.system]
 
     @property
+    def recall(self) -> int:
+        """`denoiser.recall` where the system has such a denoiser; if it is not 0, batches hold whole documents."""
+        return self.denoiser.recall if self.system_entry.process == "categorical" else 0
+
+    @property
     def weights(self) -> ObjectiveWeights:
         """The weights of the loss terms: those given, else the system's own."""
         own, given = self.system_entry.weights, self.objective

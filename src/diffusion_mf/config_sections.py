@@ -163,6 +163,8 @@ class DenoiserConfig(Section):
     """add the encoder's states to the embedded labels, too, and not only to the modulations (ours)"""
     state_dropout: Dropout = 0.0
     """in training, the share of units whose state is hidden from the denoiser (ours)"""
+    recall: NonNegativeInt = 0
+    """categorical diffusion: so many other occurrences of a unit's form in its document whose beliefs are seen, too (ours)"""
 
     @pydantic.model_validator(mode="after")
     def _heads_fit(self) -> Self:

@@ -44,8 +44,8 @@ def test_shared_task_layout(tmp_path: Path) -> None:
         "4 space-separated columns, units in column 1, tags in column 4, scheme iob1 (detected)"
     )
     assert list(read_columns(path, layout)) == [
-        Sentence(("Mira", "saw"), ("I-PER", "O"), 3),
-        Sentence(("Oslo", "Bergen"), ("I-LOC", "B-LOC"), 7),
+        Sentence(("Mira", "saw"), ("I-PER", "O"), 3, 1),
+        Sentence(("Oslo", "Bergen"), ("I-LOC", "B-LOC"), 7, 2),
     ]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from diffusion_mf.data.batching import Batch
 from diffusion_mf.layouts import PackedLayout
 
-_FIELDS = ("form_ids", "word_rows", "character_ids", "character_lengths", "lengths", "label_ids")
+_FIELDS = ("form_ids", "word_rows", "character_ids", "character_lengths", "lengths", "label_ids", "others")
 
 
 class Form(NamedTuple):

@@ -155,6 +155,8 @@ class Predictor:
 
     def _can_repack(self, batch: Batch, budget: int) -> bool:
         """Whether early exit can make a batch smaller: what is kept for it has the size of the budget."""
+        if batch.others is not None:
+            return False  # what is left of a batch would have to recall what has left it
         is_within = int(batch.lengths.sum()) <= stepped_tokens(budget)
         return self.is_packed and self._has_early_exit and is_within
 

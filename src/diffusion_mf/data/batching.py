@@ -6,8 +6,9 @@ training resumes in the middle with ``training_batches(…)[position:]``.
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -16,6 +17,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from diffusion_mf.data.documents import grouped, other_places
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import PADDING_ID, UNKNOWN_ID, Vocabulary
 from diffusion_mf.layouts import CompactLayout, Layout, PackedLayout, PaddedLayout
@@ -46,36 +48,45 @@ def training_batches(
     # Only random() itself is promised to give the same numbers in every version of Python.
     generator = random.Random(f"batches {seed} {epoch}")
     blurred = [length * (1 + LENGTH_JITTER * (2 * generator.random() - 1)) for length in lengths]
-    batches = _fill(sorted(range(len(lengths)), key=blurred.__getitem__), lengths, budget, max_sentences=max_sentences)
+    order = sorted(range(len(lengths)), key=blurred.__getitem__)
+    batches = _fill([[index] for index in order], lengths, budget, max_sentences=max_sentences)
     keys = [generator.random() for _ in batches]
     return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
 
 
-def evaluation_batches(lengths: Sequence[int], *, budget: int) -> EvaluationBatches:
-    """Batches for prediction: the longest first, so that memory is tried at once; equal lengths in the order given."""
-    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+def evaluation_batches(
+    lengths: Sequence[int], *, budget: int, documents: Sequence[int] | None = None
+) -> EvaluationBatches:
+    """Batches for prediction: the longest first, so that memory is tried at once; equal lengths in the order given.
+
+    With ``documents``, the number of each sentence's, batches hold whole ones; a document beyond the budget stands alone.
+    """
+    groups = [[index] for index in range(len(lengths))] if documents is None else grouped(documents)
+    groups.sort(key=lambda group: -max(lengths[index] for index in group))
+    batches = _fill(groups, lengths, budget)
     positions = [0] * len(lengths)
-    for position, index in enumerate(order):
+    for position, index in enumerate(itertools.chain.from_iterable(batches)):
         positions[index] = position
-    return EvaluationBatches(_fill(order, lengths, budget), positions)
+    return EvaluationBatches(batches, positions)
 
 
 def _fill(
-    order: Iterable[int], lengths: Sequence[int], budget: int, *, max_sentences: int | None = None
+    groups: Iterable[Sequence[int]], lengths: Sequence[int], budget: int, *, max_sentences: int | None = None
 ) -> list[list[int]]:
-    """Cut ``order`` into batches with size × longest ≤ ``budget`` and size ≤ ``max_sentences``."""
+    """Groups of sentences, in their order, as batches with size × longest ≤ ``budget`` and size ≤ ``max_sentences``."""
     if budget < 1:
         raise ValueError(f"the token budget must be positive, not {budget}")
     batches: list[list[int]] = []
     longest = 0
-    for index in order:
-        longest = max(longest, lengths[index])
-        size = len(batches[-1]) + 1 if batches else 0
+    for group in groups:
+        own = max(lengths[index] for index in group)
+        longest = max(longest, own)
+        size = len(batches[-1]) + len(group) if batches else 0
         if batches and size * longest <= budget and (max_sentences is None or size <= max_sentences):
-            batches[-1].append(index)
+            batches[-1] += group
         else:
-            batches.append([index])
-            longest = lengths[index]
+            batches.append([*group])
+            longest = own
     return batches
 
 
@@ -105,6 +116,8 @@ class Batch:
     lengths: Int64[Tensor, "B"]
     label_ids: Int64[Tensor, "B N"] | None
     encoder_input: EncoderInput | None = None
+    others: Int64[Tensor, "B N M"] | None = None
+    """for models with recall: where else a unit's form stands in its document (`data.documents.other_places`)"""
     packing: PackedLayout | None = None
     """how the networks are to lay the units out; None is the rectangle, or its units"""
     is_compact: bool = False
@@ -134,17 +147,22 @@ class Batch:
             encoder_input=(
                 None if self.encoder_input is None else self.encoder_input.to(device, non_blocking=non_blocking)
             ),
+            others=None if self.others is None else move(self.others),
             packing=None if self.packing is None else self.packing.to(device, non_blocking=non_blocking),
             is_compact=self.is_compact,
         )
 
 
 def collate(
-    sentences: Sequence[Sentence], vocabulary: Vocabulary, *, prepare_input: PrepareInput | None = None
+    sentences: Sequence[Sentence],
+    vocabulary: Vocabulary,
+    *,
+    prepare_input: PrepareInput | None = None,
+    recall: int = 0,
 ) -> Batch:
     """Tensors of ``sentences``; labels where all of them have some, `KeyError` at a label the vocabulary lacks.
 
-    ``prepare_input`` is the encoder's, where it has one (`encoders.Encoder.prepare_input`).
+    ``prepare_input`` is the encoder's, where it has one (`encoders.Encoder.prepare_input`), ``recall`` the model's.
     """
     form_ids, character_ids = vocabulary.form_ids, vocabulary.character_ids
     rows: dict[str, int] = {}
@@ -163,7 +181,14 @@ def collate(
         lengths=torch.tensor([len(sentence.units) for sentence in sentences]),
         label_ids=_padded([[vocabulary.label_ids[label] for label in row] for row in labels]) if labels else None,
         encoder_input=None if prepare_input is None else prepare_input(sentences),
+        others=_others(sentences, rows, recall) if recall else None,
     )
+
+
+def _others(sentences: Sequence[Sentence], rows: Mapping[str, int], recall: int) -> Int64[Tensor, "B N M"]:
+    words = np.array([rows[unit] for sentence in sentences for unit in sentence.units])
+    documents = np.array([sentence.document for sentence in sentences])
+    return other_places(words, documents, np.array([len(sentence.units) for sentence in sentences]), most=recall)
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Int64[Tensor, "R C"]:

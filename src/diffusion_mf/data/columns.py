@@ -102,18 +102,23 @@ def detect_layout(
 
 
 def read_columns(path: StrPath, layout: ColumnLayout, *, lines: Iterable[str] | None = None) -> Iterator[Sentence]:
-    """Stream the sentences of ``path`` with their tags as they stand; ``-DOCSTART-`` lines are skipped."""
+    """Stream the sentences of ``path`` with their tags as they stand; ``-DOCSTART-`` lines begin documents."""
     split, num_columns = layout.separator.fields_of, layout.num_columns
     unit_column, tag_column = layout.unit_column, layout.tag_column
     units: list[str] = []
     tags: list[str] = []
-    number = 0
+    number, document = 0, 0
+
+    def sentence(line: int) -> Sentence:
+        return Sentence(tuple(units), None if tag_column is None else tuple(tags), line, document)
+
     for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
         if _is_skipped(line):
             if units:
-                yield Sentence(tuple(units), None if tag_column is None else tuple(tags), number - len(units))
+                yield sentence(number - len(units))
                 units.clear()
                 tags.clear()
+            document += line.startswith(DOCUMENT_START)
             continue
         fields = split(line)
         if len(fields) != num_columns:
@@ -130,7 +135,7 @@ def read_columns(path: StrPath, layout: ColumnLayout, *, lines: Iterable[str] | 
         units.append(unit)
         tags.append(tag)
     if units:
-        yield Sentence(tuple(units), None if tag_column is None else tuple(tags), number - len(units) + 1)
+        yield sentence(number - len(units) + 1)
 
 
 def through_first_unit(lines: Iterator[str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ paper's corpora.
 from __future__ import annotations
 
 import enum
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
@@ -21,6 +22,7 @@ MISC_KEY = "Label"
 _MISC_INDEX = 9
 _FIELD = re.compile(r"[^\t\n\r\0]+")
 _SKIPPED_ID = re.compile(r"[0-9]+(-[0-9]+|\.[0-9]+)")
+_NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
 class ConlluColumn(enum.StrEnum):
@@ -49,15 +51,17 @@ def read_conllu(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS) -> I
     """Stream the sentences of ``path``; labels are the column's values as they stand, ``_`` included."""
     index = _label_index(column)
     lines: list[str] = []
-    number = 0
+    number, document = 0, 0
     for number, line in enumerate(read_lines(path), 1):
         if line:
             lines.append(line)
         elif lines:
-            yield _parse_sentence(lines, number - len(lines), index, path)
+            document += _begins_document(lines)
+            yield _parse_sentence(lines, number - len(lines), index, path, document)
             lines.clear()
     if lines:
-        yield _parse_sentence(lines, number - len(lines) + 1, index, path)
+        document += _begins_document(lines)
+        yield _parse_sentence(lines, number - len(lines) + 1, index, path, document)
 
 
 def read_conllu_blocks(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS) -> Iterator[ConlluBlock]:
@@ -66,7 +70,7 @@ def read_conllu_blocks(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPO
     raw: list[str] = []
     lines: list[str] = []
     sentence: Sentence | None = None
-    first = 1
+    first, document = 1, 0
     for number, raw_line in enumerate(read_raw_lines(path), 1):
         line = raw_line.removesuffix("\n").removesuffix("\r")
         if number == 1:
@@ -79,11 +83,13 @@ def read_conllu_blocks(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPO
                 first = number
             lines.append(line)
         elif lines:
-            sentence = _parse_sentence(lines, first, index, path)
+            document += _begins_document(lines)
+            sentence = _parse_sentence(lines, first, index, path, document)
             lines = []
         raw.append(raw_line)
     if lines:
-        sentence = _parse_sentence(lines, first, index, path)
+        document += _begins_document(lines)
+        sentence = _parse_sentence(lines, first, index, path, document)
     if raw:
         yield ConlluBlock("".join(raw), sentence)
 
@@ -94,7 +100,11 @@ def _label_index(column: ConlluColumn) -> int:
     return _COLUMN_INDEX[column]
 
 
-def _parse_sentence(lines: Sequence[str], first: int, label_index: int, path: StrPath) -> Sentence:
+def _begins_document(lines: Sequence[str]) -> bool:
+    return any(_NEW_DOCUMENT.match(line) for line in itertools.takewhile(lambda line: line[0] == "#", lines))
+
+
+def _parse_sentence(lines: Sequence[str], first: int, label_index: int, path: StrPath, document: int) -> Sentence:
     """The words of one block of lines without line ends; ``first`` is the number of its first line."""
     units: list[str] = []
     labels: list[str] = []
@@ -131,7 +141,7 @@ def _parse_sentence(lines: Sequence[str], first: int, label_index: int, path: St
         labels.append(label)
     if not units:
         raise InputError("a sentence without words", path=path, line=first, remedy="remove its lines")
-    return Sentence(tuple(units), tuple(labels), start)
+    return Sentence(tuple(units), tuple(labels), start, document)
 
 
 def with_labels(

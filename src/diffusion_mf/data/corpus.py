@@ -121,10 +121,10 @@ def to_characters(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
     """Stream words as characters, with boundary–tag labels (BMES) where the words have tags."""
     for words in sentences:
         if words.labels is None:
-            yield Sentence(tuple("".join(words.units)), None, words.line)
+            yield words._replace(units=tuple("".join(words.units)))
         else:
             characters, labels = characters_of_words(words.units, words.labels)
-            yield Sentence(tuple(characters), tuple(labels), words.line)
+            yield words._replace(units=tuple(characters), labels=tuple(labels))
 
 
 def to_words(sentences: Iterable[Sentence], *, path: StrPath) -> Iterator[Sentence]:
@@ -147,4 +147,4 @@ def to_words(sentences: Iterable[Sentence], *, path: StrPath) -> Iterator[Senten
                 line=characters.line,
                 remedy="give every character a boundary–tag label, as in B-NN E-NN S-PU",
             ) from None
-        yield Sentence(tuple(words), tuple(tags), characters.line)
+        yield characters._replace(units=tuple(words), labels=tuple(tags))

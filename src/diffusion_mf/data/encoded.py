@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from diffusion_mf.data.batching import Batch
+from diffusion_mf.data.documents import other_places
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import UNKNOWN_ID, Vocabulary
 
@@ -15,14 +16,18 @@ from diffusion_mf.data.vocabulary import UNKNOWN_ID, Vocabulary
 class EncodedSentences:
     """Sentences looked up in a vocabulary once; `batch` is `collate` of some of them, up to the order of distinct words.
 
-    With ``has_labels`` off, labels (those of a test file need not be in the vocabulary) are left out.
+    With ``has_labels`` off, labels (those of a test file need not be in the vocabulary) are left out. ``recall`` is the model's.
     """
 
-    def __init__(self, sentences: Sequence[Sentence], vocabulary: Vocabulary, *, has_labels: bool = True) -> None:
+    def __init__(
+        self, sentences: Sequence[Sentence], vocabulary: Vocabulary, *, has_labels: bool = True, recall: int = 0
+    ) -> None:
         words: dict[str, int] = {}
         flat = [words.setdefault(unit, len(words)) for sentence in sentences for unit in sentence.units]
         self.lengths = np.array([len(sentence.units) for sentence in sentences], dtype=np.int64)
         self._starts = np.concatenate([[0], np.cumsum(self.lengths)])
+        self._recall = recall
+        self._documents = np.array([sentence.document for sentence in sentences], dtype=np.int64)
         self._words = np.array(flat, dtype=np.int64)
         self._forms = np.array([vocabulary.form_ids.get(word, UNKNOWN_ID) for word in words], dtype=np.int64)
         self._spelling_lengths = np.array([len(word) for word in words], dtype=np.int64)
@@ -56,6 +61,7 @@ class EncodedSentences:
             character_lengths=torch.from_numpy(spelling_lengths),
             lengths=torch.from_numpy(lengths),
             label_ids=None if self._labels is None else _filled(mask, self._labels[units]),
+            others=other_places(words, self._documents[indices], lengths, most=self._recall) if self._recall else None,
         )
 
 

@@ -147,8 +147,17 @@ def pack(batch: Batch, shape: Shape) -> Batch:
         character_lengths=F.pad(character_lengths, (0, shape.num_words - len(character_lengths))),
         lengths=lengths,
         label_ids=None if batch.label_ids is None else filled(batch.label_ids, rows, columns),
+        others=None if batch.others is None else _moved(batch.others, rows, columns),
         packing=packed_layout(lengths, num_units=columns, num_tokens=shape.num_tokens),
     )
+
+
+def _moved(others: Int64[Tensor, "b n M"], num_rows: int, num_columns: int) -> Int64[Tensor, "B N M"]:
+    """Places of the rectangle as places of a larger one."""
+    row, column = others.clamp(min=0) // others.shape[1], others.clamp(min=0) % others.shape[1]
+    moved = torch.where(others < 0, -1, row * num_columns + column)
+    more = (0, 0, 0, num_columns - others.shape[1], 0, num_rows - others.shape[0])
+    return F.pad(moved, more, value=-1)
 
 
 def packed_layout(lengths: Int64[Tensor, "B"], *, num_units: int, num_tokens: int) -> PackedLayout:

@@ -9,9 +9,10 @@ class Sentence(NamedTuple):
     """Units (words or characters) with their labels, and where they stand.
 
     ``labels`` is None for unlabelled text, else as long as ``units``. ``line`` is the 1-based line of the first unit in its
-    file (0 where there is no file), for messages.
+    file (0 where there is no file), for messages. ``document`` counts the documents of a file from 1; 0 is none.
     """
 
     units: tuple[str, ...]
     labels: tuple[str, ...] | None = None
     line: int = 0
+    document: int = 0

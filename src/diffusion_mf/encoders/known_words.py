@@ -16,6 +16,7 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from diffusion_mf.data.batching import Batch
+from diffusion_mf.data.documents import other_places
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import UNKNOWN_ID, Vocabulary
 from diffusion_mf.encoders.growing_table import GrowingTable
@@ -53,16 +54,19 @@ class MetSentences:
         lengths: Int64[np.ndarray, "S"],
         form_ids: Int64[np.ndarray, "F"],
         table: Float[Tensor, "R E"],
+        documents: Int64[np.ndarray, "S"],
     ) -> None:
         self._rows, self._lengths, self._form_ids, self._table = rows, lengths, form_ids, table
+        self._documents = documents
         self._starts = np.cumsum(lengths) - lengths
 
-    def batch(self, indices: Sequence[int]) -> Batch:
+    def batch(self, indices: Sequence[int], *, recall: int = 0) -> Batch:
         """The tensors of the sentences with these numbers, without labels and spellings."""
         lengths = self._lengths[indices]
         positions = np.arange(lengths.max(initial=0))
         places = np.minimum(self._starts[indices][:, None] + positions, len(self._rows) - 1)
-        rows = np.where(positions < lengths[:, None], self._rows[places], 0)
+        is_unit = positions < lengths[:, None]
+        rows = np.where(is_unit, self._rows[places], 0)
         word_rows = torch.from_numpy(rows)
         return Batch(
             form_ids=torch.from_numpy(self._form_ids[rows]),
@@ -72,6 +76,7 @@ class MetSentences:
             lengths=torch.from_numpy(lengths),
             label_ids=None,
             encoder_input=WordRows(word_rows, self._table),
+            others=other_places(rows[is_unit], self._documents[indices], lengths, most=recall) if recall else None,
             is_compact=True,
         )
 
@@ -118,7 +123,8 @@ class KnownWords:
             self._learn(set(missing))
             rows[places] = [self._rows[unit] for unit in missing]
         lengths = np.array([len(sentence.units) for sentence in sentences], dtype=np.int64)
-        return MetSentences(rows, lengths, self._form_ids, self._table.memory)
+        documents = np.array([sentence.document for sentence in sentences], dtype=np.int64)
+        return MetSentences(rows, lengths, self._form_ids, self._table.memory, documents)
 
     @torch.no_grad()
     def _learn(self, words: Iterable[str], *, keep: bool = False) -> None:

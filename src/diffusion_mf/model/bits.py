@@ -53,7 +53,7 @@ class BitsCore(Core):
         draws: StepDraws,
     ) -> dict[str, Tensor]:
         """‖x̂₀ − x₀‖²/b at one t per sentence; labels given are clean, flagged and not counted."""
-        labels, _, is_unit, layout, _ = target
+        labels, _, is_unit, layout, *_ = target
         conditions = self.denoiser.prepare(states)
         clean = self.codes.encode(labels)
         t = self._timesteps.sample_timesteps(len(labels), uniforms=draws.uniforms(Use.TIMESTEP, ()))

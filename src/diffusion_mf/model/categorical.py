@@ -46,9 +46,10 @@ class CategoricalCore(StructuredCore):
         conditions: Conditions,
         layout: Layout,
         is_known: Bool[Tensor, "B N"] | None = None,
+        others: Int[Tensor, "B N M"] | None = None,
     ) -> Potentials:
         """One call of the network: scores given beliefs about y^t; the structure comes after it."""
-        return self.scorer(self.denoiser(beliefs, t, conditions, layout, is_known), layout)
+        return self.scorer(self.denoiser(beliefs, t, conditions, layout, is_known, others), layout)
 
     def choice(self, draws: StepDraws) -> int | None:
         """The number of calls that lead to the model's own beliefs; None for a step on noisy gold labels."""
@@ -70,7 +71,7 @@ class CategoricalCore(StructuredCore):
         samples of the forward process.
         """
         diffusion = self.config.diffusion
-        labels, lengths, is_unit, layout, _ = target
+        labels, lengths, is_unit, layout, _, others = target
         conditions = self.denoiser.prepare(states)
         is_given = draws.clamps(diffusion.clamp_share, labels.shape[1])
         allowed = None
@@ -89,7 +90,7 @@ class CategoricalCore(StructuredCore):
             if is_given is not None:
                 noisy = noisy._replace(labels=torch.where(is_given, labels, noisy.labels))
             beliefs, t = one_hot(noisy.labels, self.num_labels), noisy.t
-        potentials = self.potentials(beliefs, t, conditions, layout, is_given)
+        potentials = self.potentials(beliefs, t, conditions, layout, is_given, others)
         distribution = self.distribution(potentials, lengths, allowed)
         return structured_terms(distribution, labels, is_unit, self.weights, noisy=noisy)
 
@@ -98,7 +99,7 @@ class CategoricalCore(StructuredCore):
         conditions = self.denoiser.prepare(request.states)
         result = reverse_diffusion(
             self.process,
-            self._denoise(conditions, request.lengths, request.layout, request.allowed, request.is_known),
+            self._denoise(conditions, request, request.allowed, request.is_known),
             batch_shape=(request.is_unit.shape[0], request.is_unit.shape[1]),
             schedule=self.process.schedule(base=request.base, num_calls=request.num_calls),
             device=request.states.device,
@@ -136,7 +137,7 @@ class CategoricalCore(StructuredCore):
             return self.process.uniform(shape, device=device), t
         result = reverse_diffusion(
             self.process,
-            self._denoise(conditions, target.lengths, target.layout, allowed, is_known),
+            self._denoise(conditions, target, allowed, is_known),
             batch_shape=shape,
             schedule=schedule[: num_calls + 1],
             device=device,
@@ -147,15 +148,14 @@ class CategoricalCore(StructuredCore):
     def _denoise(
         self,
         conditions: Conditions,
-        lengths: Tensor,
-        layout: Layout,
+        of: Target | Request,
         allowed: Tensor | None,
         is_known: Tensor | None,
     ) -> Callable[[Tensor, int], Denoised]:
         def denoise(beliefs: Tensor, t: int) -> Denoised:
             step = torch.full((1,), t, device=beliefs.device)
-            potentials = self.potentials(beliefs, step, conditions, layout, is_known)
-            return Denoised(self.distribution(potentials, lengths, allowed).marginals(), potentials)
+            potentials = self.potentials(beliefs, step, conditions, of.layout, is_known, of.others)
+            return Denoised(self.distribution(potentials, of.lengths, allowed).marginals(), potentials)
 
         return denoise
 

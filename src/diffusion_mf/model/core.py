@@ -26,6 +26,8 @@ class Target(NamedTuple):
     layout: Layout
     teacher: Float[Tensor, "B N K"] | None = None
     """marginals of another model, to be learnt beside the labels"""
+    others: Int[Tensor, "B N M"] | None = None
+    """for recall (`data.batching.Batch.others`)"""
 
 
 class Core(nn.Module, abc.ABC):

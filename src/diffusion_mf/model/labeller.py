@@ -126,7 +126,8 @@ class Labeller(nn.Module):
         states = self.encoder(batch, layout)
         draws = StepDraws(seed, step, sentence_keys.to(batch.lengths.device, non_blocking=True), device_step)
         taught = None if self.teacher is None else self.teacher(draws.sentence_keys, batch.form_ids.shape[1])
-        terms = self.core.loss_terms(states, Target(batch.label_ids, batch.lengths, is_unit, layout, taught), draws)
+        target = Target(batch.label_ids, batch.lengths, is_unit, layout, taught, batch.others)
+        terms = self.core.loss_terms(states, target, draws)
         if self.auxiliary is not None:
             log_probs = layout.unpack(self.auxiliary(states)).log_softmax(-1)
             terms["auxiliary"] = sum_over_units(token_cross_entropy(log_probs, batch.label_ids), is_unit)
@@ -169,6 +170,7 @@ class Labeller(nn.Module):
             base=base,
             exit_tolerance=settings.exit_tolerance if exit_tolerance is None else exit_tolerance,
             keep_trajectory=keep_trajectory,
+            others=batch.others,
         )
         return self.core.predict(request)
 

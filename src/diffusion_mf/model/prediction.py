@@ -40,6 +40,8 @@ class Request:
     base: int | float | None
     exit_tolerance: int | float | None
     keep_trajectory: bool
+    others: Int[Tensor, "B N M"] | None = None
+    """for recall (`data.batching.Batch.others`)"""
 
     @property
     def is_known(self) -> Bool[Tensor, "B N"] | None:

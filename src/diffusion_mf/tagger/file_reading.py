@@ -35,7 +35,7 @@ def read_items(path: StrPath, file_format: FileFormat, task: Task, *, is_guess: 
         for block in read_conllu_blocks(path):
             words = block.sentence or Sentence(())
             units = tuple("".join(words.units)) if task is Task.SEG_POS else words.units
-            yield Item(Sentence(units, None, words.line), block)
+            yield Item(words._replace(units=units, labels=None), block)
         return
     for number, sentence in enumerate(_READERS[file_format](path)):
         if is_guess and number == 0:
@@ -43,7 +43,7 @@ def read_items(path: StrPath, file_format: FileFormat, task: Task, *, is_guess: 
         # Blanks between words of plain text would give away what is to be found.
         is_words = file_format is FileFormat.TEXT and task is Task.SEG_POS
         units = tuple("".join(sentence.units)) if is_words else sentence.units
-        yield Item(Sentence(units, None, sentence.line))
+        yield Item(sentence._replace(units=units, labels=None))
 
 
 def _read_columns(path: StrPath) -> Iterator[Sentence]:

@@ -60,7 +60,8 @@ class RequestReader:
             allowed = (
                 allowed_labels(clamp, len(units), self._vocabulary, self._legality, sentence=number) if clamp else None
             )
-            yield Request(units, self._prepare(Sentence(units)), allowed)
+            document = sentence.document if isinstance(sentence, Sentence) else 0
+            yield Request(units, self._prepare(Sentence(units, document=document)), allowed)
         if clamps is not None and next(known, self) is not self:
             raise InputError(f"there are more clamps than the {number} sentence(s)", remedy="give one per sentence")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import threading
@@ -16,6 +17,7 @@ from diffusion_mf.acceleration.precision import on_device
 from diffusion_mf.acceleration.prediction import LANES, Options, Predictor
 from diffusion_mf.data.batching import collate
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.documents import cut_documents
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.diffusion import NO_LABEL as NO_LABEL_ID
@@ -49,6 +51,17 @@ def _num_units(request: Request) -> int:
     return len(request.units)
 
 
+def _document(request: Request) -> int:
+    return request.prepared.document
+
+
+def _in_documents(requests: Iterable[Request]) -> Iterator[Request]:
+    """The requests with their documents numbered and cut, as in training."""
+    before, after = itertools.tee(requests)
+    for request, prepared in zip(before, cut_documents(request.prepared for request in after), strict=True):
+        yield request._replace(prepared=prepared)
+
+
 class _Options(NamedTuple):
     """How a call wants its sentences tagged."""
 
@@ -77,6 +90,7 @@ class Tagger:
         self.device = _device(device)
         self._labeller = placed(model.labeller, self.device).eval()
         self._predictor = Predictor(self._labeller, model.config, self.device)
+        self._recall = model.config.recall
         # On a GPU it costs less to compute them again than to look them up on the host.
         has_table = self.device.type == "cpu" and not self._predictor.is_packed
         self._words = known_words(model) if has_table else None
@@ -245,7 +259,10 @@ class Tagger:
         return self._stream(self._read_requests(sentences, clamp), options)
 
     def _stream(self, requests: Iterator[Request], options: _Options) -> Iterator[TaggedSentence]:
-        for stretch in windows(requests, _num_units, budget=options.budget):
+        document = None
+        if self._recall:
+            requests, document = _in_documents(requests), _document
+        for stretch in windows(requests, _num_units, budget=options.budget, document=document):
             # Neither while sentences are read nor while results are used: either may call the tagger.
             with self._turn:
                 known = None if self._words is None else self._words.meet([request.prepared for request in stretch])
@@ -260,7 +277,10 @@ class Tagger:
         # While the device works on some batches, the host makes the next one and the results of the last.
         num_ahead = LANES if self.device.type == "cuda" else 0
         sizes = self._sizes(window.requests)
-        return in_order(range(len(window.requests)), sizes, begin, budget=budget, num_ahead=num_ahead)
+        documents = [*map(_document, window.requests)] if self._recall else None
+        return in_order(
+            range(len(window.requests)), sizes, begin, budget=budget, num_ahead=num_ahead, documents=documents
+        )
 
     def _sizes(self, window: Sequence[Request]) -> list[int]:
         """What the sentences count against the budget of a batch: units, or subwords with a pretrained encoder."""
@@ -289,12 +309,18 @@ class Tagger:
         return name or self._model.decoder
 
     def _begin_batch(self, window: _Window, indices: Sequence[int], options: _Options) -> Results:
-        # Empty sentences may share a batch with others, but not with the network; the longest come first.
+        # Empty sentences may share a batch with others, but not with the network.
         full = [index for index in indices if window.requests[index].units]
         results = self._begin_within_memory(window, full, options) if full else list
+        if len(full) == len(indices):
+            return results
         trajectory = () if options.trajectory else None
-        empty = [TaggedSentence((), [], [], [], trajectory) for _ in range(len(indices) - len(full))]
-        return lambda: results() + empty
+
+        def with_empty() -> list[TaggedSentence]:
+            found = dict(zip(full, results(), strict=True))
+            return [found.get(index) or TaggedSentence((), [], [], [], trajectory) for index in indices]
+
+        return with_empty
 
     def _begin_within_memory(self, window: _Window, indices: Sequence[int], options: _Options) -> Results:
         """Begin with a batch, in halves if it does not fit in memory."""
@@ -318,10 +344,12 @@ class Tagger:
     def _begin_full_batch(self, window: _Window, indices: Sequence[int], options: _Options) -> Results:
         requests = [window.requests[index] for index in indices]
         if window.known is not None:
-            batch = window.known.batch(indices)
+            batch = window.known.batch(indices, recall=self._recall)
         else:
             prepared = [request.prepared for request in requests]
-            batch = collate(prepared, self._model.vocabulary, prepare_input=self._labeller.prepare_input)
+            batch = collate(
+                prepared, self._model.vocabulary, prepare_input=self._labeller.prepare_input, recall=self._recall
+            )
         num_units = batch.form_ids.shape[1]
         allowed = stack_allowed([request.allowed for request in requests], num_units, len(self.labels))
         if allowed is not None:

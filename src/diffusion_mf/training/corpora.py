@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from diffusion_mf.config import Config, EncoderConfig
 from diffusion_mf.data.corpus import Corpus
+from diffusion_mf.data.documents import cut_documents
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
@@ -56,7 +57,7 @@ def read_training_data(config: Config) -> TrainingData:
         test=None if test is None else _prepared(test, config),
         vocabulary=vocabulary,
         scheme=train.scheme,
-        fingerprint=_fingerprint(prepared, prepared_dev or ()),
+        fingerprint=_fingerprint(prepared, prepared_dev or (), with_documents=config.recall > 0),
     )
 
 
@@ -83,13 +84,15 @@ def _read(path: str, config: Config) -> Corpus:
 
 
 def _prepared(corpus: Corpus, config: Config) -> tuple[Sentence, ...]:
-    return tuple(config.data.prepare(sentence) for sentence in corpus)
+    prepared = (config.data.prepare(sentence) for sentence in corpus)
+    return tuple(cut_documents(prepared) if config.recall else prepared)
 
 
-def _fingerprint(*corpora: Iterable[Sentence]) -> str:
+def _fingerprint(*corpora: Iterable[Sentence], with_documents: bool) -> str:
     digest = hashlib.sha256()
     for sentences in corpora:
         for sentence in sentences:
-            digest.update(json.dumps([sentence.units, sentence.labels]).encode())
+            row = [sentence.units, sentence.labels, *([sentence.document] if with_documents else [])]
+            digest.update(json.dumps(row).encode())
         digest.update(b"\n")
     return digest.hexdigest()

@@ -13,12 +13,15 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.distributed
 from torch import Tensor, nn
 
 from diffusion_mf.errors import DiffusionMFError, InputError
+
+Item = TypeVar("Item")
 
 DEFAULT_TIMEOUT = 600.0
 TIMEOUT_VARIABLE = "DIFFUSION_MF_TIMEOUT"
@@ -41,8 +44,8 @@ class Processes:
         """Whether files are this process's to write."""
         return self.rank == 0
 
-    def share(self, batch: Sequence[int]) -> list[int]:
-        """The sentences of a batch that this process works on; maybe none."""
+    def share(self, batch: Sequence[Item]) -> list[Item]:
+        """The sentences of a batch (or documents) that this process works on; maybe none."""
         return list(batch[self.rank :: self.world_size])
 
     def sum(self, tensor: Tensor) -> None:

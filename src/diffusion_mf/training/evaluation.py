@@ -12,6 +12,7 @@ from torch import Tensor
 
 from diffusion_mf.config import Config
 from diffusion_mf.data.batching import collate, evaluation_batches
+from diffusion_mf.data.documents import grouped
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import Vocabulary
@@ -91,7 +92,9 @@ def predict_all(
     while True:
         labels, marginals = None, None
         try:
-            labels, marginals = _predict_share(predictor, sentences, vocabulary, decoders, processes, budget=budget)
+            labels, marginals = _predict_share(
+                predictor, sentences, vocabulary, decoders, processes, budget=budget, recall=config.recall
+            )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -119,19 +122,25 @@ def _predict_share(
     processes: Processes,
     *,
     budget: int,
+    recall: int = 0,
 ) -> tuple[Tensor, Tensor]:
     lengths = [len(sentence.units) for sentence in sentences]
     starts = [0, *itertools.accumulate(lengths)]
     labels = torch.zeros(len(decoders), starts[-1], dtype=torch.int64)
     marginals = torch.zeros(starts[-1], len(vocabulary.labels))
-    # Shares by sentence, not by batch: a process that has to do with less memory still labels its own.
     sizes = predictor.labeller.encoder.sizes(sentences)
-    share = processes.share(sorted(range(len(sentences)), key=lambda index: -sizes[index]))
-    for batch_rows in evaluation_batches([sizes[index] for index in share], budget=budget).batches:
+    documents = [sentence.document for sentence in sentences] if recall else range(len(sentences))
+    # Shares by sentence or document, not by batch: a process that has to do with less memory still labels its own.
+    groups = sorted(grouped(documents), key=lambda group: -max(sizes[index] for index in group))
+    share = [*itertools.chain.from_iterable(processes.share(groups))]
+    shared = evaluation_batches(
+        [sizes[index] for index in share], budget=budget, documents=[documents[index] for index in share]
+    )
+    for batch_rows in shared.batches:
         members = [share[row] for row in batch_rows]
         # Without labels: those of a test file need not be in the vocabulary.
-        unlabelled = [Sentence(sentences[index].units) for index in members]
-        batch = collate(unlabelled, vocabulary, prepare_input=predictor.labeller.prepare_input)
+        unlabelled = [sentences[index]._replace(labels=None) for index in members]
+        batch = collate(unlabelled, vocabulary, prepare_input=predictor.labeller.prepare_input, recall=recall)
         prediction = predictor(batch, budget=budget)
         is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
         places = torch.cat([torch.arange(starts[index], starts[index + 1]) for index in members])

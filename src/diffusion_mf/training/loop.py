@@ -111,6 +111,7 @@ class _Run:
         for part in (data.train, data.dev, data.test):
             self.labeller.encoder.study(part or (), note=display.note)
         self.sizes = self.labeller.encoder.sizes(data.train)
+        self.documents = [sentence.document for sentence in data.train] if config.recall else None
         self.encoder_digest = self.labeller.encoder.input_digest(data.train)
         self.num_steps = sum(len(self._plan(epoch)) for epoch in range(self.settings.epochs))
         self.decoders = candidate_decoders(self.labeller)
@@ -130,6 +131,7 @@ class _Run:
             )
             if self.is_packed
             else None,
+            recall=config.recall,
         )
         self.gradients = StepGradients(
             self.labeller,
@@ -216,7 +218,14 @@ class _Run:
         self._finish()
 
     def _plan(self, epoch: int) -> list[StepPlan]:
-        return plan_epoch(self.sizes, self.settings, seed=self.config.seed, epoch=epoch, is_packed=self.is_packed)
+        return plan_epoch(
+            self.sizes,
+            self.settings,
+            seed=self.config.seed,
+            epoch=epoch,
+            is_packed=self.is_packed,
+            documents=self.documents,
+        )
 
     def _is_over(self) -> bool:
         return self.state.is_stopped or self.state.epoch >= self.settings.epochs

@@ -7,7 +7,9 @@ short a share is cut into pieces that are computed one after the other. Neither 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -17,6 +19,7 @@ from torch import Tensor
 from diffusion_mf.acceleration.flat_batch import FlatBatch, flatten
 from diffusion_mf.config import TrainingConfig
 from diffusion_mf.data.batching import Batch, PrepareInput, training_batches
+from diffusion_mf.data.documents import document_batches, grouped
 from diffusion_mf.data.encoded import EncodedSentences
 from diffusion_mf.data.packing import pack, packed_batches, shape_for
 from diffusion_mf.data.sentence import Sentence
@@ -28,10 +31,18 @@ StepPlan = list[list[int]]
 
 
 def plan_epoch(
-    lengths: Sequence[int], settings: TrainingConfig, *, seed: int, epoch: int, is_packed: bool = False
+    lengths: Sequence[int],
+    settings: TrainingConfig,
+    *,
+    seed: int,
+    epoch: int,
+    is_packed: bool = False,
+    documents: Sequence[int] | None = None,
 ) -> list[StepPlan]:
-    """The steps of an epoch: a function of the arguments alone, whatever the processes."""
-    cut = packed_batches if is_packed else training_batches
+    """The steps of an epoch: a function of the arguments alone, whatever the processes; ``documents`` are for recall."""
+    cut: Callable[..., list[list[int]]] = packed_batches if is_packed else training_batches
+    if documents is not None:
+        cut = functools.partial(document_batches, documents=documents)
     batches = cut(lengths, budget=settings.budget, max_sentences=settings.max_sentences, seed=seed, epoch=epoch)
     size = settings.accumulation
     return [batches[start : start + size] for start in range(0, len(batches), size)]
@@ -75,22 +86,32 @@ class StepPreparer:
         *,
         prepare_input: PrepareInput | None = None,
         packing: PackingSettings | None = None,
+        recall: int = 0,
     ) -> None:
         self._sentences = sentences
         self._processes = processes
         self._prepare_input = prepare_input
         self._packing = packing
-        self._encoded = EncodedSentences(sentences, vocabulary)
+        self._encoded = EncodedSentences(sentences, vocabulary, recall=recall)
+        self._has_recall = recall > 0
 
     def prepare(self, plan: StepPlan, num_pieces: int) -> PreparedStep:
         """The pieces of ``plan`` for this process: each share cut into ``num_pieces`` of equal size, as far as it goes."""
         pieces = []
         for batch in plan:
-            share = self._processes.share(batch)
+            share = self._processes.share(self._groups(batch))
             size = -(-len(share) // num_pieces)
             for start in range(0, len(share), max(1, size)):
-                pieces.append(self._piece(share[start : start + size], num_pieces))
+                members = list(itertools.chain.from_iterable(share[start : start + size]))
+                pieces.append(self._piece(members, num_pieces))
         return PreparedStep(plan, num_pieces, pieces)
+
+    def _groups(self, batch: Sequence[int]) -> list[list[int]]:
+        """What must not be parted: with recall the sentences of a document."""
+        if not self._has_recall:
+            return [[index] for index in batch]
+        found = grouped([self._sentences[index].document for index in batch])
+        return [[batch[place] for place in group] for group in found]
 
     def _piece(self, members: list[int], num_pieces: int) -> Piece:
         batch = self._encoded.batch(members)
