@@ -54,7 +54,11 @@ class Session:
             settings.budget, config.encoder.max_characters, is_flat=settings.use_graphs and device.type == "cuda"
         )
         self._preparer = StepPreparer(
-            data.train, data.vocabulary, self._processes, packing=packing if self._is_packed else None
+            data.train,
+            data.vocabulary,
+            self._processes,
+            packing=packing if self._is_packed else None,
+            recall=config.recall,
         )
         self._gradients = StepGradients(
             self.labeller,
@@ -128,7 +132,7 @@ class Session:
         """Wall-clock seconds of encoder, reverse process and argmax, labels on the host; looked up in the vocabulary before."""
         self.labeller.eval()
         budget = self.config.inference.budget
-        encoded = EncodedSentences(sentences, self.data.vocabulary, has_labels=False)
+        encoded = EncodedSentences(sentences, self.data.vocabulary, has_labels=False, recall=self.config.recall)
         predictor = Predictor(self.labeller, self.config, self.device)
         lengths = encoded.lengths.tolist()
         if predictor.is_packed:

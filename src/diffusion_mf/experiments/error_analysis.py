@@ -32,13 +32,12 @@ def analyse(model: StoredModel, data: TrainingData, *, device: torch.device) -> 
     """
     sentences = data.dev or ()
     tagger = Tagger(model, device=device)
-    units = [sentence.units for sentence in sentences]
-    tagged = tagger.tag(units)
+    tagged = tagger.tag(sentences)
     report = _report(model, data, tagged)
     invalid = {model.decoder: report.invalid_rate}
     for decoder in candidate_decoders(model.labeller):
         if decoder not in invalid:
-            invalid[decoder] = _report(model, data, tagger.tag(units, decoder=decoder)).invalid_rate
+            invalid[decoder] = _report(model, data, tagger.tag(sentences, decoder=decoder)).invalid_rate
     counts, ambiguous = _training_forms(data.train)
     rarity, distance = _Rates(), _Rates()
     scores: list[float] = []

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from diffusion_mf.config import Config
 from diffusion_mf.data.batching import collate, evaluation_batches
-from diffusion_mf.data.documents import grouped
+from diffusion_mf.data.documents import cut_documents, grouped
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import Vocabulary
@@ -128,6 +128,8 @@ def _predict_share(
     starts = [0, *itertools.accumulate(lengths)]
     labels = torch.zeros(len(decoders), starts[-1], dtype=torch.int64)
     marginals = torch.zeros(starts[-1], len(vocabulary.labels))
+    if recall:
+        sentences = [*cut_documents(sentences)]
     sizes = predictor.labeller.encoder.sizes(sentences)
     documents = [sentence.document for sentence in sentences] if recall else range(len(sentences))
     # Shares by sentence or document, not by batch: a process that has to do with less memory still labels its own.
