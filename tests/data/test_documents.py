@@ -21,8 +21,8 @@ def numbers(documents: list[int], lengths: list[int]) -> list[int]:
     return [sentence.document for sentence in cut_documents(sentences)]
 
 
-def test_documents_are_numbered_anew_and_sentences_without_one_stand_alone() -> None:
-    assert numbers([0, 0, 7, 7, 0, 3, 3], [1] * 7) == [1, 2, 3, 3, 4, 5, 5]
+def test_documents_are_numbered_anew_and_sentences_without_one_keep_none() -> None:
+    assert numbers([0, 0, 7, 7, 0, 3, 3], [1] * 7) == [0, 0, 1, 1, 0, 2, 2]
 
 
 def test_long_documents_are_cut_at_sentences() -> None:
@@ -60,6 +60,13 @@ def test_batches_of_evaluation_hold_whole_documents_and_the_way_back() -> None:
 
 def test_documents_as_groups() -> None:
     assert grouped([4, 4, 1, 2, 2]) == [[0, 1], [2], [3, 4]]
+    assert grouped([0, 0, 1, 0]) == [[0], [1], [2], [3]]
+
+
+def test_sentences_of_no_document_have_their_own_units_only() -> None:
+    words, lengths = np.array([1, 1, 1, 1]), np.array([2, 1, 1])
+    found = other_places(words, np.array([0, 0, 0]), lengths, most=2)
+    assert found.tolist() == [[[1, -1], [0, -1]], [[-1, -1]] * 2, [[-1, -1]] * 2]
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8])

@@ -191,6 +191,9 @@ def convert(
             help="From CoNLL-U: one unit per character, boundary–XPOS labels. To CoNLL-U: back to words.",
         ),
     ] = False,
+    documents: Annotated[
+        bool, typer.Option("--documents", help="Also write where documents begin: -DOCSTART-, # newdoc or a key.")
+    ] = False,
     separator: Annotated[Separator | None, typer.Option(help="What parts the columns of IN; detected.")] = None,
     unit_column: Annotated[int, typer.Option(min=1, help="The column of the units in a column file.")] = 1,
     tag_column: Annotated[
@@ -212,6 +215,7 @@ def convert(
         ),
         target_scheme=target_scheme,
         use_characters=characters,
+        keep_documents=documents,
     )
     with progress("converting") as advance:
         found = convert(source, target, conversion, advance=advance)

@@ -9,7 +9,16 @@ import typer
 
 from diffusion_mf.cli.output import half_up, note, print_json, print_table, progress
 from diffusion_mf.cli.score import print_report
-from diffusion_mf.cli.tag import BatchTokens, Calls, DecoderName, Device, Model, OnLong, note_long_sentences
+from diffusion_mf.cli.tag import (
+    BatchTokens,
+    Calls,
+    DecoderName,
+    Device,
+    Model,
+    OneDocument,
+    OnLong,
+    note_long_sentences,
+)
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
@@ -35,6 +44,7 @@ def evaluate(
     ] = None,
     batch_tokens: BatchTokens = None,
     on_long: OnLong = None,
+    one_document: OneDocument = False,
     device: Device = "auto",
     details: Annotated[
         bool, typer.Option("--details", help="Also by label, type and sentence length, and the confusions.")
@@ -56,7 +66,7 @@ def evaluate(
         found = evaluate_corpus(
             tagger,
             corpus,
-            options=TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder),
+            options=TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder, one_document=one_document),
             advance=advance,
         )
     note_long_sentences(tagger)

@@ -32,6 +32,9 @@ OnLong = Annotated[
         help="Sentences too long for a pretrained encoder: window, error or truncate.", show_default="as trained"
     ),
 ]
+OneDocument = Annotated[
+    bool, typer.Option("--one-document", help="For models with recall: FILE is one document, though it may not say so.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
 
@@ -59,6 +62,7 @@ def tag(
     decoder: DecoderName = None,
     batch_tokens: BatchTokens = None,
     on_long: OnLong = None,
+    one_document: OneDocument = False,
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --to jsonl.")] = False,
 ) -> None:
@@ -81,7 +85,7 @@ def tag(
             tagger,
             file,
             output,
-            options=TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder),
+            options=TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder, one_document=one_document),
             file_format=file_format,
             output_format=output_format,
             column=column,

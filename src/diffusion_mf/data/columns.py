@@ -151,8 +151,12 @@ def _is_skipped(line: str) -> bool:
 
 
 def write_columns(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
-    """Write unit and tag parted by a tab, a blank line after every sentence; without labels the unit alone."""
+    """Write unit and tag parted by a tab, a blank line after every sentence; without labels the unit alone.
+
+    Where a document begins there is a line that says so, and a blank one.
+    """
     has_labels: bool | None = None
+    document = 0
     for sentence in sentences:
         is_first = has_labels is None
         if is_first:
@@ -171,4 +175,6 @@ def write_columns(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
         )
         # A reader takes a mark at the very beginning for the file's own, so a unit's needs another before it.
         mark = BYTE_ORDER_MARK if is_first and sentence.units[0].startswith(BYTE_ORDER_MARK) else ""
+        if sentence.document != document:
+            document, mark = sentence.document, DOCUMENT_START + ("\tO\n\n" if has_labels else "\n\n")
         stream.write((mark + "\n".join(rows) + "\n\n").encode())

@@ -22,6 +22,7 @@ MISC_KEY = "Label"
 _MISC_INDEX = 9
 _FIELD = re.compile(r"[^\t\n\r\0]+")
 _SKIPPED_ID = re.compile(r"[0-9]+(-[0-9]+|\.[0-9]+)")
+DOCUMENT_COMMENT = "# newdoc"
 _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 
 
@@ -197,11 +198,13 @@ def _set_misc(misc: str, key: str, value: str) -> str:
 
 
 def write_conllu(sentences: Iterable[Sentence], stream: IO[bytes], *, column: ConlluColumn = ConlluColumn.UPOS) -> None:
-    """Write bare CoNLL-U: ID, FORM and the labels in ``column``, every other column ``_``."""
+    """Write bare CoNLL-U: ID, FORM and the labels in ``column``, every other column ``_``; ``# newdoc`` begins documents."""
     index = _COLUMN_INDEX[column]
+    document = 0
     for sentence in sentences:
         check_fields(sentence, _FIELD, "a CoNLL-U line")
-        lines = []
+        lines = [] if sentence.document == document else [DOCUMENT_COMMENT]
+        document = sentence.document
         for number, unit in enumerate(sentence.units, 1):
             fields = ["_"] * NUM_COLUMNS
             fields[0], fields[1] = str(number), unit

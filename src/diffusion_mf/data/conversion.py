@@ -22,6 +22,7 @@ class Conversion:
     """What to convert: formats, the source's options, the scheme to write (None: labels as they stand).
 
     ``use_characters`` takes CoNLL-U words apart into characters with boundary–tag labels, or puts them together again.
+    ``keep_documents`` writes where documents begin; many readers of columns and JSON Lines expect nothing but sentences.
     """
 
     source_format: FileFormat
@@ -29,6 +30,7 @@ class Conversion:
     options: FormatOptions
     target_scheme: LabelScheme | None = None
     use_characters: bool = False
+    keep_documents: bool = False
 
 
 def convert(
@@ -49,6 +51,8 @@ def convert(
     if conversion.use_characters and FileFormat.CONLLU not in formats:
         raise InputError("characters are made of, or put together to, CoNLL-U words", remedy="leave --characters out")
     sentences, found = _read(source, conversion)
+    if not conversion.keep_documents:
+        sentences = (sentence._replace(document=0) for sentence in sentences)
     with open_output(target) as stream:
         try:
             FORMATS[conversion.target_format].write(_counted(sentences, advance), stream, conversion.options)

@@ -24,19 +24,24 @@ MAX_DOCUMENT_UNITS = 1000
 def cut_documents(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
     """Stream ``sentences`` with their documents numbered anew from 1, none of more than `MAX_DOCUMENT_UNITS` units.
 
-    A sentence of no document (0), or a longer one, is a document of its own.
+    Sentences of no document, 0, stay so. One of more units is a document of its own.
     """
     number, size, before = 0, 0, 0
     for sentence in sentences:
         size += len(sentence.units)
-        if not number or not sentence.document or sentence.document != before or size > MAX_DOCUMENT_UNITS:
-            number, size, before = number + 1, len(sentence.units), sentence.document
-        yield sentence._replace(document=number)
+        if sentence.document != before or size > MAX_DOCUMENT_UNITS:
+            size, before = len(sentence.units), sentence.document
+            number += before > 0
+        yield sentence._replace(document=number) if before else sentence
 
 
 def grouped(documents: Sequence[int]) -> list[list[int]]:
-    """Indices of sentences, those of a document together; they must stand one after the other."""
-    return [[*group] for _, group in itertools.groupby(range(len(documents)), key=documents.__getitem__)]
+    """Indices of sentences, those of a document together, which must stand one after the other; those of none (0) alone."""
+
+    def key(index: int) -> int:
+        return documents[index] or -index - 1
+
+    return [[*group] for _, group in itertools.groupby(range(len(documents)), key=key)]
 
 
 def document_batches(
@@ -76,13 +81,14 @@ def other_places(
 ) -> Int64[Tensor, "B N M"]:
     """For every place of a batch, the places b·N + i of other units with the same word in the same document; −1 for none.
 
-    Of more than ``most`` others, those that stand nearest in the order of the text. ``words`` are numbers of all units, sentence
+    A sentence of no document (0) has its own units only. Of more than ``most`` others, those that stand nearest in the order of the text. ``words`` are numbers of all units, sentence
     after sentence.
     """
     num_units = int(lengths.max(initial=0))
     is_unit = np.arange(num_units) < lengths[:, None]
     places = np.flatnonzero(is_unit)
-    of_units = np.repeat(documents, lengths)
+    # Sentences of no document are not one.
+    of_units = np.repeat(np.where(documents > 0, documents, -np.arange(len(documents)) - 1), lengths)
     # Units of the same word and document lie side by side in this order, and those among each other as in the text.
     order = np.lexsort((words, of_units))
     is_first = np.ones(len(order), dtype=bool)

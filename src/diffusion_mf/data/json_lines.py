@@ -1,4 +1,7 @@
-"""JSON Lines: ``{"units": ["…"], "labels": ["…"]}``, one sentence a line, the labels optional."""
+"""JSON Lines: ``{"units": ["…"], "labels": ["…"], "document": "…"}``, one sentence a line; labels and document are optional.
+
+Sentences of a document stand one after the other and have the same value there, a string or a whole number.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,30 @@ from diffusion_mf.files import StrPath
 
 
 def read_json_lines(path: StrPath) -> Iterator[Sentence]:
-    """Stream the sentences of ``path``; keys other than ``units`` and ``labels`` are ignored, blank lines skipped."""
+    """Stream the sentences of ``path``; keys other than ``units``, ``labels`` and ``document`` are ignored, blank lines skipped."""
+    before, count = None, 0
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
-            yield _parse_line(line, number, path)
+            sentence, document = _parse_line(line, number, path)
+            count += document is not None and document != before
+            before = document
+            yield sentence if document is None else sentence._replace(document=count)
 
 
 def write_json_lines(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
     """Write one object per sentence, text unescaped; unlabelled sentences have no ``labels``."""
     for sentence in sentences:
-        row: dict[str, tuple[str, ...]] = {"units": sentence.units}
+        row: dict[str, tuple[str, ...] | int] = {"units": sentence.units}
         if sentence.labels is not None:
             row["labels"] = sentence.labels
+        if sentence.document:
+            row["document"] = sentence.document
         stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
 
 
-def _parse_line(line: str, number: int, path: StrPath) -> Sentence:
+def _parse_line(line: str, number: int, path: StrPath) -> tuple[Sentence, str | int | None]:
+    """The sentence, and the name of its document."""
+
     def refuse(problem: str, remedy: str) -> NoReturn:
         raise InputError(problem, path=path, line=number, remedy=remedy)
 
@@ -39,7 +50,9 @@ def _parse_line(line: str, number: int, path: StrPath) -> Sentence:
         refuse(f"not JSON ({reason})", 'write one object a line, such as {"units": ["a"], "labels": ["X"]}')
     if not isinstance(row, dict) or "units" not in row:
         refuse('no object with the key "units"', 'write {"units": ["a", "b"], "labels": ["X", "Y"]}')
-    units, labels = row["units"], row.get("labels")
+    units, labels, document = row["units"], row.get("labels"), row.get("document")
+    if document is not None and (isinstance(document, bool) or not isinstance(document, str | int)):
+        refuse('"document" is neither a string nor a whole number', "give the sentences of a document the same name")
     for name, values in (("units", units), ("labels", labels)):
         if name == "labels" and values is None:
             continue
@@ -52,7 +65,7 @@ def _parse_line(line: str, number: int, path: StrPath) -> Sentence:
         refuse("an empty sentence", "remove the line")
     if labels is not None and len(labels) != len(units):
         refuse(f"{len(units)} units but {len(labels)} labels", "give every unit one label")
-    return Sentence(tuple(units), None if labels is None else tuple(labels), number)
+    return Sentence(tuple(units), None if labels is None else tuple(labels), number), document
 
 
 def _is_encodable(text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -34,6 +34,8 @@ class TaggingOptions:
     batch_tokens: int | None = None
     calls: int | None = None
     decoder: str | None = None
+    one_document: bool = False
+    """a file is one document, whatever it says"""
 
 
 def tag_file(
@@ -71,6 +73,8 @@ def tag_file(
 
     def sentences() -> Iterator[Sentence]:
         for item in read_items(path, input_format, tagger.task, is_guess=file_format is None and path == "-"):
+            if options.one_document:
+                item = item._replace(sentence=item.sentence._replace(document=1))
             pending.append(item)
             yield item.sentence
 
@@ -116,7 +120,10 @@ def evaluate_corpus(
     scorer = TaskScorer(tagger.task, corpus.scheme)
     scores: list[float] = []
     is_right: list[bool] = []
-    results = tagger.stream(corpus, batch_tokens=options.batch_tokens, calls=options.calls, decoder=options.decoder)
+    sentences: Iterable[Sentence] = corpus
+    if options.one_document:
+        sentences = (sentence._replace(document=1) for sentence in corpus)
+    results = tagger.stream(sentences, batch_tokens=options.batch_tokens, calls=options.calls, decoder=options.decoder)
     for sentence, result in zip(corpus, results, strict=True):
         gold = sentence.labels or ()
         scorer.update(gold, result.labels, sentence.units)

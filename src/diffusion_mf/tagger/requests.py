@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -37,13 +37,40 @@ class RequestReader:
         self._vocabulary = vocabulary
         self._legality = legality
 
-    def __call__(self, sentences: Iterable[Units], clamps: Iterable[Clamp | None] | None) -> Iterator[Request]:
+    def __call__(
+        self,
+        sentences: Iterable[Units],
+        clamps: Iterable[Clamp | None] | None,
+        documents: Iterable[Hashable] | None = None,
+    ) -> Iterator[Request]:
         """Requests one by one; nothing is read before it is needed."""
+        if isinstance(documents, str):
+            raise InputError("documents are given per sentence", remedy="give a list of names, one for each sentence")
         if isinstance(sentences, str):
             raise InputError("sentences are given as a list", remedy="put the sentence into a list")
         if isinstance(clamps, Mapping):
             raise InputError("clamps are given per sentence", remedy="give a list of mappings, one for each sentence")
+        if documents is not None:
+            sentences = self._with_documents(sentences, documents)
         return self._read(sentences, clamps)
+
+    def _with_documents(self, sentences: Iterable[Units], documents: Iterable[Hashable]) -> Iterator[Sentence]:
+        """The sentences with numbers for the names of their documents; None is none."""
+        names = iter(documents)
+        before: Hashable = None
+        number = count = 0
+        for number, sentence in enumerate(sentences, 1):
+            name = next(names, self)
+            if name is self:
+                raise InputError(
+                    f"there are fewer documents than sentences, none for sentence {number}",
+                    remedy="give None where there is none",
+                )
+            count += name is not None and name != before
+            before = name
+            yield Sentence(self._units(sentence, number), document=0 if name is None else count)
+        if next(names, self) is not self:
+            raise InputError(f"there are more documents than the {number} sentence(s)", remedy="give one per sentence")
 
     def _read(self, sentences: Iterable[Units], clamps: Iterable[Clamp | None] | None) -> Iterator[Request]:
         known: Iterator[Clamp | None] = itertools.repeat(None) if clamps is None else iter(clamps)

@@ -26,7 +26,7 @@ def windows(
 ) -> Iterator[list[Item]]:
     """Cut ``items`` into stretches of about `WINDOW_BATCHES` × ``budget`` units, reading no further than that.
 
-    Given what ``document`` an item belongs to, none is cut: this takes one item more to tell.
+    Given what ``document`` an item belongs to (0: none), none is cut: its end is known only from the item after it.
     """
     window: list[Item] = []
     total = 0
@@ -38,7 +38,7 @@ def windows(
         window.append(item)
         total += num_units(item)
         is_full = total >= WINDOW_BATCHES * budget or len(window) >= MAX_WINDOW_ITEMS
-        if is_full and document is None:
+        if is_full and (document is None or not document(item)):
             yield window
             window, total, is_full = [], 0, False
     if window:

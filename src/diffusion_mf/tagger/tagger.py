@@ -6,7 +6,7 @@ import itertools
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,6 +60,13 @@ def _in_documents(requests: Iterable[Request]) -> Iterator[Request]:
     before, after = itertools.tee(requests)
     for request, prepared in zip(before, cut_documents(request.prepared for request in after), strict=True):
         yield request._replace(prepared=prepared)
+
+
+def _middle(documents: Sequence[int]) -> int:
+    """Where to part sentences in two: rather between documents than within one."""
+    half = len(documents) // 2
+    ends = [end for end in range(1, len(documents)) if not documents[end] or documents[end] != documents[end - 1]]
+    return min(ends, key=lambda end: abs(end - half), default=half)
 
 
 class _Options(NamedTuple):
@@ -222,12 +229,14 @@ class Tagger:
         decoder: str | None = None,
         clamp: Iterable[Clamp | None] | None = None,
         trajectory: bool = False,
+        documents: Iterable[Hashable] | None = None,
     ) -> list[TaggedSentence]:
         """Label ``sentences``, each a sequence of units (of characters a string will do).
 
         ``batch_tokens`` bounds the units computed at once, padding counted. ``calls`` is the number of denoising steps of a
         diffusion system. ``clamp`` gives, for every sentence, None or the labels known beforehand (`clamps.Clamp`); they are
-        always honoured. ``trajectory`` keeps the beliefs after every call.
+        always honoured. ``trajectory`` keeps the beliefs after every call. ``documents`` gives, for every sentence, None or the
+        name of its document: a model with recall labels sentences of one document together, if they follow each other.
         """
         return list(
             self.stream(
@@ -237,6 +246,7 @@ class Tagger:
                 decoder=decoder,
                 clamp=clamp,
                 trajectory=trajectory,
+                documents=documents,
             )
         )
 
@@ -249,6 +259,7 @@ class Tagger:
         decoder: str | None = None,
         clamp: Iterable[Clamp | None] | None = None,
         trajectory: bool = False,
+        documents: Iterable[Hashable] | None = None,
     ) -> Iterator[TaggedSentence]:
         """`tag`, one result after the other in the order given; looks ahead no further than a window of sentences."""
         budget = self._model.config.inference.budget if batch_tokens is None else batch_tokens
@@ -256,7 +267,7 @@ class Tagger:
             raise InputError(f"a batch must hold a unit, found {budget}", remedy="give a positive number of tokens")
         options = _Options(self._checked_calls(calls), self._checked_decoder(decoder), trajectory, budget)
         # The arguments are checked at once; the sentences only as they are read.
-        return self._stream(self._read_requests(sentences, clamp), options)
+        return self._stream(self._read_requests(sentences, clamp, documents), options)
 
     def _stream(self, requests: Iterator[Request], options: _Options) -> Iterator[TaggedSentence]:
         document = None
@@ -335,7 +346,7 @@ class Tagger:
                 raise InputError(f"a sentence of {size} units does not fit in memory", remedy="split it") from None
         # Only here, where nothing refers to its tensors any more.
         release_memory(self.device)
-        half = len(indices) // 2
+        half = _middle([_document(window.requests[index]) if self._recall else 0 for index in indices])
         first = self._begin_within_memory(window, indices[:half], options)
         second = self._begin_within_memory(window, indices[half:], options)
         return lambda: first() + second()

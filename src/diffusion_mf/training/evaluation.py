@@ -131,7 +131,7 @@ def _predict_share(
     if recall:
         sentences = [*cut_documents(sentences)]
     sizes = predictor.labeller.encoder.sizes(sentences)
-    documents = [sentence.document for sentence in sentences] if recall else range(len(sentences))
+    documents = [sentence.document if recall else 0 for sentence in sentences]
     # Shares by sentence or document, not by batch: a process that has to do with less memory still labels its own.
     groups = sorted(grouped(documents), key=lambda group: -max(sizes[index] for index in group))
     share = [*itertools.chain.from_iterable(processes.share(groups))]

@@ -1,0 +1,133 @@
+"""Recall: what a model believes about other occurrences of a word in its document reaches the denoiser, and nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_models import KEYS, SENTENCES, VOCABULARY, small_config, small_labeller
+
+from diffusion_mf.config import DenoiserConfig
+from diffusion_mf.data.batching import Batch, collate
+from diffusion_mf.data.packing import Shape, pack
+from diffusion_mf.denoisers import LabelDenoiser
+from diffusion_mf.denoisers.label_denoiser import mean_of_others
+from diffusion_mf.layouts import CompactLayout, PaddedLayout
+
+RECALL = {"denoiser": {"recall": 2}, "diffusion": {"own_trajectory_share": 0.5, "own_trajectory_calls": 2}}
+SYSTEMS = ["diffusion-uni", "diffusion-mf", "diffusion-lcrf"]
+
+
+def batch_in(*documents: int, recall: int = 2) -> Batch:
+    """The four sentences, in these documents."""
+    sentences = [sentence._replace(document=number) for sentence, number in zip(SENTENCES, documents, strict=True)]
+    return collate(sentences, VOCABULARY, recall=recall)
+
+
+def test_the_mean_is_over_the_others_that_are_there() -> None:
+    beliefs = torch.rand(2, 3, 4)
+    others = torch.tensor([[[1, 5], [3, -1], [-1, -1]], [[0, 1], [-1, -1], [-1, -1]]])
+    found = mean_of_others(beliefs, others)
+    torch.testing.assert_close(found[0, 0], (beliefs[0, 1] + beliefs[1, 2]) / 2)
+    torch.testing.assert_close(found[0, 1], beliefs[1, 0])
+    assert not found[0, 2].any()
+    torch.testing.assert_close(found[1, 0], (beliefs[0, 0] + beliefs[0, 1]) / 2)
+
+
+@pytest.mark.parametrize("layout", [PaddedLayout, CompactLayout.of_units])
+def test_a_call_adds_the_embedded_mean(layout) -> None:
+    torch.manual_seed(0)
+    config = DenoiserConfig(layers=1, heads=2, width=8, dropout=0.0, time_width=8, recall=2)
+    denoiser, plain = (
+        LabelDenoiser(each, num_labels=4, state_width=5) for each in (config, config.model_copy(update={"recall": 0}))
+    )
+    assert not plain.load_state_dict(denoiser.state_dict(), strict=False).missing_keys
+    batch = batch_in(1, 1, 1, 1)
+    assert batch.others is not None
+    lay = layout(torch.arange(7) < batch.lengths[:, None])
+    beliefs, t = torch.rand(4, 7, 4), torch.tensor([5])
+    conditions = denoiser.prepare(lay.pack(torch.randn(4, 7, 5)))
+    # Silent at first, for its weights begin at zero.
+    before = denoiser(beliefs, t, conditions, lay, None, batch.others)
+    torch.testing.assert_close(before, plain(beliefs, t, conditions, lay))
+    torch.nn.init.normal_(denoiser.recalled.weight)
+    after = denoiser(beliefs, t, conditions, lay, None, batch.others)
+    has_others = lay.pack((batch.others >= 0).any(-1))
+    is_same = torch.isclose(after, before).all(-1)
+    # Attention hands it on to other units of the sentence; one without any occurrence elsewhere stays as it was.
+    assert not is_same[has_others].any()
+
+
+def test_without_others_a_denoiser_with_recall_says_so() -> None:
+    labeller = small_labeller("diffusion-mf", **RECALL).eval()
+    with pytest.raises(ValueError, match="other occurrences"):
+        labeller.predict(collate(SENTENCES, VOCABULARY))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_documents_matter_to_their_own_sentences_only(system: str) -> None:
+    """Oda stands in sentences 0 and 2, Lu and Bay in 1 and 3."""
+    labeller = small_labeller(system, **RECALL).eval()
+    apart = labeller.predict(batch_in(1, 2, 3, 4)).marginals
+    first_two = labeller.predict(batch_in(1, 2, 1, 2)).marginals
+    only_one = labeller.predict(batch_in(1, 2, 1, 3)).marginals
+    assert not torch.allclose(apart[0], first_two[0], atol=1e-4)
+    torch.testing.assert_close(only_one[[0, 2]], first_two[[0, 2]])
+    torch.testing.assert_close(only_one[[1, 3]], apart[[1, 3]])
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_first_call_cannot_know_what_others_say(system: str) -> None:
+    """Beliefs begin uniform: after one call it makes no difference what stands around the other occurrence, later it does."""
+    labeller = small_labeller(system, **RECALL).eval()
+    one = [SENTENCES[0]._replace(document=1), SENTENCES[2]._replace(document=1)]
+    two = [one[0], one[1]._replace(units=("Oda", "saw"), labels=("O", "O"))]
+    for calls, is_same in ((1, True), (3, False)):
+        found = [
+            labeller.predict(collate(each, VOCABULARY, recall=2), num_calls=calls).marginals for each in (one, two)
+        ]
+        assert torch.allclose(found[0][0], found[1][0], atol=1e-5) == is_same
+
+
+def test_a_clamp_reaches_other_sentences_of_the_document() -> None:
+    labeller = small_labeller("diffusion-mf", **RECALL).eval()
+    batch = batch_in(1, 2, 1, 3)
+    allowed = torch.ones(4, 7, len(VOCABULARY.labels), dtype=torch.bool)
+    free = labeller.predict(batch, allowed=allowed).marginals
+    label = int(free[0, 1].argmin())
+    allowed[0, 1] = torch.arange(len(VOCABULARY.labels)) == label
+    held = labeller.predict(batch, allowed=allowed).marginals
+    assert not torch.allclose(held[2, 0], free[2, 0], atol=1e-4)
+    torch.testing.assert_close(held[[1, 3]], free[[1, 3]])
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_losses_and_predictions_of_a_packed_batch_are_the_same(system: str) -> None:
+    labeller = small_labeller(system, **RECALL).train()
+    batch = batch_in(1, 1, 1, 2)
+    num_words, num_characters = batch.character_ids.shape
+    packed = pack(batch, Shape(int(batch.lengths.sum()) + 5, 7, 9, num_words + 2, num_characters + 1))
+    for step in range(4):  # steps on noisy gold labels, and on the model's own beliefs
+        terms = labeller.loss_sums(batch, seed=1, step=step, sentence_keys=KEYS)
+        keys = torch.nn.functional.pad(KEYS, (0, 3))
+        for name, value in labeller.loss_sums(packed, seed=1, step=step, sentence_keys=keys).items():
+            torch.testing.assert_close(value, terms[name], rtol=1e-5, atol=1e-5)
+    labeller.eval()
+    found, expected = labeller.predict(packed).marginals, labeller.predict(batch).marginals
+    torch.testing.assert_close(found[:4, :7], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_recall_learns() -> None:
+    labeller = small_labeller("diffusion-mf", **RECALL)
+    choices = {labeller.choice(seed=1, step=step) for step in range(8)}
+    assert None in choices
+    assert len(choices) > 1
+    for step in range(8):
+        labeller.loss_sums(batch_in(1, 1, 1, 1), seed=1, step=step, sentence_keys=KEYS)["total"].backward()
+    gradient = labeller.get_parameter("core.denoiser.recalled.weight").grad
+    assert gradient is not None
+    assert gradient.abs().max() > 0
+
+
+@pytest.mark.parametrize(("system", "recall"), [("diffusion-mf", 2), ("unigram", 0), ("diffusionsl", 0)])
+def test_only_categorical_diffusion_recalls(system: str, recall: int) -> None:
+    assert small_config(system, **RECALL).recall == recall

@@ -1,0 +1,122 @@
+"""Sentences of a document are labelled together by a model with recall, however they are asked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from small_models import small_tagger, write_model
+from typer.testing import CliRunner
+
+from diffusion_mf.cli import app
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
+from diffusion_mf.tagger.streaming import in_order, windows
+
+FORMS = ["Ada", "Byron", "sings", "in", "Oslo", "for", "the", "royal", "choir", "Eve", "unseen"]
+RECALL = {"denoiser": {"width": 16, "heads": 2, "layers": 1, "time_width": 8, "recall": 4}}
+
+
+def text(count: int = 40) -> tuple[list[list[str]], list[str | None]]:
+    """Sentences, some of them empty, and the documents that they belong to, if to any."""
+    generator = random.Random(1)
+    sentences = [generator.choices(FORMS, k=generator.randrange(9)) for _ in range(count)]
+    names = [None if index % 10 > 7 else f"document {index // 10}" for index in range(count)]
+    return sentences, names
+
+
+def labels(results) -> list[list[str]]:
+    return [result.labels for result in results]
+
+
+def test_batches_change_nothing_and_documents_do() -> None:
+    tagger = small_tagger(settings=RECALL)
+    sentences, names = text()
+    whole = tagger.tag(sentences, documents=names)
+    for batch_tokens in (1, 30, 500):
+        for one, other in zip(whole, tagger.tag(sentences, documents=names, batch_tokens=batch_tokens), strict=True):
+            assert one.labels == other.labels
+            assert one.scores == pytest.approx(other.scores, abs=1e-4)
+    alone = tagger.tag(sentences)
+    assert labels(alone) != labels(whole)
+    for index, name in enumerate(names):
+        if name is None:
+            assert alone[index].labels == whole[index].labels
+    # Whatever else is tagged beside it.
+    assert labels(tagger.tag(sentences[10:18], documents=["x"] * 8)) == labels(whole[10:18])
+    with_numbers = [
+        Sentence(tuple(units), document=name is not None) for units, name in zip(sentences, names, strict=True)
+    ]
+    assert labels(tagger.tag(with_numbers[:8])) == labels(whole[:8])
+
+
+def test_a_model_without_recall_does_not_look_at_documents() -> None:
+    tagger = small_tagger()
+    sentences, names = text()
+    assert labels(tagger.tag(sentences, documents=names)) == labels(tagger.tag(sentences))
+
+
+def test_a_label_known_in_one_sentence_is_news_in_another() -> None:
+    tagger = small_tagger(settings=RECALL)
+    sentences = [["Ada", "sings"], ["in", "Oslo"], ["Oslo", "the", "choir"]]
+    free = tagger.tag(sentences, documents=[1, 1, 1])
+    clamp = [None, {1: "S-LOC" if free[1].labels[1] != "S-LOC" else "O"}, None]
+    held = tagger.tag(sentences, documents=[1, 1, 1], clamp=clamp)
+    apart = tagger.tag(sentences, documents=[1, 2, 3], clamp=clamp)
+    assert held[0].scores == pytest.approx(free[0].scores, abs=1e-5)
+    assert held[2].scores != pytest.approx(free[2].scores, abs=1e-4)
+    assert apart[2].scores == pytest.approx(tagger.tag(sentences, documents=[1, 2, 3])[2].scores, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [(["a"], "fewer documents than sentences, none for sentence 2"), (["a"] * 3, "more documents than the 2"), ("ab", "per sentence")],
+)  # fmt: skip
+def test_documents_are_as_many_as_sentences(documents, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        small_tagger(settings=RECALL).tag([["Ada"], ["Eve"]], documents=documents)
+
+
+def test_windows_end_with_documents_and_sentences_of_none_do_not_wait() -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in [0, 0, 1, 1, 1, 2, 0]:
+            taken.append(item)
+            yield item
+
+    found = windows(items(), lambda item: 8, budget=1, document=lambda item: item)
+    assert next(found) == [0]
+    assert taken == [0]
+    assert [*found] == [[0], [1, 1, 1], [2], [0]]
+
+
+def test_batches_of_a_window_hold_whole_documents() -> None:
+    begun: list[list[int]] = []
+
+    def begin(batch):
+        begun.append(list(batch))
+        return lambda: [item * 10 for item in batch]
+
+    answers = in_order([1, 2, 3, 4, 5], [2, 9, 1, 1, 1], begin, budget=10, documents=[1, 1, 2, 0, 2])
+    assert answers == [10, 20, 30, 40, 50]
+    assert begun == [[1, 2], [3, 4, 5]]
+
+
+def test_a_file_may_be_said_to_be_one_document(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", settings=RECALL)
+    sentences = [" ".join(units) for units in text(30)[0] if units]
+    (tmp_path / "plain.tok").write_text("\n".join(sentences) + "\n")
+    marked = "".join(f"{chr(10).join(line.split())}\n\n" for line in sentences)
+    (tmp_path / "marked.tsv").write_text(f"-DOCSTART-\n\n{marked}")
+    (tmp_path / "bare.tsv").write_text(marked)
+
+    def tagged(name: str, *options: str) -> str:
+        found = CliRunner().invoke(app, ["tag", str(model), str(tmp_path / name), "--to", "columns", *options])
+        assert found.exit_code == 0, found.output
+        return found.stdout
+
+    assert tagged("plain.tok", "--one-document") == tagged("marked.tsv")
+    assert tagged("plain.tok") == tagged("bare.tsv") != tagged("marked.tsv")

@@ -1,0 +1,99 @@
+"""Runs whose denoiser recalls other occurrences in a document: documents stay whole in every step and every evaluation."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import small_runs
+import torch
+
+from diffusion_mf.acceleration.prediction import Predictor
+from diffusion_mf.data.formats import read_task
+from diffusion_mf.errors import InputError
+from diffusion_mf.tagger import Tagger, load_model
+from diffusion_mf.tagger.files import TaggingOptions, evaluate_corpus
+from diffusion_mf.training.corpora import read_training_data
+from diffusion_mf.training.distributed import Processes
+from diffusion_mf.training.evaluation import _predict_share
+from diffusion_mf.training.loop import train
+from diffusion_mf.training.steps import StepPreparer, plan_epoch
+
+RECALL = {"denoiser": {"recall": 3}, "diffusion": {"own_trajectory_share": 0.5}, "training": {"budget": 120}}
+
+
+@pytest.fixture(scope="module")
+def documents(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small corpus, five sentences a document."""
+    folder = tmp_path_factory.mktemp("documents")
+    for name in ("train.txt", "dev.txt"):
+        sentences = (corpus / name).read_text().strip().split("\n\n")
+        pieces = ["\n\n".join(sentences[start : start + 5]) for start in range(0, len(sentences), 5)]
+        (folder / name).write_text("".join(f"-DOCSTART- O\n\n{piece}\n\n" for piece in pieces))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recall") / "run"
+    train(small_runs.small_config(documents, RECALL), output=folder, device="cpu")
+    return folder
+
+
+@pytest.mark.parametrize("num_pieces", [1, 2])
+def test_shares_of_a_step_hold_whole_documents(documents: Path, num_pieces: int) -> None:
+    config = small_runs.small_config(documents, RECALL)
+    data = read_training_data(config)
+    numbers = [sentence.document for sentence in data.train]
+    assert len(set(numbers)) == 10
+    lengths = [len(sentence.units) for sentence in data.train]
+    plans = plan_epoch(lengths, config.training, seed=1, epoch=0, documents=numbers)
+    seen: list[int] = []
+    for rank, plan in itertools.product((0, 1), plans):
+        preparer = StepPreparer(data.train, data.vocabulary, Processes(rank, 2, torch.device("cpu")), recall=3)
+        for piece in preparer.prepare(plan, num_pieces).pieces:
+            members = piece.keys.tolist()
+            inside = {numbers[index] for index in members}
+            assert members == [index for index in members if numbers[index] in inside]
+            assert len(members) == sum(numbers.count(number) for number in inside)
+            assert piece.batch.others is not None
+            seen += members
+    assert sorted(seen) == list(range(len(data.train)))
+
+
+def test_evaluation_gives_the_same_whoever_does_it(run: Path) -> None:
+    model = load_model(run / "model")
+    sentences = read_training_data(model.config).dev
+    assert sentences is not None
+
+    def labelled(rank: int, world_size: int, budget: int) -> tuple[torch.Tensor, torch.Tensor]:
+        processes = Processes(rank, world_size, torch.device("cpu"))
+        predictor = Predictor(model.labeller, model.config, torch.device("cpu"))
+        return _predict_share(
+            predictor, sentences, model.vocabulary, ["argmax"], processes, budget=budget, recall=model.config.recall
+        )
+
+    labels, marginals = labelled(0, 1, 500)
+    shares = [labelled(rank, 2, budget) for rank, budget in enumerate((500, 7))]
+    assert torch.equal(sum(share[0] for share in shares), labels)
+    torch.testing.assert_close(sum(share[1] for share in shares), marginals, rtol=1e-4, atol=1e-5)
+
+
+def test_a_tagger_scores_what_training_measured(run: Path, documents: Path) -> None:
+    tagger = Tagger.load(run / "model", device="cpu")
+    corpus = read_task(documents / "dev.txt", tagger.task)
+    logged = max(small_runs.read_log(run, "evaluation"), key=lambda entry: entry["score"])
+    for options in (None, TaggingOptions(batch_tokens=1), TaggingOptions(batch_tokens=40)):
+        found = evaluate_corpus(tagger, corpus, options=options).report
+        assert found.metrics["f1"] == pytest.approx(logged["score"], abs=1e-6)
+
+
+def test_other_documents_are_other_data(run: Path, documents: Path, tmp_path: Path) -> None:
+    config = small_runs.small_config(documents, RECALL)
+    moved = tmp_path / "train.txt"
+    moved.write_text((documents / "train.txt").read_text().replace("-DOCSTART- O\n\n", "", 2))
+    changed = small_runs.small_config(documents, RECALL, {"data": {"train": str(moved)}})
+    with pytest.raises(InputError, match="data"):
+        train(changed, output=run, device="cpu", resume=True)
+    train(config, output=run, device="cpu", resume=True)
