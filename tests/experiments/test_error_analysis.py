@@ -21,9 +21,10 @@ class _Tagger:
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def tag(self, sentences: list[tuple[str, ...]], *, decoder: str = "mask-viterbi") -> list[Any]:
+    def tag(self, sentences: tuple[Sentence, ...], *, decoder: str = "mask-viterbi") -> list[Any]:
         label = "N" if decoder == "mask-viterbi" else "I-N"
-        return [SimpleNamespace(labels=[label] * len(units), scores=[0.75] * len(units)) for units in sentences]
+        sizes = [len(sentence.units) for sentence in sentences]
+        return [SimpleNamespace(labels=[label] * size, scores=[0.75] * size) for size in sizes]
 
 
 def _model(task: Task, *decoders: str) -> Any:

@@ -270,6 +270,28 @@ def test_pretrained_encoders_stand_beside_the_papers_own() -> None:
     assert "**" not in pretrained_table([*rows[:1], _row("lcrf", "small", [90.0])], source="rows.json")
 
 
+def test_systems_that_recall_stand_below_the_others(tmp_path: Path) -> None:
+    rows = [_row("lcrf", "scratch", [88.0, 89.0]), _row("diffusion-mf", "scratch", [87.0, 88.0])]
+    recall = [
+        {**rows[0], "variant": "sentences"},
+        {**_row("diffusion-mf", "scratch", [90.0, 91.0]), "variant": "documents"},
+    ]
+    text = results_table(rows, source="rows.json", recall=recall, recall_source="recall.json")
+    assert "| Diffusion-MF | – <sub>95.06</sub> | – <sub>97.39</sub> | 87.50 ± .50 <sub>80.65</sub> |" in text
+    assert "| Diffusion-MF, recalling documents | – | – | **90.50 ± .50** | – |" in text
+    assert text.count("recalling documents") == 1
+    assert "in `rows.json`, with recall in `recall.json`." in text
+    paths = [tmp_path / name for name in ("rows.json", "recall.json")]
+    for path, content in zip(paths, (rows, recall), strict=True):
+        path.write_text(json.dumps(content))
+    readme = tmp_path / "README.md"
+    readme.write_text("\n".join(marks("results")))
+    update_readme(readme, {"results": paths[0]}, recall=paths[1])
+    assert "recalling documents | – | – | **90.50" in readme.read_text()
+    update_readme(readme, {"results": paths[0]}, recall=tmp_path / "none.json")
+    assert "recalling" not in readme.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -214,12 +214,15 @@ def readme(
     pretrained: Annotated[
         str, typer.Option(metavar="FILE", help="Rows with pretrained encoders, where there are some.")
     ] = "results/pretrained.json",
+    recall: Annotated[
+        str, typer.Option(metavar="FILE", help="Rows of systems that recall documents, where there are some.")
+    ] = "results/recall.json",
 ) -> None:
     """Write the results tables of the README anew from result files."""
     from diffusion_mf.experiments.readme import update_readme
 
     sources = {"results": results, "pretrained": pretrained}
-    written = update_readme(path, sources)
+    written = update_readme(path, sources, recall=recall)
     note(f"{path} has the results of {' and '.join(sources[name] for name in written)}")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,10 @@ CORPORA = {
 """with their titles, in the order of columns"""
 
 
+RECALL_VARIANT = "documents"
+"""of the plan ours-recall.toml"""
+
+
 class Place(NamedTuple):
     """What a column is about."""
 
@@ -33,11 +38,25 @@ class Place(NamedTuple):
     encoder: str
 
 
-def results_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> str:
-    """Test scores with a scratch encoder, the paper's beside them."""
+def results_table(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    source: StrPath,
+    recall: Sequence[Mapping[str, Any]] = (),
+    recall_source: StrPath = "",
+) -> str:
+    """Test scores with a scratch encoder, the paper's beside them; below them those of systems that recall documents."""
     chosen = _selected(rows, "scratch")
     columns = {Place(corpus, "scratch"): title for corpus, title in CORPORA.items()}
-    return _described(chosen, columns, source, about="encoder scratch", paper="the paper")
+    recalling = {key: row for key, row in _selected(recall, "scratch").items() if row["variant"] == RECALL_VARIANT}
+    return _described(
+        chosen,
+        columns,
+        f"{os.fspath(source)}`, with recall in `{os.fspath(recall_source)}" if recalling else source,
+        about="encoder scratch",
+        paper="the paper",
+        recalling=recalling,
+    )
 
 
 def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> str:
@@ -54,7 +73,7 @@ def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> s
     return _described(chosen, columns, source, about="encoders as named", paper=f"the paper with its own ({theirs})")
 
 
-TABLES = {"results": results_table, "pretrained": pretrained_table}
+TABLES: dict[str, Callable[..., str]] = {"results": results_table, "pretrained": pretrained_table}
 """by the name in their marks"""
 
 
@@ -73,6 +92,7 @@ def _described(
     *,
     about: str,
     paper: str,
+    recalling: Mapping[tuple[str, Place], Mapping[str, Any]] | None = None,
 ) -> str:
     """The table, and a sentence on where it comes from."""
     if not chosen:
@@ -81,13 +101,14 @@ def _described(
     for system in SYSTEMS:
         cells: list[Cell | None] = []
         for place in columns:
-            row = chosen.get((system, place))
             published = paper_score(place.corpus, system, place.encoder, primary_metric(place.corpus))
-            summary = None
-            if row is not None and row.get("test_mean") is not None:
-                summary = Summary(row["test_mean"], row.get("test_sd"), tuple(row["seeds"]))
-            cells.append(Cell(summary=summary, paper=None if published is None else PaperValue(published.mean)))
+            paper_value = None if published is None else PaperValue(published.mean)
+            cells.append(Cell(summary=_summary(chosen.get((system, place))), paper=paper_value))
         table_rows.append(Row(heading=(system_title(system),), cells=cells))
+    for system in dict.fromkeys(system for system, _ in recalling or {}):
+        summaries = [_summary((recalling or {}).get((system, place))) for place in columns]
+        own = [None if summary is None else Cell(summary=summary, paper=None) for summary in summaries]
+        table_rows.append(Row(heading=(f"{system_title(system)}, recalling documents",), cells=own))
     table = Table(title="", headings=("test",), columns=list(columns.values()), rows=table_rows)
     counts = sorted({len(row["seeds"]) for row in chosen.values()})
     hardware = ", ".join(dict.fromkeys(str(row["hardware"]).split(";")[0] for row in chosen.values()))
@@ -101,15 +122,21 @@ def _described(
     return f"{markdown([table.with_best()])}\n{note}"
 
 
+def _summary(row: Mapping[str, Any] | None) -> Summary | None:
+    if row is None or row.get("test_mean") is None:
+        return None
+    return Summary(row["test_mean"], row.get("test_sd"), tuple(row["seeds"]))
+
+
 def marks(name: str) -> tuple[str, str]:
     """The lines between which a table stands."""
     return f"<!-- {name}: begin (written by dmf experiment readme) -->", f"<!-- {name}: end -->"
 
 
-def update_readme(path: StrPath, sources: Mapping[str, StrPath]) -> list[str]:
+def update_readme(path: StrPath, sources: Mapping[str, StrPath], *, recall: StrPath | None = None) -> list[str]:
     """Write the tables of ``sources`` (by the name in the marks) into a Markdown file; returns the names of those written.
 
-    A table other than ``results`` is left out where the file has no marks for it, or its rows are not there yet.
+    Rows of ``recall``, where there are some, stand below the results. A table other than ``results`` is left out where the file has no marks for it, or its rows are not there yet.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -127,7 +154,10 @@ def update_readme(path: StrPath, sources: Mapping[str, StrPath]) -> list[str]:
             )
         if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
             raise InputError(f"the marks of {name} are not there", path=path, remedy=f"add the lines {begin} and {end}")
-        table = TABLES[name](read_rows(rows_path), source=rows_path).strip()
+        make = TABLES[name]
+        if name == "results" and recall is not None and Path(recall).exists():
+            make = functools.partial(results_table, recall=read_rows(recall), recall_source=recall)
+        table = make(read_rows(rows_path), source=rows_path).strip()
         text = f"{text[: text.index(begin)]}{begin}\n\n{table}\n\n{text[text.index(end) :]}"
         written.append(name)
     with open_output(path) as stream:
