@@ -116,7 +116,7 @@ def _masked_attention(query: Tensor, key: Tensor, value: Tensor, is_unit: Tensor
 
 
 class CompactLayout(NamedTuple):
-    """The units without padding, for predictions on a CPU; only attention sees the rectangle.
+    """The units without padding, for predictions on a CPU, and for documents in training there; only attention sees the rectangle.
 
     `PackedLayout` is for GPUs: it has a fixed size, gradients in a fixed order, and kernels of its own.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from tiny_models import KEYS, SENTENCES, VOCABULARY, small_config, small_labeller
@@ -114,6 +116,22 @@ def test_losses_and_predictions_of_a_packed_batch_are_the_same(system: str) -> N
     labeller.eval()
     found, expected = labeller.predict(packed).marginals, labeller.predict(batch).marginals
     torch.testing.assert_close(found[:4, :7], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_losses_and_gradients_do_not_depend_on_padding_being_left_out(system: str) -> None:
+    labeller = small_labeller(system, structure={"transitions": "local"}, **RECALL).train()
+    batch = batch_in(1, 1, 1, 2)
+    for step in range(3):
+        found = []
+        for is_compact in (False, True):
+            labeller.zero_grad()
+            each = dataclasses.replace(batch, is_compact=is_compact)
+            labeller.loss_sums(each, seed=1, step=step, sentence_keys=KEYS)["total"].backward()
+            found.append({name: p.grad for name, p in labeller.named_parameters() if p.grad is not None})
+        assert found[0].keys() == found[1].keys()
+        for name, gradient in found[0].items():
+            torch.testing.assert_close(found[1][name], gradient, rtol=1e-4, atol=1e-5)
 
 
 def test_recall_learns() -> None:

@@ -121,7 +121,7 @@ class Batch:
     packing: PackedLayout | None = None
     """how the networks are to lay the units out; None is the rectangle, or its units"""
     is_compact: bool = False
-    """whether the networks leave out padding, as they should where CPUs predict"""
+    """whether the networks leave out padding, as they should where CPUs predict, or train on documents"""
 
     @property
     def layout(self) -> Layout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -143,6 +144,8 @@ def _predict_share(
         # Without labels: those of a test file need not be in the vocabulary.
         unlabelled = [sentences[index]._replace(labels=None) for index in members]
         batch = collate(unlabelled, vocabulary, prepare_input=predictor.labeller.prepare_input, recall=recall)
+        if recall and batch.encoder_input is None and predictor.device.type == "cpu":
+            batch = dataclasses.replace(batch, is_compact=True)  # documents have sentences of all lengths
         prediction = predictor(batch, budget=budget)
         is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
         places = torch.cat([torch.arange(starts[index], starts[index + 1]) for index in members])

@@ -120,7 +120,9 @@ class StepPreparer:
             batch = dataclasses.replace(batch, encoder_input=encoder_input)
         keys = torch.tensor(members)
         if self._packing is None:
-            return Piece(batch, keys)
+            # Documents have sentences of all lengths: on a CPU their padding would cost more than everything else.
+            is_compact = self._has_recall and self._prepare_input is None and self._processes.device.type == "cpu"
+            return Piece(dataclasses.replace(batch, is_compact=is_compact), keys)
         budget = self._packing.budget // (num_pieces * self._processes.world_size)
         batch = pack(batch, shape_for(batch, budget=budget, max_characters=self._packing.max_characters))
         keys = torch.nn.functional.pad(keys, (0, len(batch.lengths) - len(keys)))
