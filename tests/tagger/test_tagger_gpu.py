@@ -42,14 +42,18 @@ def test_labels_and_scores(system: str, precision: str, exit_tolerance: float | 
 
 
 @pytest.mark.parametrize("exit_tolerance", [None, 1e-6], ids=["all calls", "early exit"])
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_documents(precision: str, exit_tolerance: float | None) -> None:
-    """Batches of documents are recorded and replayed like others; early exit computes them directly."""
+def test_documents(exit_tolerance: float | None) -> None:
+    """Batches of documents are recorded and replayed like others; early exit computes them directly.
+
+    In float32 only: with random weights documents magnify any difference.
+    """
     generator = random.Random(2)
     sentences = [generator.choices(FORMS, k=generator.randrange(30)) for _ in range(300)]
     documents = [None if index % 12 > 9 else index // 12 for index in range(300)]
     recall = {"denoiser": {"width": 16, "heads": 2, "layers": 1, "time_width": 8, "recall": 4}}
-    inference = {"precision": precision} | ({} if exit_tolerance is None else {"exit_tolerance": exit_tolerance})
+    inference = {"precision": "float32", "layout": "packed"} | (
+        {} if exit_tolerance is None else {"exit_tolerance": exit_tolerance}
+    )
     model = small_model(settings=recall | {"inference": inference})
     found = Tagger(model, device="cuda").tag(sentences * 2, documents=documents * 2, batch_tokens=200)
     expected = Tagger(small_model(settings=recall), device="cpu").tag(sentences, documents=documents)
@@ -62,4 +66,4 @@ def test_documents(precision: str, exit_tolerance: float | None) -> None:
     ]
     same = [(score, other) for label, score, name, other in pairs if label == name]
     assert len(same) > 0.95 * len(pairs)
-    assert sum(abs(score - other) for score, other in same) < PRECISIONS[precision] * len(same)
+    assert sum(abs(score - other) for score, other in same) < PRECISIONS["float32"] * len(same)
