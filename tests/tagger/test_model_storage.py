@@ -57,7 +57,8 @@ def test_a_folder_holds_what_it_should_and_nothing_that_runs(tmp_path: Path) -> 
     assert json.loads((folder / "metrics.json").read_text()) == {"dev": {"f1": 12.5}}
     card = (folder / "README.md").read_text()
     assert "# diffusion-mf for ner" in card
-    assert "| dev f1 | 12.50 |" in card
+    assert "| % | dev |\n|---|---:|\n| f1 | 12.50 |\n" in card
+    assert "recall" not in card
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

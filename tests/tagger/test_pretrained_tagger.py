@@ -257,7 +257,7 @@ def test_a_hub_that_cannot_be_reached(client: str, monkeypatch: pytest.MonkeyPat
 def test_the_model_card_names_the_encoder(model_folder: Path, tmp_path: Path) -> None:
     card = (model_folder / "README.md").read_text(encoding="utf-8")
     assert "| encoder | pretrained: tiny, first subword |" in card
-    assert re.search(r"\n\| step \| \d+ \|\n", card)
+    assert re.search(r"\n\| trained for \| \d+ steps, \d+ epochs \|\n", card)
     assert "| labels | 3: O, S-LOC, S-PER |" in card or "| labels | 3: O, S-PER, S-LOC |" in card
     assert "base_model" not in card
     assert str(model_folder.parents[1]) not in card

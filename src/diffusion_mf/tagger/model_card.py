@@ -23,15 +23,11 @@ def model_card(
     metrics: Mapping[str, Any],
 ) -> str:
     """What the model is, how it was made, how good it was and how to use it."""
-    measured = [
-        f"| {name} | {value if isinstance(value, int) else f'{value:.2f}'} |"
-        for name, value in _flat(metrics)
-        if not isinstance(value, bool)
-    ]
-    table = ["| metric | value |", "|---|---|", *measured] if measured else ["Nothing was measured."]
+    table = _scores(metrics) or ["Nothing was measured."]
     label_names = ", ".join(labels).replace("|", "\\|")
     data = config.data.train
     encoder = _encoder(config.encoder, base_model)
+    has_recall = config.recall > 0
     lines = [
         "---",
         "library_name: diffusion-mf",
@@ -52,8 +48,13 @@ def model_card(
         f"| parameters | {num_parameters:,} |",
         f"| encoder | {encoder} |",
         f"| trained on | {os.path.basename(data) if data else 'not recorded'} |",
+        *([f"| trained for | {metrics['step']:,} steps, {metrics['epoch']} epochs |"] if "step" in metrics else []),
         f"| seed | {config.seed} |",
         f"| decoder | {decoder} |",
+        *(
+            ["| recall | looks at the other occurrences of a word in its document: say which sentences make one |"]
+            * has_recall
+        ),
         f"| temperature of scores | {temperature:.4g} |",
         "",
         "## How good it is",
@@ -96,11 +97,14 @@ def _encoder(config: EncoderConfig, hub_name: str | None) -> str:
     return f"pretrained: {name}, {config.pooling} subword"
 
 
-def _flat(metrics: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
-    rows: list[tuple[str, float]] = []
-    for name, value in metrics.items():
-        if isinstance(value, Mapping):
-            rows.extend(_flat(value, f"{prefix}{name} "))
-        elif isinstance(value, int | float):
-            rows.append((f"{prefix}{name}", value))
-    return rows
+def _scores(metrics: Mapping[str, Any]) -> list[str]:
+    """A row per metric, a column per corpus: those of the decoder that the model uses."""
+    splits = {name: metrics[name] for name in ("dev", "test") if metrics.get(name)}
+    names = dict.fromkeys(name for scores in splits.values() for name in scores)
+    rows = [
+        f"| {name} | "
+        + " | ".join(f"{scores[name]:.2f}" if name in scores else "–" for scores in splits.values())
+        + " |"
+        for name in names
+    ]
+    return ["| % | " + " | ".join(splits) + " |", "|---|" + "---:|" * len(splits), *rows] if rows else []
