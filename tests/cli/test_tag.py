@@ -232,3 +232,14 @@ def test_a_real_treebank_keeps_every_other_byte(
             assert old_fields[:3] + old_fields[4:] == new_fields[:3] + new_fields[4:]
             num_changed += 1
     assert num_changed > 1000
+
+
+def test_options_that_mean_nothing_to_a_model_are_named(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.tok"
+    path.write_text("Ada sings\n")
+    outcome = dmf("tag", models[Task.NER], path, "--on-long", "error", "--one-document")
+    assert outcome.status == 0
+    assert outcome.stderr == (
+        "dmf: --on-long makes no difference: this model's encoder takes sentences of any length\n"
+        "dmf: --one-document makes no difference: this model was trained without recall (denoiser.recall)\n"
+    )

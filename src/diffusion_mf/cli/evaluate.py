@@ -18,6 +18,7 @@ from diffusion_mf.cli.tag import (
     OneDocument,
     OnLong,
     note_long_sentences,
+    settle,
 )
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.formats import FileFormat
@@ -58,8 +59,7 @@ def evaluate(
     from diffusion_mf.tagger.files import TaggingOptions, evaluate_corpus
 
     tagger = Tagger.from_pretrained(model, device=device)
-    if on_long is not None:
-        tagger.set_on_long(on_long)
+    settle(tagger, on_long=on_long, one_document=one_document)
     column = column or tagger.model.config.data.column
     corpus = read_task(file, tagger.task, column=column, scheme=scheme, file_format=file_format)
     with progress("evaluating", total=len(corpus)) as advance:

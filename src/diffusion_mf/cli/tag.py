@@ -76,8 +76,7 @@ def tag(
     from diffusion_mf.tagger.files import TaggingOptions, tag_file
 
     tagger = Tagger.from_pretrained(model, device=device)
-    if on_long is not None:
-        tagger.set_on_long(on_long)
+    settle(tagger, on_long=on_long, one_document=one_document)
     # A bar would stand among the results.
     bar = contextlib.nullcontext(lambda count: None) if output == "-" else progress("tagging")
     with bar as advance:
@@ -94,6 +93,16 @@ def tag(
             advance=advance,
         )
     note_long_sentences(tagger)
+
+
+def settle(tagger: Tagger, *, on_long: Literal["window", "error", "truncate"] | None, one_document: bool) -> None:
+    """Tell the tagger what options say, and the user where they mean nothing to it."""
+    if on_long is not None:
+        tagger.set_on_long(on_long)
+        if tagger.on_long is None:
+            note("--on-long makes no difference: this model's encoder takes sentences of any length")
+    if one_document and not tagger.model.config.recall:
+        note("--one-document makes no difference: this model was trained without recall (denoiser.recall)")
 
 
 def note_long_sentences(tagger: Tagger) -> None:
