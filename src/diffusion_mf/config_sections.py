@@ -163,7 +163,7 @@ class DenoiserConfig(Section):
     """add the encoder's states to the embedded labels, too, and not only to the modulations (ours)"""
     state_dropout: Dropout = 0.0
     """in training, the share of units whose state is hidden from the denoiser (ours)"""
-    recall: NonNegativeInt = 0
+    recall: Annotated[int, Field(ge=0, le=64)] = 0
     """categorical diffusion: so many other occurrences of a unit's form in its document whose beliefs are seen, too (ours)"""
 
     @pydantic.model_validator(mode="after")

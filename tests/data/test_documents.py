@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from diffusion_mf.data.batching import collate, evaluation_batches
-from diffusion_mf.data.documents import MAX_DOCUMENT_UNITS, cut_documents, document_batches, grouped, other_places
+from diffusion_mf.data.documents import MAX_DOCUMENT_UNITS, cut_documents, document_batches, grouped
 from diffusion_mf.data.encoded import EncodedSentences
+from diffusion_mf.data.occurrences import other_places
 from diffusion_mf.data.packing import pack, shape_for
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import Vocabulary

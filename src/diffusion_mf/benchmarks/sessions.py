@@ -16,6 +16,7 @@ from diffusion_mf.acceleration.prediction import Options, Predictor
 from diffusion_mf.benchmarks.timing import synchronise
 from diffusion_mf.config import Config
 from diffusion_mf.data.batching import evaluation_batches
+from diffusion_mf.data.documents import cut_documents
 from diffusion_mf.data.encoded import EncodedSentences
 from diffusion_mf.data.packing import packed_batches
 from diffusion_mf.data.sentence import Sentence
@@ -25,7 +26,14 @@ from diffusion_mf.training.corpora import TrainingData
 from diffusion_mf.training.distributed import Processes
 from diffusion_mf.training.gradients import StepGradients
 from diffusion_mf.training.learner import Learner
-from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan, StepPreparer, plan_epoch
+from diffusion_mf.training.steps import (
+    PackingSettings,
+    PreparedStep,
+    StepPlan,
+    StepPreparer,
+    leaves_out_padding,
+    plan_epoch,
+)
 
 MOST_WARM_UPS = 6
 STEPS_BETWEEN_LOOKS = 10
@@ -102,7 +110,18 @@ class Session:
     def _warm_plans(self, members: Sequence[int] | None = None) -> list[StepPlan]:
         """The steps of an epoch, all of them made before."""
         lengths = self._lengths if members is None else [self._lengths[index] for index in members]
-        plans = plan_epoch(lengths, self.config.training, seed=self.config.seed, epoch=0, is_packed=self._is_packed)
+        documents = None
+        if self.config.recall:
+            documents = [self.data.train[index].document for index in members or range(len(lengths))]
+        plans = plan_epoch(
+            lengths,
+            self.config.training,
+            seed=self.config.seed,
+            epoch=0,
+            is_packed=self._is_packed,
+            documents=documents,
+            has_padding=not leaves_out_padding(self.device, self.labeller.prepare_input),
+        )
         if members is not None:
             plans = [[[members[row] for row in batch] for batch in plan] for plan in plans]
         self.labeller.train()
@@ -132,10 +151,15 @@ class Session:
         """Wall-clock seconds of encoder, reverse process and argmax, labels on the host; looked up in the vocabulary before."""
         self.labeller.eval()
         budget = self.config.inference.budget
+        if self.config.recall:
+            sentences = [*cut_documents(sentences)]
         encoded = EncodedSentences(sentences, self.data.vocabulary, has_labels=False, recall=self.config.recall)
         predictor = Predictor(self.labeller, self.config, self.device)
         lengths = encoded.lengths.tolist()
-        if predictor.is_packed:
+        if self.config.recall:
+            documents = [sentence.document for sentence in sentences]
+            batches = evaluation_batches(lengths, budget=budget, documents=documents).batches
+        elif predictor.is_packed:
             batches = packed_batches(lengths, budget=budget, seed=0, epoch=0)
         else:
             batches = evaluation_batches(lengths, budget=budget).batches

@@ -17,7 +17,7 @@ from diffusion_mf.cli.tag import (
     Model,
     OneDocument,
     OnLong,
-    note_long_sentences,
+    note_what_was_met,
     settle,
 )
 from diffusion_mf.data.conllu import ConlluColumn
@@ -69,7 +69,7 @@ def evaluate(
             options=TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder, one_document=one_document),
             advance=advance,
         )
-    note_long_sentences(tagger)
+    note_what_was_met(tagger)
     _note_unknown_labels(tagger, corpus)
     used = {"system": tagger.model.config.system, "decoder": decoder or tagger.decoder, "calls": calls}
     if as_json:

@@ -223,7 +223,8 @@ def readme(
 
     sources = {"results": results, "pretrained": pretrained}
     written = update_readme(path, sources, recall=recall)
-    note(f"{path} has the results of {' and '.join(sources[name] for name in written)}")
+    files = [sources[name] for name in written] + ([recall] if Path(recall).exists() else [])
+    note(f"{path} has the results of {' and '.join(files)}")
 
 
 def _check_choice(option: str, value: str, choices: Iterable[str]) -> None:

@@ -92,7 +92,7 @@ def tag(
             use_scores=scores,
             advance=advance,
         )
-    note_long_sentences(tagger)
+    note_what_was_met(tagger)
 
 
 def settle(tagger: Tagger, *, on_long: Literal["window", "error", "truncate"] | None, one_document: bool) -> None:
@@ -105,8 +105,10 @@ def settle(tagger: Tagger, *, on_long: Literal["window", "error", "truncate"] | 
         note("--one-document makes no difference: this model was trained without recall (denoiser.recall)")
 
 
-def note_long_sentences(tagger: Tagger) -> None:
-    """Say how many sentences a pretrained encoder could not take at once, and what became of them."""
+def note_what_was_met(tagger: Tagger) -> None:
+    """Say how many sentences a pretrained encoder could not take at once, and where a model had nothing to recall."""
+    if tagger.model.config.recall and not tagger.num_in_documents:
+        note("no documents are marked, so that this model had nothing to recall; mark them, or say --one-document")
     count = tagger.num_long_sentences
     if count:
         many, them = ("sentence was", "it") if count == 1 else ("sentences were", "they")

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from diffusion_mf.data.documents import grouped, other_places
+from diffusion_mf.data.documents import grouped
+from diffusion_mf.data.occurrences import document_rows, other_places
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import PADDING_ID, UNKNOWN_ID, Vocabulary
 from diffusion_mf.layouts import CompactLayout, Layout, PackedLayout, PaddedLayout
@@ -117,7 +118,9 @@ class Batch:
     label_ids: Int64[Tensor, "B N"] | None
     encoder_input: EncoderInput | None = None
     others: Int64[Tensor, "B N M"] | None = None
-    """for models with recall: where else a unit's form stands in its document (`data.documents.other_places`)"""
+    """for models with recall: where else a unit's form stands in its document (`data.occurrences.other_places`)"""
+    document_rows: Int64[Tensor, "B"] | None = None
+    """beside ``others``: the first sentence of each one's document; packed batches do without"""
     packing: PackedLayout | None = None
     """how the networks are to lay the units out; None is the rectangle, or its units"""
     is_compact: bool = False
@@ -148,6 +151,7 @@ class Batch:
                 None if self.encoder_input is None else self.encoder_input.to(device, non_blocking=non_blocking)
             ),
             others=None if self.others is None else move(self.others),
+            document_rows=None if self.document_rows is None else move(self.document_rows),
             packing=None if self.packing is None else self.packing.to(device, non_blocking=non_blocking),
             is_compact=self.is_compact,
         )
@@ -182,6 +186,7 @@ def collate(
         label_ids=_padded([[vocabulary.label_ids[label] for label in row] for row in labels]) if labels else None,
         encoder_input=None if prepare_input is None else prepare_input(sentences),
         others=_others(sentences, rows, recall) if recall else None,
+        document_rows=document_rows(np.array([sentence.document for sentence in sentences])) if recall else None,
     )
 
 

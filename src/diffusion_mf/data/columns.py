@@ -10,7 +10,7 @@ from typing import IO
 
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.scheme_detection import detect_scheme
-from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.sentence import Sentence, begins_document
 from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, Rereadable, check_fields, read_lines
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath
@@ -175,6 +175,7 @@ def write_columns(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
         )
         # A reader takes a mark at the very beginning for the file's own, so a unit's needs another before it.
         mark = BYTE_ORDER_MARK if is_first and sentence.units[0].startswith(BYTE_ORDER_MARK) else ""
-        if sentence.document != document:
-            document, mark = sentence.document, DOCUMENT_START + ("\tO\n\n" if has_labels else "\n\n")
+        begins, document = begins_document(sentence.document, document)
+        if begins:
+            mark = DOCUMENT_START + ("\tO\n\n" if has_labels else "\n\n")
         stream.write((mark + "\n".join(rows) + "\n\n").encode())

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
-from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.sentence import Sentence, begins_document
 from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, check_fields, read_lines, read_raw_lines
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath
@@ -23,7 +23,7 @@ _MISC_INDEX = 9
 _FIELD = re.compile(r"[^\t\n\r\0]+")
 _SKIPPED_ID = re.compile(r"[0-9]+(-[0-9]+|\.[0-9]+)")
 DOCUMENT_COMMENT = "# newdoc"
-_NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
+_NEW_DOCUMENT = re.compile(r"#\s*newdoc(?=\s|$)")
 
 
 class ConlluColumn(enum.StrEnum):
@@ -203,8 +203,8 @@ def write_conllu(sentences: Iterable[Sentence], stream: IO[bytes], *, column: Co
     document = 0
     for sentence in sentences:
         check_fields(sentence, _FIELD, "a CoNLL-U line")
-        lines = [] if sentence.document == document else [DOCUMENT_COMMENT]
-        document = sentence.document
+        begins, document = begins_document(sentence.document, document)
+        lines = [DOCUMENT_COMMENT] if begins else []
         for number, unit in enumerate(sentence.units, 1):
             fields = ["_"] * NUM_COLUMNS
             fields[0], fields[1] = str(number), unit

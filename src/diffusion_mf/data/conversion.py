@@ -8,6 +8,7 @@ from typing import IO
 
 from diffusion_mf.data.conllu import ConlluColumn, read_conllu_blocks
 from diffusion_mf.data.corpus import re_encode, to_characters, to_words
+from diffusion_mf.data.documents import with_first_document
 from diffusion_mf.data.formats import FORMATS, FileFormat, FormatOptions, read_source
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.scheme_detection import detect_scheme
@@ -51,6 +52,8 @@ def convert(
     if conversion.use_characters and FileFormat.CONLLU not in formats:
         raise InputError("characters are made of, or put together to, CoNLL-U words", remedy="leave --characters out")
     sentences, found = _read(source, conversion)
+    if conversion.source_format is FileFormat.COLUMNS:
+        sentences = with_first_document(sentences)
     if not conversion.keep_documents:
         sentences = (sentence._replace(document=0) for sentence in sentences)
     with open_output(target) as stream:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from diffusion_mf.data.batching import Batch
-from diffusion_mf.data.documents import other_places
+from diffusion_mf.data.occurrences import other_places
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import UNKNOWN_ID, Vocabulary
 

@@ -18,6 +18,7 @@ from diffusion_mf.data.columns import (
 )
 from diffusion_mf.data.conllu import ConlluColumn, read_conllu, write_conllu
 from diffusion_mf.data.corpus import Corpus, Task, re_encode, to_characters
+from diffusion_mf.data.documents import with_first_document
 from diffusion_mf.data.json_lines import read_json_lines, write_json_lines
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.plain_text import read_plain_text, write_plain_text
@@ -182,6 +183,8 @@ def read_task(
     source = read_source(path, file_format, FormatOptions(column=column, scheme=scheme))
     is_unit_per_line = file_format is FileFormat.COLUMNS
     sentences = _labelled(source.sentences, path, column if file_format is FileFormat.CONLLU else None)
+    if file_format is FileFormat.COLUMNS:
+        sentences = with_first_document(sentences)
     source_scheme = source.layout.scheme if source.layout is not None else scheme
     if task is Task.SEG_POS and file_format is FileFormat.CONLLU:
         sentences = to_characters(sentences)

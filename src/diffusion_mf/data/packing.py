@@ -148,6 +148,7 @@ def pack(batch: Batch, shape: Shape) -> Batch:
         lengths=lengths,
         label_ids=None if batch.label_ids is None else filled(batch.label_ids, rows, columns),
         others=None if batch.others is None else _moved(batch.others, rows, columns),
+        document_rows=None,
         packing=packed_layout(lengths, num_units=columns, num_tokens=shape.num_tokens),
     )
 

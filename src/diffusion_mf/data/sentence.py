@@ -16,3 +16,12 @@ class Sentence(NamedTuple):
     labels: tuple[str, ...] | None = None
     line: int = 0
     document: int = 0
+
+
+def begins_document(document: int, before: int) -> tuple[bool, int]:
+    """Whether a writer must mark a sentence of ``document``, and what to call with for the next; ``before`` is 0 at first.
+
+    Once there was a mark, a sentence of none needs one, too: it would belong to the document before it.
+    """
+    begins = document != before
+    return begins, (document or -1) if begins else before

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffusion_mf.diffusion.bits import BitCodes, GaussianDiffusion
@@ -91,6 +91,7 @@ def reverse_diffusion(
     allowed: Bool[Tensor, "B N {process.num_labels}"] | None = None,
     is_unit: Bool[Tensor, "B N"] | None = None,
     exit_tolerance: int | float | None = None,
+    settle_with: Int[Tensor, "B"] | None = None,
     keep_trajectory: bool = False,
     keep_first_marginals: bool = False,
 ) -> ReverseResult:
@@ -100,7 +101,8 @@ def reverse_diffusion(
     training on the model's own trajectory.
 
     Early exit (a departure): a sentence whose ρ₀ changed by less than ``exit_tolerance`` anywhere (padding aside, if
-    ``is_unit`` tells it) between two calls keeps that ρ₀, whatever its batch-mates do; once all sentences keep theirs, the
+    ``is_unit`` tells it) between two calls keeps that ρ₀, whatever its batch-mates do. Sentences that hear from each other settle
+    together: those with the same row in ``settle_with``. Once all sentences keep theirs, the
     remaining updates are made without the denoiser. This looks at the device once per call.
     """
     check_schedule(schedule, process.num_steps)
@@ -126,7 +128,7 @@ def reverse_diffusion(
                 if previous is not None:
                     if is_settled is not None:
                         marginals = torch.where(is_settled[:, None, None], previous, marginals)
-                    is_settled = _largest_change(previous, marginals, is_unit) < exit_tolerance
+                    is_settled = _largest_change(previous, marginals, is_unit, settle_with) < exit_tolerance
                     all_settled = bool(is_settled.all())
                 # A captured network answers in the same memory every time.
                 marginals = marginals.clone()
@@ -154,11 +156,14 @@ def _denoised(answer: Tensor | Denoised) -> Denoised:
     return Denoised(answer) if isinstance(answer, Tensor) else answer
 
 
-def _largest_change(before: Tensor, after: Tensor, is_unit: Tensor | None) -> Tensor:
+def _largest_change(before: Tensor, after: Tensor, is_unit: Tensor | None, settle_with: Tensor | None) -> Tensor:
     change = (after - before).abs().amax(dim=-1)  # (B, N)
     if is_unit is not None:
         change = torch.where(is_unit, change, 0.0)
-    return change.amax(dim=-1)
+    change = change.amax(dim=-1)
+    if settle_with is None:
+        return change
+    return torch.zeros_like(change).scatter_reduce(0, settle_with, change, "amax")[settle_with]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

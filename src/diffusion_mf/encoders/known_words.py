@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from diffusion_mf.data.batching import Batch
-from diffusion_mf.data.documents import other_places
+from diffusion_mf.data.occurrences import document_rows, other_places
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import UNKNOWN_ID, Vocabulary
 from diffusion_mf.encoders.growing_table import GrowingTable
@@ -77,6 +77,7 @@ class MetSentences:
             label_ids=None,
             encoder_input=WordRows(word_rows, self._table),
             others=other_places(rows[is_unit], self._documents[indices], lengths, most=recall) if recall else None,
+            document_rows=document_rows(self._documents[indices]) if recall else None,
             is_compact=True,
         )
 

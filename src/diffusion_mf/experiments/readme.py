@@ -110,7 +110,7 @@ def _described(
         own = [None if summary is None else Cell(summary=summary, paper=None) for summary in summaries]
         table_rows.append(Row(heading=(f"{system_title(system)}, recalling documents",), cells=own))
     table = Table(title="", headings=("test",), columns=list(columns.values()), rows=table_rows)
-    counts = sorted({len(row["seeds"]) for row in chosen.values()})
+    counts = sorted({len(row["seeds"]) for row in (*chosen.values(), *(recalling or {}).values())})
     hardware = ", ".join(dict.fromkeys(str(row["hardware"]).split(";")[0] for row in chosen.values()))
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     is_single = counts == [1]

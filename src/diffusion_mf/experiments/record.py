@@ -66,6 +66,8 @@ def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> d
         "invalid_sentences": {}
         if schedule
         else {str(seed): rate for seed, rate in group.invalid_rates(decoder).items()},
+        "calibration_error": {} if schedule else _calibration_errors(group, decoder),
+        "wrong_by_rarity": {} if schedule else _wrong_by_rarity(group, decoder),
         "metrics": _other_metrics(group, decoder, schedule),
         "diverged_seeds": list(group.diverged),
         "config": _one_of(result["configuration"] for result in results),
@@ -104,3 +106,17 @@ def save_rows(path: StrPath, outcomes: Outcomes, *, experiment: str) -> int:
     rows = record_rows(outcomes, experiment=experiment)
     write_rows(path, rows, replace_by=ROW_KEY)
     return len(rows)
+
+
+def _calibration_errors(group: Group, decoder: str) -> dict[str, float]:
+    """Expected calibration error of the scores on dev, in per cent, by seed."""
+    return {str(seed): 100 * analysis["calibration"]["error"] for seed, analysis in group.analyses(decoder).items()}
+
+
+def _wrong_by_rarity(group: Group, decoder: str) -> dict[str, float]:
+    """Wrong labels on dev in per cent, by how often a form was seen in training; the mean over seeds."""
+    found: dict[str, list[float]] = {}
+    for analysis in group.analyses(decoder).values():
+        for row in analysis["rarity"]:
+            found.setdefault(row["name"], []).append(100 - row["accuracy"])
+    return {name: statistics.fmean(values) for name, values in found.items()}

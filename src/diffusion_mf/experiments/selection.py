@@ -50,6 +50,14 @@ class Group:
         rates = {seed: invalid_rate(result, decoder) for seed, result in self.results.items()}
         return {seed: rate for seed, rate in rates.items() if rate is not None}
 
+    def analyses(self, decoder: str) -> dict[int, Mapping[str, Any]]:
+        """Where the models err on dev, by seed; of the seeds whose own decoder it is."""
+        return {
+            seed: result["analysis"]
+            for seed, result in self.results.items()
+            if result.get("analysis") and result.get("decoder") == decoder
+        }
+
     def _any(self) -> Mapping[str, Any]:
         return next(iter(self.results.values()))
 

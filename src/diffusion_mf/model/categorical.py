@@ -106,6 +106,7 @@ class CategoricalCore(StructuredCore):
             allowed=request.allowed,
             is_unit=request.is_unit,
             exit_tolerance=request.exit_tolerance,
+            settle_with=request.document_rows,
             keep_trajectory=request.keep_trajectory,
             keep_first_marginals=self.config.inference.scores_from == "first",
         )

@@ -171,6 +171,7 @@ class Labeller(nn.Module):
             exit_tolerance=settings.exit_tolerance if exit_tolerance is None else exit_tolerance,
             keep_trajectory=keep_trajectory,
             others=batch.others,
+            document_rows=batch.document_rows,
         )
         return self.core.predict(request)
 

@@ -42,6 +42,7 @@ class Request:
     keep_trajectory: bool
     others: Int[Tensor, "B N M"] | None = None
     """for recall (`data.batching.Batch.others`)"""
+    document_rows: Int[Tensor, "B"] | None = None
 
     @property
     def is_known(self) -> Bool[Tensor, "B N"] | None:

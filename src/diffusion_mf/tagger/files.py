@@ -11,6 +11,7 @@ import torch
 
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Corpus
+from diffusion_mf.data.documents import with_first_document
 from diffusion_mf.data.formats import FileFormat, format_of, suffix_format
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
@@ -73,13 +74,16 @@ def tag_file(
 
     def sentences() -> Iterator[Sentence]:
         for item in read_items(path, input_format, tagger.task, is_guess=file_format is None and path == "-"):
-            if options.one_document:
-                item = item._replace(sentence=item.sentence._replace(document=1))
             pending.append(item)
-            yield item.sentence
+            yield item.sentence._replace(document=1) if options.one_document else item.sentence
 
+    # Whoever writes into a pipe may wait for an answer before writing more.
+    looks_ahead = input_format is FileFormat.COLUMNS and path != "-"
     results = tagger.stream(
-        sentences(), batch_tokens=options.batch_tokens, calls=options.calls, decoder=options.decoder
+        with_first_document(sentences()) if looks_ahead else sentences(),
+        batch_tokens=options.batch_tokens,
+        calls=options.calls,
+        decoder=options.decoder,
     )
     num_sentences = 0
     with open_output(output) as stream:

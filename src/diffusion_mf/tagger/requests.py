@@ -44,7 +44,7 @@ class RequestReader:
         documents: Iterable[Hashable] | None = None,
     ) -> Iterator[Request]:
         """Requests one by one; nothing is read before it is needed."""
-        if isinstance(documents, str):
+        if documents is not None and (isinstance(documents, str) or not isinstance(documents, Iterable)):
             raise InputError("documents are given per sentence", remedy="give a list of names, one for each sentence")
         if isinstance(sentences, str):
             raise InputError("sentences are given as a list", remedy="put the sentence into a list")
@@ -88,6 +88,10 @@ class RequestReader:
                 allowed_labels(clamp, len(units), self._vocabulary, self._legality, sentence=number) if clamp else None
             )
             document = sentence.document if isinstance(sentence, Sentence) else 0
+            if not isinstance(document, int) or document < 0:
+                raise InputError(
+                    f"the document of sentence {number} is {document!r}", remedy="give a number from 1, or 0 for none"
+                )
             yield Request(units, self._prepare(Sentence(units, document=document)), allowed)
         if clamps is not None and next(known, self) is not self:
             raise InputError(f"there are more clamps than the {number} sentence(s)", remedy="give one per sentence")

@@ -17,7 +17,7 @@ from diffusion_mf.acceleration.precision import on_device
 from diffusion_mf.acceleration.prediction import LANES, Options, Predictor
 from diffusion_mf.data.batching import collate
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.documents import cut_documents
+from diffusion_mf.data.documents import cut_documents, grouped
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.diffusion import NO_LABEL as NO_LABEL_ID
@@ -55,18 +55,10 @@ def _document(request: Request) -> int:
     return request.prepared.document
 
 
-def _in_documents(requests: Iterable[Request]) -> Iterator[Request]:
-    """The requests with their documents numbered and cut, as in training."""
-    before, after = itertools.tee(requests)
-    for request, prepared in zip(before, cut_documents(request.prepared for request in after), strict=True):
-        yield request._replace(prepared=prepared)
-
-
 def _middle(documents: Sequence[int]) -> int:
-    """Where to part sentences in two: rather between documents than within one."""
-    half = len(documents) // 2
-    ends = [end for end in range(1, len(documents)) if not documents[end] or documents[end] != documents[end - 1]]
-    return min(ends, key=lambda end: abs(end - half), default=half)
+    """Where to part the sentences of several documents in two: between documents."""
+    ends = itertools.accumulate(map(len, grouped(documents)[:-1]))
+    return min(ends, key=lambda end: abs(end - len(documents) // 2))
 
 
 class _Options(NamedTuple):
@@ -98,6 +90,8 @@ class Tagger:
         self._labeller = placed(model.labeller, self.device).eval()
         self._predictor = Predictor(self._labeller, model.config, self.device)
         self._recall = model.config.recall
+        self.num_in_documents = 0
+        """how many sentences so far came in documents, if the model has recall"""
         # On a GPU it costs less to compute them again than to look them up on the host.
         has_table = self.device.type == "cpu" and not self._predictor.is_packed
         self._words = known_words(model) if has_table else None
@@ -272,13 +266,20 @@ class Tagger:
     def _stream(self, requests: Iterator[Request], options: _Options) -> Iterator[TaggedSentence]:
         document = None
         if self._recall:
-            requests, document = _in_documents(requests), _document
+            requests, document = self._in_documents(requests), _document
         for stretch in windows(requests, _num_units, budget=options.budget, document=document):
             # Neither while sentences are read nor while results are used: either may call the tagger.
             with self._turn:
                 known = None if self._words is None else self._words.meet([request.prepared for request in stretch])
                 results = self._tag_window(_Window(stretch, known), options)
             yield from results
+
+    def _in_documents(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """The requests with their documents numbered and cut, as in training."""
+        before, after = itertools.tee(requests)
+        for request, prepared in zip(before, cut_documents(request.prepared for request in after), strict=True):
+            self.num_in_documents += prepared.document > 0
+            yield request._replace(prepared=prepared)
 
     def _tag_window(self, window: _Window, options: _Options) -> list[TaggedSentence]:
         def begin(indices: Sequence[int]) -> Results:
@@ -341,12 +342,14 @@ class Tagger:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            if len(indices) == 1:
-                size = len(window.requests[indices[0]].units)
-                raise InputError(f"a sentence of {size} units does not fit in memory", remedy="split it") from None
+            documents = [_document(window.requests[index]) if self._recall else 0 for index in indices]
+            if len(grouped(documents)) == 1:
+                size = sum(len(window.requests[index].units) for index in indices)
+                one = "sentence" if len(indices) == 1 else "document"
+                raise InputError(f"a {one} of {size} units does not fit in memory", remedy="split it") from None
         # Only here, where nothing refers to its tensors any more.
         release_memory(self.device)
-        half = _middle([_document(window.requests[index]) if self._recall else 0 for index in indices])
+        half = _middle(documents)
         first = self._begin_within_memory(window, indices[:half], options)
         second = self._begin_within_memory(window, indices[half:], options)
         return lambda: first() + second()

@@ -45,6 +45,12 @@ def read_training_data(config: Config) -> TrainingData:
     # Test files are read first of all, too: hours later would be a bad moment to find them missing.
     dev, test = (None if path is None else _read(path, config) for path in (settings.dev, settings.test))
     prepared = _prepared(train, config)
+    if config.recall and not any(sentence.document for sentence in prepared):
+        raise InputError(
+            "no documents are marked, so that there is nothing to recall",
+            path=settings.train,
+            remedy="mark them (-DOCSTART-, # newdoc or a key), or leave out denoiser.recall",
+        )
     vocabulary = Vocabulary.build(
         prepared, min_count=settings.min_count, min_pair_count=_min_pair_count(config.encoder)
     )

@@ -24,6 +24,7 @@ from diffusion_mf.evaluation.calibration import fit_temperature
 from diffusion_mf.memory import is_out_of_memory, release_memory
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.training.distributed import Processes
+from diffusion_mf.training.steps import leaves_out_padding
 
 if TYPE_CHECKING:
     from diffusion_mf.acceleration.prediction import Predictor
@@ -102,10 +103,16 @@ def predict_all(
         if labels is not None and marginals is not None:
             break
         release_memory(processes.device)
-        longest = max(len(sentence.units) for sentence in sentences)
+        sizes = [len(sentence.units) for sentence in sentences]
+        one = "sentence"
+        if config.recall:
+            one = "document"
+            documents = [sentence.document for sentence in cut_documents(sentences)]
+            sizes = [sum(sizes[index] for index in group) for group in grouped(documents)]
+        longest = max(sizes)
         if budget <= longest:
             raise DiffusionMFError(
-                f"there is not enough memory to label a single sentence of {longest} units; choose a smaller size."
+                f"there is not enough memory to label a single {one} of {longest} units; choose a smaller size."
             )
         budget = max(longest, budget // 2)
     # Every unit was labelled by one process, and is 0 in the others.
@@ -144,8 +151,8 @@ def _predict_share(
         # Without labels: those of a test file need not be in the vocabulary.
         unlabelled = [sentences[index]._replace(labels=None) for index in members]
         batch = collate(unlabelled, vocabulary, prepare_input=predictor.labeller.prepare_input, recall=recall)
-        if recall and batch.encoder_input is None and predictor.device.type == "cpu":
-            batch = dataclasses.replace(batch, is_compact=True)  # documents have sentences of all lengths
+        if recall and leaves_out_padding(predictor.device, predictor.labeller.prepare_input):
+            batch = dataclasses.replace(batch, is_compact=True)
         prediction = predictor(batch, budget=budget)
         is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
         places = torch.cat([torch.arange(starts[index], starts[index + 1]) for index in members])

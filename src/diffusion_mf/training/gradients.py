@@ -96,12 +96,13 @@ class StepGradients:
             self._optimizer.forget_gradients()
             self._recorder.forget()
             release_memory(self._processes.device)
-            longest = max(int((piece.batch.lengths > 0).sum()) for piece in prepared.pieces)
-            if longest == 1:
-                num_units = max(int(piece.batch.lengths.max()) for piece in prepared.pieces)
+            if max(piece.num_groups for piece in prepared.pieces) == 1:
+                num_units = max(int(piece.batch.lengths.sum()) for piece in prepared.pieces)
+                has_document = any(int((piece.batch.lengths > 0).sum()) > 1 for piece in prepared.pieces)
+                one, ones = ("document", "documents") if has_document else ("sentence", "sentences")
                 raise DiffusionMFError(
-                    f"there is not enough memory to train on a single sentence of {num_units} units; "
-                    "choose a smaller encoder or size, or leave out the longest sentences."
+                    f"there is not enough memory to train on a single {one} of {num_units} units; "
+                    f"choose a smaller encoder or size, or leave out the longest {ones}."
                 )
             self.num_pieces *= 2
         self._processes.sum_gradients(list(self._optimizer.parameters.values()))

@@ -39,7 +39,14 @@ from diffusion_mf.training.loss_window import LossWindow
 from diffusion_mf.training.progress import Display, LogDisplay, NoDisplay, SpeedMeter, Standing
 from diffusion_mf.training.resumption import RunFolder, load_run, save_run
 from diffusion_mf.training.state import TrainingState
-from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan, StepPreparer, plan_epoch
+from diffusion_mf.training.steps import (
+    PackingSettings,
+    PreparedStep,
+    StepPlan,
+    StepPreparer,
+    leaves_out_padding,
+    plan_epoch,
+)
 from diffusion_mf.training.teaching import teacher_marginals
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
@@ -225,6 +232,7 @@ class _Run:
             epoch=epoch,
             is_packed=self.is_packed,
             documents=self.documents,
+            has_padding=not leaves_out_padding(self.processes.device, self.labeller.prepare_input),
         )
 
     def _is_over(self) -> bool:

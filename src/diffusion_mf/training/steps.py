@@ -38,14 +38,26 @@ def plan_epoch(
     epoch: int,
     is_packed: bool = False,
     documents: Sequence[int] | None = None,
+    has_padding: bool = True,
 ) -> list[StepPlan]:
-    """The steps of an epoch: a function of the arguments alone, whatever the processes; ``documents`` are for recall."""
+    """The steps of an epoch: a function of the arguments alone, whatever the processes.
+
+    ``documents`` are for recall, and ``has_padding`` says whether theirs counts.
+    """
     cut: Callable[..., list[list[int]]] = packed_batches if is_packed else training_batches
     if documents is not None:
-        cut = functools.partial(document_batches, documents=documents)
+        cut = functools.partial(document_batches, documents=documents, has_padding=has_padding and not is_packed)
     batches = cut(lengths, budget=settings.budget, max_sentences=settings.max_sentences, seed=seed, epoch=epoch)
     size = settings.accumulation
     return [batches[start : start + size] for start in range(0, len(batches), size)]
+
+
+def leaves_out_padding(device: torch.device, prepare_input: PrepareInput | None) -> bool:
+    """Whether documents, which have sentences of all lengths, are computed without their padding where they are not packed.
+
+    On a CPU it would cost more than everything else. Pretrained encoders have rectangles of their own.
+    """
+    return device.type == "cpu" and prepare_input is None
 
 
 class Piece(NamedTuple):
@@ -55,6 +67,8 @@ class Piece(NamedTuple):
     keys: Tensor
     flat: FlatBatch | None = None
     """a packed batch, its keys, and places for step and units, ready for the device"""
+    num_groups: int = 1
+    """sentences, or documents where they must not be parted"""
 
 
 class PreparedStep(NamedTuple):
@@ -102,8 +116,9 @@ class StepPreparer:
             share = self._processes.share(self._groups(batch))
             size = -(-len(share) // num_pieces)
             for start in range(0, len(share), max(1, size)):
-                members = list(itertools.chain.from_iterable(share[start : start + size]))
-                pieces.append(self._piece(members, num_pieces))
+                groups = share[start : start + size]
+                piece = self._piece(list(itertools.chain.from_iterable(groups)), num_pieces)
+                pieces.append(piece._replace(num_groups=len(groups)))
         return PreparedStep(plan, num_pieces, pieces)
 
     def _groups(self, batch: Sequence[int]) -> list[list[int]]:
@@ -120,8 +135,7 @@ class StepPreparer:
             batch = dataclasses.replace(batch, encoder_input=encoder_input)
         keys = torch.tensor(members)
         if self._packing is None:
-            # Documents have sentences of all lengths: on a CPU their padding would cost more than everything else.
-            is_compact = self._has_recall and self._prepare_input is None and self._processes.device.type == "cpu"
+            is_compact = self._has_recall and leaves_out_padding(self._processes.device, self._prepare_input)
             return Piece(dataclasses.replace(batch, is_compact=is_compact), keys)
         budget = self._packing.budget // (num_pieces * self._processes.world_size)
         batch = pack(batch, shape_for(batch, budget=budget, max_characters=self._packing.max_characters))
