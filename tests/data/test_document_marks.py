@@ -49,7 +49,7 @@ def test_conllu(tmp_path: Path) -> None:
     assert numbers(block.sentence for block in read_conllu_blocks(path)) == [1, 1, 2]
 
 
-@pytest.mark.parametrize(("comment", "is_one"), [("# newdoc id = x", 1), ("#newdoc", 1), ("# newdocument", 0), ("# text = newdoc", 0)])  # fmt: skip
+@pytest.mark.parametrize(("comment", "is_one"), [("# newdoc id = x", 1), ("#newdoc", 1), ("# newdocument", 0), ("# newdoc-part", 0), ("# text = newdoc", 0)])  # fmt: skip
 def test_what_begins_a_document_in_conllu(tmp_path: Path, comment: str, is_one: int) -> None:
     line = "1\ta\t_\tX" + "\t_" * 6
     path = tmp_path / "a.conllu"
@@ -80,6 +80,12 @@ def test_words_and_characters_stay_in_their_documents() -> None:
     characters = list(to_characters(SENTENCES))
     assert numbers(characters) == [1, 1, 2]
     assert numbers(to_words(characters, path="x")) == [1, 1, 2]
+
+
+@pytest.mark.parametrize(("write", "read"), [(write_columns, lambda path: read_columns(path, detect_layout(path))), (write_conllu, read_conllu)])  # fmt: skip
+def test_sentences_of_no_document_are_not_taken_for_some_documents(write, read, tmp_path: Path) -> None:
+    loose = [Sentence(("x",), ("X",), document=number) for number in (0, 1, 1, 0, 0, 2)]
+    assert numbers(read(written(write, tmp_path / "a", loose))) == [0, 1, 1, 2, 3, 4]
 
 
 def test_conversion_writes_them_on_request(tmp_path: Path) -> None:

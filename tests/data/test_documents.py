@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 
 from diffusion_mf.data.batching import collate, evaluation_batches
-from diffusion_mf.data.documents import MAX_DOCUMENT_UNITS, cut_documents, document_batches, grouped
+from diffusion_mf.data.documents import (
+    MAX_DOCUMENT_UNITS,
+    cut_documents,
+    document_batches,
+    grouped,
+    with_first_document,
+)
 from diffusion_mf.data.encoded import EncodedSentences
-from diffusion_mf.data.occurrences import other_places
+from diffusion_mf.data.occurrences import document_rows, other_places
 from diffusion_mf.data.packing import pack, shape_for
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import Vocabulary
@@ -49,6 +56,45 @@ def test_batches_of_training_hold_whole_documents_within_the_budget() -> None:
     assert batches == document_batches(lengths, documents, budget=12, seed=1, epoch=0)
     limited = document_batches(lengths, documents, budget=100, seed=1, epoch=0, max_sentences=3)
     assert max(map(len, limited)) <= 3
+
+
+def test_padding_counts_where_there_is_some() -> None:
+    lengths, documents = [1, 1, 8, 1, 1, 1], [1, 1, 2, 3, 3, 3]
+    assert len(document_batches(lengths, documents, budget=16, seed=1, epoch=0)) == 1
+    for batch in document_batches(lengths, documents, budget=16, seed=1, epoch=0, has_padding=True):
+        assert len(batch) * max(lengths[index] for index in batch) <= 24
+        assert len({documents[index] for index in batch}) < 3
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([0, 0, 1, 2], [1, 1, 2, 3]),
+        ([1, 1, 2], [1, 1, 2]),
+        ([0, 0, 0], [0, 0, 0]),
+        ([], []),
+        ([0, 1, 0], [1, 2, 0]),
+    ],
+)
+def test_what_comes_before_the_first_mark_is_a_document(before: list[int], after: list[int]) -> None:
+    sentences = [Sentence(("x",), document=number) for number in before]
+    assert [sentence.document for sentence in with_first_document(sentences)] == after
+
+
+def test_no_mark_is_looked_for_beyond_the_size_of_a_document() -> None:
+    def sentences() -> Iterator[Sentence]:
+        for _ in range(3):
+            yield Sentence(("x",) * (MAX_DOCUMENT_UNITS // 2 + 1))
+        raise AssertionError("nobody should come here")
+
+    found = with_first_document(sentences())
+    assert [next(found).document for _ in range(3)] == [0, 0, 0]
+    later = [Sentence(("x",) * (MAX_DOCUMENT_UNITS + 1)), Sentence(("y",), document=1)]
+    assert [sentence.document for sentence in with_first_document(later)] == [0, 1]
+
+
+def test_rows_of_documents() -> None:
+    assert document_rows(np.array([3, 3, 0, 1, 0, 1])).tolist() == [0, 0, 2, 3, 4, 3]
 
 
 def test_batches_of_evaluation_hold_whole_documents_and_the_way_back() -> None:

@@ -186,6 +186,25 @@ def test_early_exit_keeps_settled_marginals_while_others_move() -> None:
     assert all(torch.equal(step.marginals[0], settled) for step in result.trajectory)
 
 
+@pytest.mark.parametrize(("rows", "listens"), [([0, 1], False), ([0, 0], True)])
+def test_sentences_that_hear_from_each_other_settle_together(rows: list[int], listens: bool) -> None:
+    process = CategoricalDiffusion(3)
+    answers, _ = drifting([1, 10])
+    news = answers[1][0].flip(-1)
+    for answer in answers[5:]:
+        answer[0] = news
+    remaining = iter(answers)
+    result = reverse_diffusion(
+        process,
+        lambda beliefs, t: next(remaining),
+        batch_shape=(2, 2),
+        schedule=process.schedule(),
+        exit_tolerance=1e-6,
+        settle_with=torch.tensor(rows),
+    )
+    assert torch.equal(result.marginals[0], news) == listens
+
+
 def test_padding_does_not_delay_early_exit() -> None:
     process = CategoricalDiffusion(2)
     generator = torch.Generator().manual_seed(0)

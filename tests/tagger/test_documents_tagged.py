@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from small_models import small_tagger, write_model
 from typer.testing import CliRunner
 
@@ -70,9 +71,45 @@ def test_a_label_known_in_one_sentence_is_news_in_another() -> None:
     assert apart[2].scores == pytest.approx(tagger.tag(sentences, documents=[1, 2, 3])[2].scores, abs=1e-5)
 
 
+def test_with_early_exit_documents_settle_by_themselves() -> None:
+    tagger = small_tagger(settings=RECALL | {"inference": {"exit_tolerance": 0.05}})
+    sentences, names = text()
+    whole = tagger.tag(sentences, documents=names)
+    for batch_tokens in (1, 30):
+        assert labels(tagger.tag(sentences, documents=names, batch_tokens=batch_tokens)) == labels(whole)
+    assert labels(tagger.tag(sentences[20:28], documents=["x"] * 8)) == labels(whole[20:28])
+
+
+def test_a_document_beyond_memory_is_named_and_others_are_parted(monkeypatch: pytest.MonkeyPatch) -> None:
+    tagger = small_tagger(settings=RECALL)
+    sentences, names = text()
+    whole = tagger.tag(sentences, documents=names)
+    begin = tagger._begin_full_batch
+
+    def with_room_for(count: int) -> None:
+        def limited(window, indices, options):
+            if len(indices) > count:
+                raise torch.OutOfMemoryError("out of memory")
+            return begin(window, indices, options)
+
+        monkeypatch.setattr(tagger, "_begin_full_batch", limited)
+
+    with_room_for(10)
+    assert labels(tagger.tag(sentences, documents=names)) == labels(whole)
+    with_room_for(3)
+    with pytest.raises(InputError, match=r"a document of \d+ units does not fit in memory"):
+        tagger.tag(sentences, documents=names)
+
+
+@pytest.mark.parametrize("document", [-1, "x"])
+def test_documents_of_sentences_are_numbers(document) -> None:
+    with pytest.raises(InputError, match="the document of sentence 1 is"):
+        small_tagger(settings=RECALL).tag([Sentence(("Ada",), document=document)])
+
+
 @pytest.mark.parametrize(
     ("documents", "message"),
-    [(["a"], "fewer documents than sentences, none for sentence 2"), (["a"] * 3, "more documents than the 2"), ("ab", "per sentence")],
+    [(["a"], "fewer documents than sentences, none for sentence 2"), (["a"] * 3, "more documents than the 2"), ("ab", "per sentence"), (5, "per sentence")],
 )  # fmt: skip
 def test_documents_are_as_many_as_sentences(documents, message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -120,4 +157,14 @@ def test_a_file_may_be_said_to_be_one_document(tmp_path: Path) -> None:
         return found.stdout
 
     assert tagged("plain.tok", "--one-document") == tagged("marked.tsv")
+    told = CliRunner().invoke(app, ["tag", str(model), str(tmp_path / "plain.tok")]).stderr
+    assert (
+        told
+        == "dmf: no documents are marked, so that this model had nothing to recall; mark them, or say --one-document\n"
+    )
+    assert CliRunner().invoke(app, ["tag", str(model), str(tmp_path / "marked.tsv")]).stderr == ""
+    # Some files mark where documents end.
+    (tmp_path / "ended.tsv").write_text(f"{marked}-DOCSTART-\n\n{marked}")
+    lines = tagged("ended.tsv").splitlines()
+    assert lines[: len(lines) // 2] == lines[len(lines) // 2 :] == tagged("marked.tsv").splitlines()
     assert tagged("plain.tok") == tagged("bare.tsv") != tagged("marked.tsv")

@@ -11,7 +11,8 @@ import torch
 
 from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.data.formats import read_task
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.model import Labeller
 from diffusion_mf.tagger import Tagger, load_model
 from diffusion_mf.tagger.files import TaggingOptions, evaluate_corpus
 from diffusion_mf.training.corpora import read_training_data
@@ -97,3 +98,24 @@ def test_other_documents_are_other_data(run: Path, documents: Path, tmp_path: Pa
     with pytest.raises(InputError, match="data"):
         train(changed, output=run, device="cpu", resume=True)
     train(config, output=run, device="cpu", resume=True)
+
+
+def test_a_document_beyond_memory_ends_training_with_a_message(
+    documents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = Labeller.loss_sums
+
+    def limited(labeller, batch, **options):
+        if len(batch.lengths) > 3:
+            raise torch.OutOfMemoryError("out of memory")
+        return losses(labeller, batch, **options)
+
+    monkeypatch.setattr(Labeller, "loss_sums", limited)
+    monkeypatch.setattr(Labeller, "forward", limited)
+    with pytest.raises(DiffusionMFError, match=r"to train on a single document of \d+ units; .* the longest documents"):
+        train(small_runs.small_config(documents, RECALL), output=tmp_path / "run", device="cpu")
+
+
+def test_a_corpus_without_marks_is_refused(corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no documents are marked, so that there is nothing to recall"):
+        train(small_runs.small_config(corpus, RECALL), output=tmp_path / "run", device="cpu")
