@@ -87,6 +87,15 @@ def test_tables_show_the_same_figures_whole(dmf, splits: dict[str, Path]) -> Non
     assert "NOUN 57.1; DET 42.9" in text
 
 
+def test_documents_are_counted_where_they_are_marked(dmf, splits: dict[str, Path]) -> None:
+    assert "documents" not in dmf("data", "stats", splits["train"], "--task", "pos").stdout.decode()
+    splits["dev"].write_text("# newdoc\n" + splits["train"].read_text())
+    arguments = ("data", "stats", splits["train"], splits["dev"], "--task", "pos")
+    assert [row["documents"] for row in json.loads(dmf(*arguments, "--json").stdout)] == [0, 1]
+    lines = [line.split() for line in dmf(*arguments).stdout.decode().splitlines()]
+    assert ["dev.conllu", "3", "7", "2.3", "2", "3", "3", "2", "1", "1"] in lines
+
+
 def test_the_console_script_runs_and_a_pipe_is_read(splits: dict[str, Path]) -> None:
     command = [sys.executable, "-c", "from diffusion_mf.cli import main; main()"]
     done = subprocess.run(

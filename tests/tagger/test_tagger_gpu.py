@@ -7,7 +7,7 @@ import random
 import pytest
 
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.tagger import Tagger
+from diffusion_mf.tagger import TaggedSentence, Tagger
 from tagger.small_models import small_model
 
 pytestmark = pytest.mark.gpu
@@ -17,6 +17,18 @@ FORMS = ["Ada", "Byron", "sings", "in", "Oslo", "for", "the", "royal", "choir", 
 
 # In bfloat16 a model with random weights is as far from float32 on a CPU: 0.047 on average for Diffusion-MF.
 PRECISIONS = {"float32": 1e-3, "bfloat16": 0.1}
+
+
+def assert_alike(found: list[TaggedSentence], expected: list[TaggedSentence], difference: float) -> None:
+    """Nearly all labels are the same, and their scores on average within ``difference``."""
+    pairs = [
+        (label, score, other, other_score)
+        for one, two in zip(found, expected, strict=True)
+        for label, score, other, other_score in zip(one.labels, one.scores, two.labels, two.scores, strict=True)
+    ]
+    same = [(score, other) for label, score, name, other in pairs if label == name]
+    assert len(same) > 0.95 * len(pairs)
+    assert sum(abs(score - other) for score, other in same) < difference * len(same)
 
 
 @pytest.mark.parametrize("exit_tolerance", [None, 1e-6], ids=["all calls", "early exit"])
@@ -31,14 +43,7 @@ def test_labels_and_scores(system: str, precision: str, exit_tolerance: float | 
     found = Tagger(model, device="cuda").tag(sentences * 2, batch_tokens=200)
     expected = Tagger(small_model(system, Task.NER), device="cpu").tag(sentences)
     assert [result.units for result in found] == [tuple(sentence) for sentence in sentences * 2]
-    pairs = [
-        (label, score, other, other_score)
-        for one, two in zip(found, expected * 2, strict=True)
-        for label, score, other, other_score in zip(one.labels, one.scores, two.labels, two.scores, strict=True)
-    ]
-    same = [(score, other) for label, score, name, other in pairs if label == name]
-    assert len(same) > 0.95 * len(pairs)
-    assert sum(abs(score - other) for score, other in same) < PRECISIONS[precision] * len(same)
+    assert_alike(found, expected * 2, PRECISIONS[precision])
 
 
 @pytest.mark.parametrize("exit_tolerance", [None, 1e-6], ids=["all calls", "early exit"])
@@ -59,11 +64,4 @@ def test_documents(exit_tolerance: float | None) -> None:
     expected = Tagger(small_model(settings=recall), device="cpu").tag(sentences, documents=documents)
     apart = Tagger(small_model(settings=recall), device="cpu").tag(sentences)
     assert [result.labels for result in apart] != [result.labels for result in expected]
-    pairs = [
-        (label, score, other, other_score)
-        for one, two in zip(found, expected * 2, strict=True)
-        for label, score, other, other_score in zip(one.labels, one.scores, two.labels, two.scores, strict=True)
-    ]
-    same = [(score, other) for label, score, name, other in pairs if label == name]
-    assert len(same) > 0.95 * len(pairs)
-    assert sum(abs(score - other) for score, other in same) < PRECISIONS["float32"] * len(same)
+    assert_alike(found, expected * 2, PRECISIONS["float32"])

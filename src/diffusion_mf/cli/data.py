@@ -107,6 +107,7 @@ def _json_row(row: _SplitStatistics, task: Task) -> dict[str, Any]:
         "file": row.name,
         "split": row.split,
         "task": task.value,
+        "documents": s.documents,
         "sentences": s.sentences,
         "units": s.units,
         "mean": float(half_up(s.mean, 1)),
@@ -128,8 +129,12 @@ def _json_row(row: _SplitStatistics, task: Task) -> dict[str, Any]:
 
 def _print_tables(rows: list[_SplitStatistics]) -> None:
     names = [Path(row.name).name if row.split is None else f"{row.split}: {Path(row.name).name}" for row in rows]
+    has_documents = any(row.statistics.documents for row in rows)
     print_table(
-        ["file", "sentences", "units", "mean", "median", "p95", "max", "labels", "duplicates"],
+        [
+            *("file", "sentences", "units", "mean", "median", "p95", "max", "labels", "duplicates"),
+            *(["documents"] if has_documents else []),
+        ],
         [
             [
                 name,
@@ -141,6 +146,7 @@ def _print_tables(rows: list[_SplitStatistics]) -> None:
                 s.max,
                 len(s.label_counts),
                 s.duplicates,
+                *([s.documents] if has_documents else []),
             ]
             for name, (_, _, s, _) in zip(names, rows, strict=True)
         ],

@@ -38,6 +38,8 @@ class CorpusStatistics:
     duplicates: int
     vocabulary: frozenset[str]
     label_counts: dict[str, int]
+    documents: int = 0
+    """as marked"""
 
     @property
     def label_entropy(self) -> float:
@@ -67,6 +69,7 @@ def corpus_statistics(sentences: Iterable[Sentence]) -> CorpusStatistics:
     forms: set[str] = set()
     labels: Counter[str] = Counter()
     sequences: set[tuple[str, ...]] = set()
+    documents: set[int] = set()
     for sentence in sentences:
         if sentence.labels is None:
             raise ValueError("statistics are of labelled sentences")
@@ -74,6 +77,7 @@ def corpus_statistics(sentences: Iterable[Sentence]) -> CorpusStatistics:
         forms.update(sentence.units)
         labels.update(sentence.labels)
         sequences.add(sentence.units)
+        documents.add(sentence.document)
     if not lengths:
         raise ValueError("statistics need at least one sentence")
     lengths.sort()
@@ -87,6 +91,7 @@ def corpus_statistics(sentences: Iterable[Sentence]) -> CorpusStatistics:
         duplicates=len(lengths) - len(sequences),
         vocabulary=frozenset(forms),
         label_counts=dict(sorted(labels.items(), key=lambda item: (-item[1], item[0]))),
+        documents=len(documents - {0}),
     )
 
 
