@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections import Counter
 
 import hypothesis
 import pytest
@@ -36,6 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     import torch
 
+    # A file goes to one process: the slow ones first, which have one test each, then those with many tests.
+    sizes = Counter(item.path for item in items)
+    items.sort(key=lambda item: ("triton_interpreter" not in item.path.name, -sizes[item.path]))
     has_gpu = torch.cuda.is_available()
     for item in items:
         if item.get_closest_marker("slow") and not config.getoption("--run-slow"):
