@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from diffusion_mf.data.batching import collate, evaluation_batches
+from diffusion_mf.data.batching import collate, document_batches, evaluation_batches
 from diffusion_mf.data.documents import (
     MAX_DOCUMENT_UNITS,
     cut_documents,
-    document_batches,
     grouped,
+    middle,
     with_first_document,
 )
 from diffusion_mf.data.encoded import EncodedSentences
@@ -159,6 +159,10 @@ def test_all_ways_to_make_a_batch_agree_on_others() -> None:
     encoded = EncodedSentences(sentences, vocabulary, recall=2).batch([0, 1, 2])
     assert encoded.others is not None
     torch.testing.assert_close(encoded.others, collated, rtol=0, atol=0)
+    assert encoded.document_rows is not None
+    assert (
+        encoded.document_rows.tolist() == collate(sentences, vocabulary, recall=2).document_rows.tolist() == [0, 0, 2]
+    )
     assert collate(sentences, vocabulary).others is None
     packed = pack(encoded, shape_for(encoded, budget=64, max_characters=4))
     assert packed.others is not None
@@ -167,3 +171,8 @@ def test_all_ways_to_make_a_batch_agree_on_others() -> None:
     assert packed.others[1, 0].tolist() == [1, -1]
     assert packed.others[0, 1].tolist() == [width, -1]
     assert bool((packed.others[3:] == -1).all())
+
+
+@pytest.mark.parametrize(("documents", "place"), [([1, 1, 1, 2, 3], 3), ([0, 0, 0, 0], 2), ([1, 2, 2, 2], 1)])
+def test_several_documents_are_parted_between_two_near_the_middle(documents: list[int], place: int) -> None:
+    assert middle(documents) == place

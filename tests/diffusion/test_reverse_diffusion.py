@@ -168,20 +168,25 @@ def test_early_exit_of_a_sentence_does_not_depend_on_its_batch() -> None:
         assert torch.equal(alone.marginals[0], together.marginals[b])
 
 
-def test_early_exit_keeps_settled_marginals_while_others_move() -> None:
-    process = CategoricalDiffusion(3)
-    answers, _ = drifting([1, 10])
-    settled = answers[1][0].clone()
-    answers[5][0] = settled.flip(-1)
+def answered(process: CategoricalDiffusion, answers, **options):
+    """The reverse process with early exit, of two sentences whose marginals are given call by call."""
     remaining = iter(answers)
-    result = reverse_diffusion(
+    return reverse_diffusion(
         process,
         lambda beliefs, t: next(remaining),
         batch_shape=(2, 2),
         schedule=process.schedule(),
         exit_tolerance=1e-6,
-        keep_trajectory=True,
+        **options,
     )
+
+
+def test_early_exit_keeps_settled_marginals_while_others_move() -> None:
+    process = CategoricalDiffusion(3)
+    answers, _ = drifting([1, 10])
+    settled = answers[1][0].clone()
+    answers[5][0] = settled.flip(-1)
+    result = answered(process, answers, keep_trajectory=True)
     assert result.num_calls == 10
     assert all(torch.equal(step.marginals[0], settled) for step in result.trajectory)
 
@@ -193,15 +198,7 @@ def test_sentences_that_hear_from_each_other_settle_together(rows: list[int], li
     news = answers[1][0].flip(-1)
     for answer in answers[5:]:
         answer[0] = news
-    remaining = iter(answers)
-    result = reverse_diffusion(
-        process,
-        lambda beliefs, t: next(remaining),
-        batch_shape=(2, 2),
-        schedule=process.schedule(),
-        exit_tolerance=1e-6,
-        settle_with=torch.tensor(rows),
-    )
+    result = answered(process, answers, settle_with=torch.tensor(rows))
     assert torch.equal(result.marginals[0], news) == listens
 
 

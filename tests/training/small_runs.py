@@ -6,14 +6,21 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
+from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.config import Config
 from diffusion_mf.data.synthetic import write_corpus
+from diffusion_mf.tagger import StoredModel
+from diffusion_mf.training.corpora import read_training_data
+from diffusion_mf.training.distributed import Processes
+from diffusion_mf.training.evaluation import _predict_share
 
 SMALL_MODEL: dict[str, dict[str, Any]] = {
     "encoder": {
@@ -116,4 +123,17 @@ def start_training(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+    )
+
+
+def share_of_evaluation(
+    model: StoredModel, rank: int, world_size: int, budget: int, decoders: Sequence[str]
+) -> tuple[Tensor, Tensor]:
+    """What one of several processes contributes to the labels and marginals of the dev sentences."""
+    sentences = read_training_data(model.config).dev
+    assert sentences is not None
+    processes = Processes(rank, world_size, torch.device("cpu"))
+    predictor = Predictor(model.labeller, model.config, torch.device("cpu"))
+    return _predict_share(
+        predictor, sentences, model.vocabulary, decoders, processes, budget=budget, recall=model.config.recall
     )

@@ -15,13 +15,10 @@ import small_runs
 import torch
 from torch import nn
 
-from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.errors import DiffusionMFError, InputError
 from diffusion_mf.tagger import load_model
 from diffusion_mf.training import distributed
-from diffusion_mf.training.corpora import read_training_data
 from diffusion_mf.training.distributed import Processes, choose_device
-from diffusion_mf.training.evaluation import _predict_share
 from diffusion_mf.training.loop import train
 
 BOUND = 120.0
@@ -123,18 +120,11 @@ def test_a_dead_process_ends_the_others_with_a_message(corpus: Path, tmp_path: P
 def test_shares_of_evaluation_fit_together_whatever_the_budgets(finished_run: Path, corpus: Path) -> None:
     """One process may have had to halve its batches; every unit is still labelled by exactly one of them."""
     model = load_model(finished_run / "model")
-    sentences = read_training_data(model.config).dev
-    assert sentences is not None
-
-    def labelled(rank: int, world_size: int, budget: int) -> tuple[torch.Tensor, torch.Tensor]:
-        processes = Processes(rank, world_size, torch.device("cpu"))
-        predictor = Predictor(model.labeller, model.config, torch.device("cpu"))
-        return _predict_share(
-            predictor, sentences, model.vocabulary, ["argmax", "mask-viterbi"], processes, budget=budget
-        )
-
-    labels, marginals = labelled(0, 1, 500)
-    shares = [labelled(rank, 3, budget) for rank, budget in enumerate((500, 60, 7))]
+    labels, marginals = small_runs.share_of_evaluation(model, 0, 1, 500, ["argmax", "mask-viterbi"])
+    shares = [
+        small_runs.share_of_evaluation(model, rank, 3, budget, ["argmax", "mask-viterbi"])
+        for rank, budget in enumerate((500, 60, 7))
+    ]
     assert torch.equal(sum(share[0] for share in shares), labels)
     torch.testing.assert_close(sum(share[1] for share in shares), marginals)
     torch.testing.assert_close(marginals.sum(1), torch.ones(len(marginals)))

@@ -9,7 +9,6 @@ import pytest
 import small_runs
 import torch
 
-from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.errors import DiffusionMFError, InputError
 from diffusion_mf.model import Labeller
@@ -17,7 +16,6 @@ from diffusion_mf.tagger import Tagger, load_model
 from diffusion_mf.tagger.files import TaggingOptions, evaluate_corpus
 from diffusion_mf.training.corpora import read_training_data
 from diffusion_mf.training.distributed import Processes
-from diffusion_mf.training.evaluation import _predict_share
 from diffusion_mf.training.loop import train
 from diffusion_mf.training.steps import StepPreparer, plan_epoch
 
@@ -65,18 +63,10 @@ def test_shares_of_a_step_hold_whole_documents(documents: Path, num_pieces: int)
 
 def test_evaluation_gives_the_same_whoever_does_it(run: Path) -> None:
     model = load_model(run / "model")
-    sentences = read_training_data(model.config).dev
-    assert sentences is not None
-
-    def labelled(rank: int, world_size: int, budget: int) -> tuple[torch.Tensor, torch.Tensor]:
-        processes = Processes(rank, world_size, torch.device("cpu"))
-        predictor = Predictor(model.labeller, model.config, torch.device("cpu"))
-        return _predict_share(
-            predictor, sentences, model.vocabulary, ["argmax"], processes, budget=budget, recall=model.config.recall
-        )
-
-    labels, marginals = labelled(0, 1, 500)
-    shares = [labelled(rank, 2, budget) for rank, budget in enumerate((500, 7))]
+    labels, marginals = small_runs.share_of_evaluation(model, 0, 1, 500, ["argmax"])
+    shares = [
+        small_runs.share_of_evaluation(model, rank, 2, budget, ["argmax"]) for rank, budget in enumerate((500, 7))
+    ]
     assert torch.equal(sum(share[0] for share in shares), labels)
     torch.testing.assert_close(sum(share[1] for share in shares), marginals, rtol=1e-4, atol=1e-5)
 

@@ -26,14 +26,7 @@ from diffusion_mf.training.corpora import TrainingData
 from diffusion_mf.training.distributed import Processes
 from diffusion_mf.training.gradients import StepGradients
 from diffusion_mf.training.learner import Learner
-from diffusion_mf.training.steps import (
-    PackingSettings,
-    PreparedStep,
-    StepPlan,
-    StepPreparer,
-    leaves_out_padding,
-    plan_epoch,
-)
+from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan, StepPreparer
 
 MOST_WARM_UPS = 6
 STEPS_BETWEEN_LOOKS = 10
@@ -109,21 +102,8 @@ class Session:
 
     def _warm_plans(self, members: Sequence[int] | None = None) -> list[StepPlan]:
         """The steps of an epoch, all of them made before."""
-        lengths = self._lengths if members is None else [self._lengths[index] for index in members]
-        documents = None
-        if self.config.recall:
-            documents = [self.data.train[index].document for index in members or range(len(lengths))]
-        plans = plan_epoch(
-            lengths,
-            self.config.training,
-            seed=self.config.seed,
-            epoch=0,
-            is_packed=self._is_packed,
-            documents=documents,
-            has_padding=not leaves_out_padding(self.device, self.labeller.prepare_input),
-        )
-        if members is not None:
-            plans = [[[members[row] for row in batch] for batch in plan] for plan in plans]
+        settings = self.config.training
+        plans = self._preparer.plan_epoch(self._lengths, settings, seed=self.config.seed, epoch=0, members=members)
         self.labeller.train()
         self._warm_up(lambda: self._epoch(plans), lambda: self._gradients.num_recordings)
         return plans
@@ -156,13 +136,11 @@ class Session:
         encoded = EncodedSentences(sentences, self.data.vocabulary, has_labels=False, recall=self.config.recall)
         predictor = Predictor(self.labeller, self.config, self.device)
         lengths = encoded.lengths.tolist()
-        if self.config.recall:
-            documents = [sentence.document for sentence in sentences]
-            batches = evaluation_batches(lengths, budget=budget, documents=documents).batches
-        elif predictor.is_packed:
+        if predictor.is_packed and not self.config.recall:
             batches = packed_batches(lengths, budget=budget, seed=0, epoch=0)
         else:
-            batches = evaluation_batches(lengths, budget=budget).batches
+            documents = [sentence.document if self.config.recall else 0 for sentence in sentences]
+            batches = evaluation_batches(lengths, budget=budget, documents=documents).batches
 
         def best(prediction: Prediction) -> list[torch.Tensor]:
             scores = prediction.evidence.unary_scores

@@ -50,7 +50,7 @@ def training_batches(
     generator = random.Random(f"batches {seed} {epoch}")
     blurred = [length * (1 + LENGTH_JITTER * (2 * generator.random() - 1)) for length in lengths]
     order = sorted(range(len(lengths)), key=blurred.__getitem__)
-    batches = _fill([[index] for index in order], lengths, budget, max_sentences=max_sentences)
+    batches = fill_batches([[index] for index in order], lengths, budget, max_sentences=max_sentences)
     keys = [generator.random() for _ in batches]
     return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
 
@@ -62,32 +62,69 @@ def evaluation_batches(
 
     With ``documents``, the number of each sentence's, batches hold whole ones; a document beyond the budget stands alone.
     """
-    groups = [[index] for index in range(len(lengths))] if documents is None else grouped(documents)
-    groups.sort(key=lambda group: -max(lengths[index] for index in group))
-    batches = _fill(groups, lengths, budget)
+    if documents is None:
+        groups = [[index] for index in sorted(range(len(lengths)), key=lambda index: -lengths[index])]
+    else:
+        groups = sorted(grouped(documents), key=lambda group: -max(lengths[index] for index in group))
+    batches = fill_batches(groups, lengths, budget)
     positions = [0] * len(lengths)
     for position, index in enumerate(itertools.chain.from_iterable(batches)):
         positions[index] = position
     return EvaluationBatches(batches, positions)
 
 
-def _fill(
-    groups: Iterable[Sequence[int]], lengths: Sequence[int], budget: int, *, max_sentences: int | None = None
+def document_batches(
+    lengths: Sequence[int],
+    documents: Sequence[int],
+    *,
+    budget: int,
+    seed: int,
+    epoch: int,
+    max_sentences: int | None = None,
+    has_padding: bool = False,
 ) -> list[list[int]]:
-    """Groups of sentences, in their order, as batches with size × longest ≤ ``budget`` and size ≤ ``max_sentences``."""
+    """Indices of sentences in batches of at most ``budget`` units and whole documents, in random order.
+
+    With ``has_padding``, padding to the longest sentence counts. A document beyond the budget, or with more than
+    ``max_sentences``, stands alone. Sentences keep their order in it.
+    """
+    generator = random.Random(f"document batches {seed} {epoch}")
+    groups = grouped(documents)
+    keys = [generator.random() for _ in groups]
+    order = [groups[index] for index in sorted(range(len(groups)), key=keys.__getitem__)]
+    return fill_batches(order, lengths, budget, max_sentences=max_sentences, has_padding=has_padding)
+
+
+def fill_batches(
+    groups: Iterable[Sequence[int]],
+    lengths: Sequence[int],
+    budget: int,
+    *,
+    max_sentences: int | None = None,
+    has_padding: bool = True,
+) -> list[list[int]]:
+    """Groups of sentences, in their order and never parted, as batches of at most ``max_sentences`` within the budget.
+
+    What counts against it is size × longest, or, without padding, the sum of lengths. A group beyond either stands alone.
+    """
     if budget < 1:
         raise ValueError(f"the token budget must be positive, not {budget}")
     batches: list[list[int]] = []
-    longest = 0
+    longest = total = 0
     for group in groups:
-        own = max(lengths[index] for index in group)
-        longest = max(longest, own)
+        if len(group) == 1:  # by far the most, and taggers wait for this
+            own_longest = own_total = lengths[group[0]]
+        else:
+            own = [lengths[index] for index in group]
+            own_longest, own_total = max(own), sum(own)
+        longest, total = max(longest, own_longest), total + own_total
         size = len(batches[-1]) + len(group) if batches else 0
-        if batches and size * longest <= budget and (max_sentences is None or size <= max_sentences):
+        is_within = (size * longest if has_padding else total) <= budget
+        if batches and is_within and (max_sentences is None or size <= max_sentences):
             batches[-1] += group
         else:
             batches.append([*group])
-            longest = own
+            longest, total = own_longest, own_total
     return batches
 
 

@@ -7,8 +7,7 @@ document. So the sentences of a document share a batch, whatever else changes ab
 from __future__ import annotations
 
 import itertools
-import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from diffusion_mf.data.sentence import Sentence
 
@@ -54,6 +53,25 @@ def with_first_document(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
         yield sentence._replace(document=sentence.document + shift) if sentence.document else sentence
 
 
+class DocumentNumbers:
+    """Numbers for the names of documents, asked for one sentence after the other: the next one whenever the name changes.
+
+    >>> number_of = DocumentNumbers()
+    >>> [number_of(name) for name in ("a", "a", None, "a", "b")]
+    [1, 1, 0, 2, 3]
+    """
+
+    def __init__(self) -> None:
+        self._before: Hashable = None
+        self._count = 0
+
+    def __call__(self, name: Hashable) -> int:
+        """The number of the document of this name; None is none, 0."""
+        self._count += name is not None and name != self._before
+        self._before = name
+        return 0 if name is None else self._count
+
+
 def grouped(documents: Sequence[int]) -> list[list[int]]:
     """Indices of sentences, those of a document together, which must stand one after the other; those of none (0) alone."""
 
@@ -63,35 +81,7 @@ def grouped(documents: Sequence[int]) -> list[list[int]]:
     return [[*group] for _, group in itertools.groupby(range(len(documents)), key=key)]
 
 
-def document_batches(
-    lengths: Sequence[int],
-    documents: Sequence[int],
-    *,
-    budget: int,
-    seed: int,
-    epoch: int,
-    max_sentences: int | None = None,
-    has_padding: bool = False,
-) -> list[list[int]]:
-    """Indices of sentences in batches of at most ``budget`` units and whole documents, in random order.
-
-    With ``has_padding``, padding to the longest sentence counts. A document beyond the budget, or with more than ``max_sentences``, stands alone. Sentences keep their order in it.
-    """
-    # Only random() itself is promised to give the same numbers in every version of Python.
-    generator = random.Random(f"document batches {seed} {epoch}")
-    groups = grouped(documents)
-    keys = [generator.random() for _ in groups]
-
-    def size(batch: Sequence[int]) -> int:
-        own = [lengths[index] for index in batch]
-        return max(own) * len(own) if has_padding else sum(own)
-
-    batches: list[list[int]] = []
-    for key in sorted(range(len(groups)), key=keys.__getitem__):
-        together = [*batches[-1], *groups[key]] if batches else []
-        is_few = max_sentences is None or len(together) <= max_sentences
-        if batches and is_few and size(together) <= budget:
-            batches[-1] = together
-        else:
-            batches.append([*groups[key]])
-    return batches
+def middle(documents: Sequence[int]) -> int:
+    """Where to part the sentences of several documents in two: between documents, nearest to the middle."""
+    ends = itertools.accumulate(map(len, grouped(documents)[:-1]))
+    return min(ends, key=lambda end: abs(end - len(documents) // 2))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from diffusion_mf.data.batching import Batch
-from diffusion_mf.data.occurrences import other_places
+from diffusion_mf.data.occurrences import document_rows, other_places
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import UNKNOWN_ID, Vocabulary
 
@@ -62,6 +62,7 @@ class EncodedSentences:
             lengths=torch.from_numpy(lengths),
             label_ids=None if self._labels is None else _filled(mask, self._labels[units]),
             others=other_places(words, self._documents[indices], lengths, most=self._recall) if self._recall else None,
+            document_rows=document_rows(self._documents[indices]) if self._recall else None,
         )
 
 

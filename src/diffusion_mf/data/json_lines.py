@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import IO, NoReturn
 
+from diffusion_mf.data.documents import DocumentNumbers
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.text_lines import read_lines
 from diffusion_mf.errors import InputError
@@ -17,13 +18,11 @@ from diffusion_mf.files import StrPath
 
 def read_json_lines(path: StrPath) -> Iterator[Sentence]:
     """Stream the sentences of ``path``; keys other than ``units``, ``labels`` and ``document`` are ignored, blank lines skipped."""
-    before, count = None, 0
+    number_of = DocumentNumbers()
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
             sentence, document = _parse_line(line, number, path)
-            count += document is not None and document != before
-            before = document
-            yield sentence if document is None else sentence._replace(document=count)
+            yield sentence._replace(document=number_of(document))
 
 
 def write_json_lines(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:

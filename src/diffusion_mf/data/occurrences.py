@@ -13,8 +13,8 @@ def other_places(
 ) -> Int64[Tensor, "B N M"]:
     """For every place of a batch, the places b·N + i of other units with the same word in the same document; −1 for none.
 
-    A sentence of no document (0) has its own units only. Of more than ``most`` others, those that stand nearest in the order of the text. ``words`` are numbers of all units, sentence
-    after sentence.
+    A sentence of no document (0) has its own units only. Of more than ``most`` others, those nearest in the order of
+    occurrences. ``words`` are numbers of all units, sentence after sentence.
     """
     num_units = int(lengths.max(initial=0))
     is_unit = np.arange(num_units) < lengths[:, None]

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Int64
 from torch import Tensor
 
-from diffusion_mf.data.batching import Batch
+from diffusion_mf.data.batching import Batch, fill_batches
 from diffusion_mf.data.spellings import shorten
 from diffusion_mf.layouts import PackedLayout
 
@@ -62,28 +62,13 @@ def packed_batches(
     batches: list[list[int]] = []
     remainder: list[int] = []
     for _, members in sorted(classes.items()):
-        full, remainder = _filled(remainder + members, lengths, budget, max_sentences)
+        singles = ([index] for index in remainder + members)
+        *full, remainder = fill_batches(singles, lengths, budget, max_sentences=max_sentences, has_padding=False)
         batches.extend(full)
     if remainder:
         batches.append(remainder)
     keys = [generator.random() for _ in batches]
     return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
-
-
-def _filled(
-    members: Sequence[int], lengths: Sequence[int], budget: int, max_sentences: int | None
-) -> tuple[list[list[int]], list[int]]:
-    """Batches as full as the order allows, and the last one, which others may join."""
-    batches: list[list[int]] = [[]]
-    size = 0
-    for index in members:
-        is_full = size + lengths[index] > budget or len(batches[-1]) == max_sentences
-        if batches[-1] and is_full:
-            batches.append([])
-            size = 0
-        batches[-1].append(index)
-        size += lengths[index]
-    return batches[:-1], batches[-1]
 
 
 def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:

@@ -101,9 +101,9 @@ def reverse_diffusion(
     training on the model's own trajectory.
 
     Early exit (a departure): a sentence whose ρ₀ changed by less than ``exit_tolerance`` anywhere (padding aside, if
-    ``is_unit`` tells it) between two calls keeps that ρ₀, whatever its batch-mates do. Sentences that hear from each other settle
-    together: those with the same row in ``settle_with``. Once all sentences keep theirs, the
-    remaining updates are made without the denoiser. This looks at the device once per call.
+    ``is_unit`` tells it) between two calls keeps that ρ₀, whatever its batch-mates do. Sentences that hear from each other
+    settle together: those with the same row in ``settle_with``. Once all sentences keep theirs, the remaining updates are
+    made without the denoiser. This looks at the device once per call.
     """
     check_schedule(schedule, process.num_steps)
     beliefs = process.uniform(batch_shape, device=device, dtype=dtype)

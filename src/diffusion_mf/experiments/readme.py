@@ -70,7 +70,8 @@ def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> s
         if place.corpus == corpus
     }
     theirs = ", ".join(dict.fromkeys(str(paper_encoder(place.corpus)) for place in columns))
-    return _described(chosen, columns, source, about="encoders as named", paper=f"the paper with its own ({theirs})")
+    paper = f"the paper with its own ({theirs})"
+    return _described(chosen, columns, source, about="encoders as named", paper=paper, recalling={})
 
 
 TABLES: dict[str, Callable[..., str]] = {"results": results_table, "pretrained": pretrained_table}
@@ -92,7 +93,7 @@ def _described(
     *,
     about: str,
     paper: str,
-    recalling: Mapping[tuple[str, Place], Mapping[str, Any]] | None = None,
+    recalling: Mapping[tuple[str, Place], Mapping[str, Any]],
 ) -> str:
     """The table, and a sentence on where it comes from."""
     if not chosen:
@@ -105,12 +106,12 @@ def _described(
             paper_value = None if published is None else PaperValue(published.mean)
             cells.append(Cell(summary=_summary(chosen.get((system, place))), paper=paper_value))
         table_rows.append(Row(heading=(system_title(system),), cells=cells))
-    for system in dict.fromkeys(system for system, _ in recalling or {}):
-        summaries = [_summary((recalling or {}).get((system, place))) for place in columns]
+    for system in dict.fromkeys(system for system, _ in recalling):
+        summaries = [_summary(recalling.get((system, place))) for place in columns]
         own = [None if summary is None else Cell(summary=summary, paper=None) for summary in summaries]
         table_rows.append(Row(heading=(f"{system_title(system)}, recalling documents",), cells=own))
     table = Table(title="", headings=("test",), columns=list(columns.values()), rows=table_rows)
-    counts = sorted({len(row["seeds"]) for row in (*chosen.values(), *(recalling or {}).values())})
+    counts = sorted({len(row["seeds"]) for row in (*chosen.values(), *recalling.values())})
     hardware = ", ".join(dict.fromkeys(str(row["hardware"]).split(";")[0] for row in chosen.values()))
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     is_single = counts == [1]
@@ -136,7 +137,8 @@ def marks(name: str) -> tuple[str, str]:
 def update_readme(path: StrPath, sources: Mapping[str, StrPath], *, recall: StrPath | None = None) -> list[str]:
     """Write the tables of ``sources`` (by the name in the marks) into a Markdown file; returns the names of those written.
 
-    Rows of ``recall``, where there are some, stand below the results. A table other than ``results`` is left out where the file has no marks for it, or its rows are not there yet.
+    Rows of ``recall``, where there are some, stand below the results. A table other than ``results`` is left out where the
+    file has no marks for it, or its rows are not there yet.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from diffusion_mf.config import DataConfig
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.documents import DocumentNumbers, cut_documents
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.decoding import Legality
@@ -26,6 +27,23 @@ class Request(NamedTuple):
     prepared: Sentence
     allowed: Tensor | None
     """(N, K); None: all"""
+
+    @property
+    def num_units(self) -> int:
+        """The length of the sentence."""
+        return len(self.units)
+
+    @property
+    def document(self) -> int:
+        """The number of its document, 0 for none."""
+        return self.prepared.document
+
+
+def in_documents(requests: Iterable[Request]) -> Iterator[Request]:
+    """The requests with their documents numbered and cut, as in training."""
+    before, after = itertools.tee(requests)
+    for request, prepared in zip(before, cut_documents(request.prepared for request in after), strict=True):
+        yield request._replace(prepared=prepared)
 
 
 class RequestReader:
@@ -57,8 +75,8 @@ class RequestReader:
     def _with_documents(self, sentences: Iterable[Units], documents: Iterable[Hashable]) -> Iterator[Sentence]:
         """The sentences with numbers for the names of their documents; None is none."""
         names = iter(documents)
-        before: Hashable = None
-        number = count = 0
+        number_of = DocumentNumbers()
+        number = 0
         for number, sentence in enumerate(sentences, 1):
             name = next(names, self)
             if name is self:
@@ -66,9 +84,7 @@ class RequestReader:
                     f"there are fewer documents than sentences, none for sentence {number}",
                     remedy="give None where there is none",
                 )
-            count += name is not None and name != before
-            before = name
-            yield Sentence(self._units(sentence, number), document=0 if name is None else count)
+            yield Sentence(self._units(sentence, number), document=number_of(name))
         if next(names, self) is not self:
             raise InputError(f"there are more documents than the {number} sentence(s)", remedy="give one per sentence")
 

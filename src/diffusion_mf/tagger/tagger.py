@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import operator
 import os
 import tempfile
 import threading
@@ -17,7 +17,7 @@ from diffusion_mf.acceleration.precision import on_device
 from diffusion_mf.acceleration.prediction import LANES, Options, Predictor
 from diffusion_mf.data.batching import collate
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.documents import cut_documents, grouped
+from diffusion_mf.data.documents import grouped, middle
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.diffusion import NO_LABEL as NO_LABEL_ID
@@ -27,38 +27,25 @@ from diffusion_mf.files import StrPath
 from diffusion_mf.memory import is_out_of_memory, placed, release_memory
 from diffusion_mf.tagger.clamps import Clamp, stack_allowed
 from diffusion_mf.tagger.hub import download, upload
-from diffusion_mf.tagger.requests import Request, RequestReader, Units
+from diffusion_mf.tagger.on_cpu import CPU_BATCH_UNITS, has_transformer, known_words
+from diffusion_mf.tagger.requests import Request, RequestReader, Units, in_documents
 from diffusion_mf.tagger.results import Steps, TaggedSentence, tagged_sentences
 from diffusion_mf.tagger.storage import StoredModel, load_model, save_model
 from diffusion_mf.tagger.streaming import in_order, windows
 
 if TYPE_CHECKING:
     from diffusion_mf.encoders import PretrainedEncoder
-    from diffusion_mf.encoders.known_words import KnownWords, MetSentences
+    from diffusion_mf.encoders.known_words import MetSentences
     from diffusion_mf.encoders.pretrained.subword_batch import OnLong
     from diffusion_mf.model import Prediction
-
-
-CPU_BATCH_UNITS = 2000
-"""of a batch on a CPU, padding counted: what a Transformer computes for more at once falls out of its caches"""
 
 
 Results = Callable[[], list[TaggedSentence]]
 """the results of a batch that was begun, as soon as they are there"""
 
 
-def _num_units(request: Request) -> int:
-    return len(request.units)
-
-
-def _document(request: Request) -> int:
-    return request.prepared.document
-
-
-def _middle(documents: Sequence[int]) -> int:
-    """Where to part the sentences of several documents in two: between documents."""
-    ends = itertools.accumulate(map(len, grouped(documents)[:-1]))
-    return min(ends, key=lambda end: abs(end - len(documents) // 2))
+_NUM_UNITS: Callable[[Request], int] = operator.attrgetter("num_units")
+_DOCUMENT: Callable[[Request], int] = operator.attrgetter("document")
 
 
 class _Options(NamedTuple):
@@ -266,20 +253,15 @@ class Tagger:
     def _stream(self, requests: Iterator[Request], options: _Options) -> Iterator[TaggedSentence]:
         document = None
         if self._recall:
-            requests, document = self._in_documents(requests), _document
-        for stretch in windows(requests, _num_units, budget=options.budget, document=document):
+            requests, document = in_documents(requests), _DOCUMENT
+        for stretch in windows(requests, _NUM_UNITS, budget=options.budget, document=document):
             # Neither while sentences are read nor while results are used: either may call the tagger.
             with self._turn:
+                if self._recall:
+                    self.num_in_documents += sum(request.document > 0 for request in stretch)
                 known = None if self._words is None else self._words.meet([request.prepared for request in stretch])
                 results = self._tag_window(_Window(stretch, known), options)
             yield from results
-
-    def _in_documents(self, requests: Iterable[Request]) -> Iterator[Request]:
-        """The requests with their documents numbered and cut, as in training."""
-        before, after = itertools.tee(requests)
-        for request, prepared in zip(before, cut_documents(request.prepared for request in after), strict=True):
-            self.num_in_documents += prepared.document > 0
-            yield request._replace(prepared=prepared)
 
     def _tag_window(self, window: _Window, options: _Options) -> list[TaggedSentence]:
         def begin(indices: Sequence[int]) -> Results:
@@ -289,7 +271,7 @@ class Tagger:
         # While the device works on some batches, the host makes the next one and the results of the last.
         num_ahead = LANES if self.device.type == "cuda" else 0
         sizes = self._sizes(window.requests)
-        documents = [*map(_document, window.requests)] if self._recall else None
+        documents = [*map(_DOCUMENT, window.requests)] if self._recall else None
         return in_order(
             range(len(window.requests)), sizes, begin, budget=budget, num_ahead=num_ahead, documents=documents
         )
@@ -297,7 +279,7 @@ class Tagger:
     def _sizes(self, window: Sequence[Request]) -> list[int]:
         """What the sentences count against the budget of a batch: units, or subwords with a pretrained encoder."""
         encoder = self._pretrained_encoder()
-        return [*map(_num_units, window)] if encoder is None else encoder.sizes([item.prepared for item in window])
+        return [*map(_NUM_UNITS, window)] if encoder is None else encoder.sizes([item.prepared for item in window])
 
     def _checked_calls(self, calls: int | None) -> int | None:
         if calls is None:
@@ -342,14 +324,14 @@ class Tagger:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            documents = [_document(window.requests[index]) if self._recall else 0 for index in indices]
+            documents = [window.requests[index].document if self._recall else 0 for index in indices]
             if len(grouped(documents)) == 1:
                 size = sum(len(window.requests[index].units) for index in indices)
                 one = "sentence" if len(indices) == 1 else "document"
                 raise InputError(f"a {one} of {size} units does not fit in memory", remedy="split it") from None
         # Only here, where nothing refers to its tensors any more.
         release_memory(self.device)
-        half = _middle(documents)
+        half = middle(documents)
         first = self._begin_within_memory(window, indices[:half], options)
         second = self._begin_within_memory(window, indices[half:], options)
         return lambda: first() + second()
@@ -397,23 +379,6 @@ class Tagger:
         scores = calibrated(marginals, self._model.temperature)
         chosen = scores.gather(-1, label_ids.clamp(min=0)[..., None])[..., 0]
         return torch.where(label_ids == NO_LABEL_ID, 0, chosen)
-
-
-def known_words(model: StoredModel) -> KnownWords | None:
-    """A table for the words of a model whose encoder has a part that sees one at a time."""
-    from diffusion_mf.encoders.known_words import KnownWords
-    from diffusion_mf.encoders.words import WordEncoder
-
-    encoder = getattr(model.labeller, "encoder", None)
-    return KnownWords(encoder, model.vocabulary) if isinstance(encoder, WordEncoder) else None
-
-
-def has_transformer(model: StoredModel) -> bool:
-    """Whether there is one anywhere between words and labels."""
-    from diffusion_mf.encoders import WindowEncoder
-
-    encoder = getattr(model.labeller, "encoder", None)
-    return model.config.system_entry.is_diffusion or not isinstance(encoder, WindowEncoder)
 
 
 def _steps(prediction: Prediction) -> Steps:

@@ -91,6 +91,8 @@ def predict_all(
 ) -> tuple[Tensor, Tensor]:
     """Label ids (decoders, units) and marginals (units, K) of all sentences, one after the other."""
     budget = config.inference.budget
+    if config.recall:
+        sentences = [*cut_documents(sentences)]
     while True:
         labels, marginals = None, None
         try:
@@ -103,13 +105,9 @@ def predict_all(
         if labels is not None and marginals is not None:
             break
         release_memory(processes.device)
-        sizes = [len(sentence.units) for sentence in sentences]
-        one = "sentence"
-        if config.recall:
-            one = "document"
-            documents = [sentence.document for sentence in cut_documents(sentences)]
-            sizes = [sum(sizes[index] for index in group) for group in grouped(documents)]
-        longest = max(sizes)
+        groups = grouped([sentence.document if config.recall else 0 for sentence in sentences])
+        longest = max(sum(len(sentences[index].units) for index in group) for group in groups)
+        one = "document" if config.recall else "sentence"
         if budget <= longest:
             raise DiffusionMFError(
                 f"there is not enough memory to label a single {one} of {longest} units; choose a smaller size."
@@ -136,8 +134,6 @@ def _predict_share(
     starts = [0, *itertools.accumulate(lengths)]
     labels = torch.zeros(len(decoders), starts[-1], dtype=torch.int64)
     marginals = torch.zeros(starts[-1], len(vocabulary.labels))
-    if recall:
-        sentences = [*cut_documents(sentences)]
     sizes = predictor.labeller.encoder.sizes(sentences)
     documents = [sentence.document if recall else 0 for sentence in sentences]
     # Shares by sentence or document, not by batch: a process that has to do with less memory still labels its own.

@@ -39,14 +39,7 @@ from diffusion_mf.training.loss_window import LossWindow
 from diffusion_mf.training.progress import Display, LogDisplay, NoDisplay, SpeedMeter, Standing
 from diffusion_mf.training.resumption import RunFolder, load_run, save_run
 from diffusion_mf.training.state import TrainingState
-from diffusion_mf.training.steps import (
-    PackingSettings,
-    PreparedStep,
-    StepPlan,
-    StepPreparer,
-    leaves_out_padding,
-    plan_epoch,
-)
+from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan, StepPreparer
 from diffusion_mf.training.teaching import teacher_marginals
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
@@ -118,16 +111,8 @@ class _Run:
         for part in (data.train, data.dev, data.test):
             self.labeller.encoder.study(part or (), note=display.note)
         self.sizes = self.labeller.encoder.sizes(data.train)
-        self.documents = [sentence.document for sentence in data.train] if config.recall else None
         self.encoder_digest = self.labeller.encoder.input_digest(data.train)
-        self.num_steps = sum(len(self._plan(epoch)) for epoch in range(self.settings.epochs))
-        self.decoders = candidate_decoders(self.labeller)
-        self.predictor = Predictor(self.labeller, config, processes.device)
-        processes.spread(list(self.labeller.state_dict().values()))
-        self.learner = Learner(self.labeller, self.settings, total_steps=self.num_steps)
         is_gpu = processes.device.type == "cuda"
-        if self.settings.compile and is_gpu:
-            compile_blocks(self.labeller)
         self.preparer = StepPreparer(
             data.train,
             data.vocabulary,
@@ -140,6 +125,13 @@ class _Run:
             else None,
             recall=config.recall,
         )
+        self.num_steps = sum(len(self._plan(epoch)) for epoch in range(self.settings.epochs))
+        self.decoders = candidate_decoders(self.labeller)
+        self.predictor = Predictor(self.labeller, config, processes.device)
+        processes.spread(list(self.labeller.state_dict().values()))
+        self.learner = Learner(self.labeller, self.settings, total_steps=self.num_steps)
+        if self.settings.compile and is_gpu:
+            compile_blocks(self.labeller)
         self.gradients = StepGradients(
             self.labeller,
             self.learner.optimizer,
@@ -225,15 +217,7 @@ class _Run:
         self._finish()
 
     def _plan(self, epoch: int) -> list[StepPlan]:
-        return plan_epoch(
-            self.sizes,
-            self.settings,
-            seed=self.config.seed,
-            epoch=epoch,
-            is_packed=self.is_packed,
-            documents=self.documents,
-            has_padding=not leaves_out_padding(self.processes.device, self.labeller.prepare_input),
-        )
+        return self.preparer.plan_epoch(self.sizes, self.settings, seed=self.config.seed, epoch=epoch)
 
     def _is_over(self) -> bool:
         return self.state.is_stopped or self.state.epoch >= self.settings.epochs

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from diffusion_mf.acceleration.flat_batch import FlatBatch, flatten
 from diffusion_mf.config import TrainingConfig
-from diffusion_mf.data.batching import Batch, PrepareInput, training_batches
-from diffusion_mf.data.documents import document_batches, grouped
+from diffusion_mf.data.batching import Batch, PrepareInput, document_batches, training_batches
+from diffusion_mf.data.documents import grouped
 from diffusion_mf.data.encoded import EncodedSentences
 from diffusion_mf.data.packing import pack, packed_batches, shape_for
 from diffusion_mf.data.sentence import Sentence
@@ -108,6 +108,28 @@ class StepPreparer:
         self._packing = packing
         self._encoded = EncodedSentences(sentences, vocabulary, recall=recall)
         self._has_recall = recall > 0
+
+    def plan_epoch(
+        self,
+        sizes: Sequence[int],
+        settings: TrainingConfig,
+        *,
+        seed: int,
+        epoch: int,
+        members: Sequence[int] | None = None,
+    ) -> list[StepPlan]:
+        """`plan_epoch` for sentences of these sizes, as they are prepared here; ``members`` are those to take, or all."""
+        chosen = range(len(sizes)) if members is None else members
+        plans = plan_epoch(
+            [sizes[index] for index in chosen],
+            settings,
+            seed=seed,
+            epoch=epoch,
+            is_packed=self._packing is not None,
+            documents=[self._sentences[index].document for index in chosen] if self._has_recall else None,
+            has_padding=not leaves_out_padding(self._processes.device, self._prepare_input),
+        )
+        return [[[chosen[row] for row in batch] for batch in plan] for plan in plans]
 
     def prepare(self, plan: StepPlan, num_pieces: int) -> PreparedStep:
         """The pieces of ``plan`` for this process: each share cut into ``num_pieces`` of equal size, as far as it goes."""
