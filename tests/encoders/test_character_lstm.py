@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import copy
+
+import pytest
 import torch
 from torch import nn
 
@@ -7,8 +10,8 @@ from diffusion_mf.data.spellings import shorten
 from diffusion_mf.encoders.character_lstm import (
     CharacterLSTM,
     gathered_last_state,
+    last_state_with_scaled_gradient,
     packed_last_state,
-    states_with_scaled_gradients,
 )
 
 
@@ -51,14 +54,42 @@ def test_an_empty_row_is_allowed() -> None:
     assert network(torch.tensor([[0, 0], [2, 3]]), torch.tensor([0, 2])).isfinite().all()
 
 
-def test_scaling_gradients_changes_nothing_where_they_are_large_enough() -> None:
+@pytest.mark.parametrize("magnitude", [0.0, 1e-25, 1e-12, 1.0, 1e6, 1e25])
+def test_scaling_gradients_changes_nothing_where_float32_is_used(magnitude: float) -> None:
     torch.manual_seed(0)
     lstm, inputs = nn.LSTM(4, 6, batch_first=True), torch.randn(3, 5, 4, requires_grad=True)
+    lengths = torch.tensor([5, 1, 3])
     wanted = [inputs, *lstm.parameters()]
-    expected = lstm(inputs)[0]
-    found = states_with_scaled_gradients(lstm, inputs)
+    expected = gathered_last_state(lstm, inputs, lengths)
+    found = last_state_with_scaled_gradient(lstm, inputs, lengths)
     assert torch.equal(found, expected)
-    weights = torch.randn_like(expected)
+    weights = torch.randn_like(expected) * magnitude
     pairs = zip(*(torch.autograd.grad((out * weights).sum(), wanted) for out in (found, expected)), strict=True)
     for one, other in pairs:
-        torch.testing.assert_close(one, other)
+        torch.testing.assert_close(one, other, atol=1e-6 * magnitude, rtol=1e-5)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_gradient_that_is_not_finite_stays_so(value: float) -> None:
+    lstm, inputs = nn.LSTM(4, 6, batch_first=True), torch.randn(3, 5, 4)
+    state = last_state_with_scaled_gradient(lstm, inputs, torch.tensor([5, 1, 3]))
+    gradients = torch.autograd.grad(state.sum() * value, list(lstm.parameters()))
+    assert not torch.stack([gradient.isfinite().all() for gradient in gradients]).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_words", [8, 1704])
+@pytest.mark.parametrize("magnitude", [1e-12, 1e-8, 1e-4, 1.0, 1e3, 1e6])
+def test_gradients_of_every_magnitude_survive_float16(num_words: int, magnitude: float) -> None:
+    """Words of very different frequency; with few of them, each used often, a fixed scale of 4,096 overflowed from 1 on."""
+    torch.manual_seed(0)
+    network = CharacterLSTM(100, width=64, hidden=128, max_characters=20).cuda()
+    ids, lengths = torch.randint(1, 100, (num_words, 20)).cuda(), torch.randint(1, 21, (num_words,)).cuda()
+    weights = torch.randn(num_words, 256).cuda() * magnitude * torch.randn(num_words, 1).mul(2).exp().cuda()
+    reference = copy.deepcopy(network).double()
+    expected = torch.autograd.grad((reference(ids, lengths) * weights.double()).sum(), list(reference.parameters()))
+    with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+        found = torch.autograd.grad((network(ids, lengths) * weights).sum(), list(network.parameters()))
+    for (name, _), one, other in zip(network.named_parameters(), found, expected, strict=True):
+        error = float((one.double() - other).norm() / other.norm())
+        assert error < 0.01, f"{name}: {error:.2%}"

@@ -60,7 +60,7 @@ calls = [1]
         "failed": "refused",
     }
     assert all(len([each for each in attempts if each != "failed"]) == 1 for attempts in by_state.values())
-    assert "no longer finite" in stderr
+    assert "was not finite in" in stderr
     assert "diverged; the end of" in stderr
     assert "(ended by SIGKILL, as when memory runs out); it will be tried again" in stderr
     variants = {row["state"]: row["variants"] for row in json.loads(stdout)}

@@ -16,7 +16,7 @@ import small_runs
 import torch
 
 from diffusion_mf.data.formats import read_task
-from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import score_sentences
 from diffusion_mf.model import Labeller
 from diffusion_mf.tagger import Tagger, load_model
@@ -206,26 +206,6 @@ def test_prediction_gets_smaller_batches_when_memory_runs_out(
     train(small_runs.small_config(corpus, {"training": {"epochs": 1, "budget": 2000}}), output=tmp_path, device="cpu")
     assert max(sizes) > 100
     assert len(small_runs.read_log(tmp_path, "evaluation")) == 1
-
-
-def test_a_loss_that_is_no_number_ends_the_run_with_a_sentence(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = Labeller.loss_sums
-
-    def loss_sums(self: Labeller, batch: Any, *, step: int, **options: Any) -> Any:
-        terms = original(self, batch, step=step, **options)
-        return {name: value * (float("nan") if step == 2 else 1.0) for name, value in terms.items()}
-
-    monkeypatch.setattr(Labeller, "loss_sums", loss_sums)
-    config = small_runs.small_config(corpus, {"training": {"log_every": 1000}})
-    with pytest.raises(DiffusionMFError, match="no longer finite by step"):
-        train(config, output=tmp_path, device="cpu", checkpoint_every=0)
-    # No checkpoint of broken weights: the last one stands before the step that broke them.
-    tensors = checkpoint.read_checkpoint(tmp_path / "checkpoint")
-    assert tensors is not None
-    assert tensors.state["training"]["step"] == 2
-    assert all(bool(tensor.isfinite().all()) for tensor in tensors.tensors.values())
 
 
 def test_progress_is_shown(corpus: Path, tmp_path: Path) -> None:

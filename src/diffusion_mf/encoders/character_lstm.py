@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from diffusion_mf.data.spellings import shorten
 
-GRADIENT_SCALE = 4096.0
-"""a power of two, about the number of units that a loss is averaged over"""
+GRADIENT_SUM = 1024.0
+"""what the absolute values of a gradient are scaled to add up to on its way through float16"""
 
 
 class CharacterLSTM(nn.Module):
@@ -67,38 +68,73 @@ def packed_last_state(lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: In
 def gathered_last_state(
     lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, "W"]
 ) -> Float[Tensor, "W H"]:
-    """The same, running over padding too, without waiting for the device."""
+    """The same, running over padding too, without waiting for the device.
+
+    Under autocast cuDNN's LSTM computes in float16, whatever type was asked for. Gradients of a mean over thousands of units
+    are too small for that, and those of a few words that occur everywhere may be too large, so they are scaled on their way
+    through the LSTM, by a factor taken from the gradient itself.
+    """
     use_scaling = inputs.is_cuda and torch.is_autocast_enabled(inputs.device.type)
-    states = states_with_scaled_gradients(lstm, inputs) if use_scaling else lstm(inputs)[0]
+    return (
+        last_state_with_scaled_gradient(lstm, inputs, lengths) if use_scaling else _last_state(lstm(inputs)[0], lengths)
+    )
+
+
+def last_state_with_scaled_gradient(
+    lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, "W"]
+) -> Float[Tensor, "W H"]:
+    """The last states; backward, the gradient is scaled by a power of two before the LSTM, and back after it.
+
+    A sum over words and characters, as every weight's gradient is one, stays near `GRADIENT_SUM` times the largest input or
+    state, far below what float16 holds, however many words there are and however large their gradients.
+    """
+    scale = _Scale()
+    weights = [_Unscaled.apply(weight, scale) for weight in lstm.all_weights[0]]
+    nothing = inputs.new_zeros(1, len(inputs), lstm.hidden_size)
+    states = torch._VF.lstm(
+        _Unscaled.apply(inputs, scale), (nothing, nothing), weights, True, 1, 0.0, lstm.training, False, True
+    )[0]
+    # In float32 first: a gradient of the states' own type would have lost its small numbers before it could be scaled.
+    return _Scaled.apply(_last_state(states, lengths).float(), scale)
+
+
+def _last_state(states: Float[Tensor, "W C H"], lengths: Int[Tensor, "W"]) -> Float[Tensor, "W H"]:
     return states.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, states.shape[-1]))[:, 0]
 
 
-def states_with_scaled_gradients(lstm: nn.LSTM, inputs: Float[Tensor, "W C E"]) -> Float[Tensor, "W C H"]:
-    """All states; gradients are scaled up on their way through the LSTM, and down again.
+class _Scale:
+    """What a gradient was multiplied by, on its device; set by `_Scaled`, read by `_Unscaled`, which comes later backward."""
 
-    Under autocast cuDNN's LSTM computes in float16, whatever type was asked for, and gradients of a mean over thousands of
-    units are too small for that.
-    """
-    weights = [_scaled_gradient(weight, 1 / GRADIENT_SCALE) for weight in lstm.all_weights[0]]
-    nothing = inputs.new_zeros(1, len(inputs), lstm.hidden_size)
-    inputs = _scaled_gradient(inputs, 1 / GRADIENT_SCALE)
-    states = torch._VF.lstm(inputs, (nothing, nothing), weights, True, 1, 0.0, lstm.training, False, True)[0]
-    return _scaled_gradient(states, GRADIENT_SCALE)
+    factor: Tensor
 
 
-def _scaled_gradient(values: Tensor, factor: float) -> Tensor:
-    return _ScaledGradient.apply(values, factor)
-
-
-class _ScaledGradient(torch.autograd.Function):
-    """The values themselves, whose gradient is multiplied by a factor."""
+class _Scaled(torch.autograd.Function):
+    """The values themselves; their gradient is scaled so that its absolute values add up to `GRADIENT_SUM` or half of it."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor
+    def forward(ctx: Any, values: Tensor, scale: _Scale) -> Tensor:
+        ctx.scale = scale
         return values.view_as(values)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        # In float32 downwards: what was too small for half precision must not become so again.
-        return (grad.float() if ctx.factor < 1 else grad) * ctx.factor, None
+        grad = grad.float()
+        # A power of two changes no digit. The bounds keep the factor and its inverse in range where a gradient is nothing.
+        total = grad.abs().sum(dtype=torch.float64).clamp(1e-30, 1e30)
+        ctx.scale.factor = (GRADIENT_SUM / total).log2().floor().exp2().float()
+        return grad * ctx.scale.factor, None
+
+
+class _Unscaled(torch.autograd.Function):
+    """The values themselves; their gradient is divided by what `_Scaled` multiplied it by."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, scale: _Scale) -> Tensor:
+        ctx.scale = scale
+        return values.view_as(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.float() / ctx.scale.factor, None

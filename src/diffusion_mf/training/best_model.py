@@ -1,9 +1,10 @@
-"""The best model of a run: kept in memory when it is found, on disk when a checkpoint says so."""
+"""The best model of a run: kept in memory when it is found, and written to disk while training goes on."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -18,12 +19,14 @@ from diffusion_mf.training.resumption import RunFolder
 class BestModel:
     """A copy of the labeller as it was at its best.
 
-    Writing it before each checkpoint, and not at each improvement, keeps short epochs short; a run that is killed in between
-    goes back to the checkpoint and finds the same model again.
+    It is written as soon as it is found, by a thread, so that short epochs stay short. A run that was killed after that goes
+    back to its checkpoint, which may be older, and finds the same model again.
     """
 
-    def __init__(self, folder: RunFolder, config: Config, data: TrainingData) -> None:
+    def __init__(self, folder: RunFolder, config: Config, data: TrainingData, *, is_writer: bool) -> None:
         self._folder = folder
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="best model") if is_writer else None
+        self._writing: Future[None] | None = None
         self._config = config
         self._data = data
         self._is_saved = True
@@ -34,12 +37,14 @@ class BestModel:
 
     @torch.no_grad()
     def take(self, labeller: Labeller, *, decoder: str, temperature: float, metrics: Mapping[str, Any]) -> None:
-        """Remember ``labeller`` as it is now."""
+        """Remember ``labeller`` as it is now, and begin to write it."""
+        self.wait()
         if self._labeller is None:
             self._labeller = copy.deepcopy(labeller)
         self._labeller.load_state_dict(labeller.state_dict())
         self._decoder, self._temperature = decoder, temperature
         self.add_metrics(metrics, replace=True)
+        self.save()
 
     def add_metrics(self, metrics: Mapping[str, Any], *, replace: bool = False) -> None:
         """Say more about the model, or other things than before."""
@@ -55,10 +60,12 @@ class BestModel:
         return self._labeller, self._decoder
 
     def save(self) -> None:
-        """Write the model folder if it is not what it should be."""
-        if self._is_saved or self._labeller is None:
+        """Begin to write the model folder if it is not what it should be."""
+        if self._is_saved or self._labeller is None or self._writer is None:
             return
-        save_model(
+        self.wait()
+        self._writing = self._writer.submit(
+            save_model,
             self._folder.model,
             self._labeller,
             self._config,
@@ -69,3 +76,9 @@ class BestModel:
             self.metrics,
         )
         self._is_saved = True
+
+    def wait(self) -> None:
+        """Until the model is on disk; what went wrong there is raised here."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()

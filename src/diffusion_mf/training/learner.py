@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,17 @@ from diffusion_mf.training.checkpoint import damaged
 from diffusion_mf.training.optimizer import LearningRate, MovingAverage, Optimizer, copy_into
 
 _WEIGHTS, _AVERAGE, _OPTIMIZER = "weights/", "average/", "optimizer/"
+
+
+class Update(NamedTuple):
+    """What became of a step's gradient; on the device, for the host does not wait."""
+
+    norm: Tensor
+    """before clipping"""
+    is_skipped: Tensor
+    """whether the gradient was not finite, so that nothing was changed"""
+    is_damaged: Tensor
+    """for every parameter, whether its gradient was not finite"""
 
 
 class Learner:
@@ -27,13 +39,20 @@ class Learner:
         self._average = MovingAverage(parameters, settings.ema_decay) if settings.ema_decay else None
         self._clip_norm = settings.clip_norm
 
-    def update(self, step: int) -> Tensor:
-        """Apply the gradients of ``step``, counted from 0; returns their norm before clipping."""
-        norm = nn.utils.clip_grad_norm_(self.optimizer.parameters.values(), self._clip_norm)
-        self.optimizer.step(self.learning_rate.factor(step))
+    def update(self, step: int, *, rate: float = 1.0) -> Update:
+        """Apply the gradients of ``step``, counted from 0, at ``rate`` times its learning rate, unless one is not finite."""
+        parameters = list(self.optimizer.parameters.values())
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        found = iter(torch._foreach_norm(gradients))
+        nothing = torch.zeros((), device=parameters[0].device)
+        norms = torch.stack([nothing if parameter.grad is None else next(found) for parameter in parameters])
+        norm = torch.linalg.vector_norm(norms)
+        nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
+        is_skipped = ~norm.isfinite()
+        self.optimizer.step(self.learning_rate.factor(step) * rate, is_skipped=is_skipped)
         if self._average is not None:
             self._average.update(step + 1)
-        return norm
+        return Update(norm, is_skipped, ~norms.isfinite())
 
     def averaged(self) -> contextlib.AbstractContextManager[None]:
         """The model with its averaged weights, where there are some, for the time of the block."""

@@ -10,10 +10,11 @@ its weights end up the same to the last bit.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -22,7 +23,7 @@ from diffusion_mf.acceleration.half_weights import half_weights_for
 from diffusion_mf.acceleration.precision import autocast_for, uses_packing
 from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.config import Config
-from diffusion_mf.errors import DiffusionMFError
+from diffusion_mf.errors import DiffusionMFError, DivergenceError
 from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.files import StrPath
 from diffusion_mf.memory import placed
@@ -37,12 +38,20 @@ from diffusion_mf.training.learner import Learner
 from diffusion_mf.training.log import JsonLinesLog, Log, NoLog
 from diffusion_mf.training.loss_window import LossWindow
 from diffusion_mf.training.progress import Display, LogDisplay, NoDisplay, SpeedMeter, Standing
-from diffusion_mf.training.resumption import RunFolder, load_run, save_run
+from diffusion_mf.training.resumption import Resumed, RunFolder, load_run, save_run
 from diffusion_mf.training.state import TrainingState
 from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan, StepPreparer
 from diffusion_mf.training.teaching import teacher_marginals
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
+MOST_SKIPPED_IN_A_ROW = 25
+"""steps whose gradients are not finite; after these a run goes back to its last checkpoint, once"""
+RATE_AFTER_RETURN = 0.5
+"""what the learning rate is multiplied by from then on"""
+
+
+class _TooManySkippedError(Exception):
+    """So many steps in a row were skipped that training gets nowhere."""
 
 
 def train(
@@ -80,6 +89,7 @@ def train(
             run.run()
         finally:
             run.log.close()
+            run.best.wait()
     return run.folder.model
 
 
@@ -141,13 +151,14 @@ class _Run:
             autocast=autocast_for(processes.device, self.settings.precision),
             half_weights=half_weights_for(self.labeller, processes.device, self.settings.precision),
         )
-        self.window = LossWindow(processes)
-        self.best = BestModel(folder, config, data)
+        self.window = LossWindow(processes, list(self.learner.optimizer.parameters))
+        self.best = BestModel(folder, config, data, is_writer=processes.is_writer)
         self.meter = SpeedMeter()
         self.last_loss: float | None = None
         self.last_speed: float | None = None
         self.dev_score: str | None = None
         self.seconds_before = 0.0
+        self.skipped_before = 0
         self.last_checkpoint = time.monotonic()
 
     def begin(self, *, resume: bool, use_tensorboard: bool) -> None:
@@ -157,20 +168,12 @@ class _Run:
         if not resume:
             self.folder.check_unused()
         else:
-            resumed = load_run(
-                self.folder,
-                config=self.config,
-                data=self.data,
-                learner=self.learner,
-                processes=self.processes,
-                note=self.display.note,
-                is_packed=self.is_packed,
-                encoder_digest=self.encoder_digest,
-            )
+            resumed = self._load()
         if resumed is not None:
             self.state = resumed.state
             self.gradients.num_pieces = self.state.num_pieces
             self.seconds_before = self.state.seconds
+            self.skipped_before = self.state.num_skipped
             if self.state.best_score is not None:
                 self.dev_score = self._describe(self.state.best_score, str(self.state.best_decoder))
             if not self._is_over():
@@ -191,6 +194,18 @@ class _Run:
             # Now, and not after hours, is the time to find out that nothing can be written.
             self._checkpoint()
 
+    def _load(self) -> Resumed | None:
+        return load_run(
+            self.folder,
+            config=self.config,
+            data=self.data,
+            learner=self.learner,
+            processes=self.processes,
+            note=self.display.note,
+            is_packed=self.is_packed,
+            encoder_digest=self.encoder_digest,
+        )
+
     def _agree_on_position(self) -> None:
         total = torch.tensor([float(self.state.step)], dtype=torch.float64)
         self.processes.sum(total)
@@ -209,12 +224,74 @@ class _Run:
         if self._is_over():
             self.display.note("the run is complete: there is nothing left to train")
         while not self._is_over():
-            self._epoch()
-            if self.state.epoch % self.settings.evaluate_every == 0 or self.state.epoch == self.settings.epochs:
-                self._select()
-            if self.checkpoint_every <= time.monotonic() - self.last_checkpoint:
+            try:
+                self._epoch()
+                if self.state.epoch % self.settings.evaluate_every == 0 or self.state.epoch == self.settings.epochs:
+                    self._select()
+            except _TooManySkippedError:
+                self._go_back()
+            if self._is_checkpoint_due():
                 self._checkpoint()
         self._finish()
+
+    def _is_checkpoint_due(self) -> bool:
+        """Now and then, but not where steps are being skipped: what a run may have to go back to should be good."""
+        is_time = self.checkpoint_every <= time.monotonic() - self.last_checkpoint
+        return is_time and self.window.skipped_in_a_row() == 0
+
+    def _count_skipped(self) -> int:
+        """How many steps were skipped since the last look; the first ones are told."""
+        before, self.state.num_skipped = self.state.num_skipped, self.skipped_before + self.window.num_skipped()
+        if self.state.num_skipped and not before:
+            self.display.note(
+                f"a gradient was not finite by step {self.state.step:,} ({self.window.faulty_parameters()}): such steps are "
+                "skipped, and counted here and in the log"
+            )
+        return self.state.num_skipped - before
+
+    def _check_skipped(self) -> None:
+        """`_TooManySkippedError` if the gradients of all of the last steps were not finite."""
+        # Half of a short run is too many, too.
+        if self.window.skipped_in_a_row() >= min(MOST_SKIPPED_IN_A_ROW, (self.num_steps + 1) // 2):
+            raise _TooManySkippedError
+
+    def _go_back(self) -> None:
+        """Continue from the last checkpoint at a lower learning rate; the second time, give up."""
+        names = self.window.faulty_parameters()
+        trouble = f"the gradient{f' of {names}' if names else ''} was not finite in {self.window.skipped_in_a_row()} steps in a row"
+        if self.state.num_returns:
+            self._give_up(trouble)
+        best = {name: getattr(self.state, name) for name in ("best_score", "best_epoch", "best_decoder")}
+        num_skipped = self.state.num_skipped
+        resumed = self._load()
+        if resumed is None:
+            self._give_up(trouble)
+        # What was found since then stays the best: it is on disk.
+        self.state = dataclasses.replace(resumed.state, **best, num_skipped=num_skipped, num_returns=1)
+        self.gradients.num_pieces = self.state.num_pieces
+        self._agree_on_position()
+        self.window.begin_anew()
+        self.display.note(
+            f"{trouble}: going back to step {self.state.step:,}, to continue at {RATE_AFTER_RETURN:g} times the learning rate"
+        )
+        self._write_log("return", {"reason": trouble})
+
+    def _rate(self) -> float:
+        return RATE_AFTER_RETURN if self.state.num_returns else 1.0
+
+    def _give_up(self, trouble: str) -> NoReturn:
+        if self.state.best_decoder is None:
+            self._keep_unselected()
+        self.best.wait()
+        found = "the model of the last good step"
+        if self.state.best_score is not None:
+            score = self._describe(self.state.best_score, str(self.state.best_decoder))
+            found = f"the best model so far (dev {score}, epoch {self.state.best_epoch})"
+        raise DivergenceError(
+            f"{trouble} (by step {self.state.step:,}), also after going back to an earlier step with a lower learning rate; "
+            "train again with a lower training.learning_rate or more training.warmup_steps; "
+            f"{found} is in {self.folder.model} and can be used."
+        )
 
     def _plan(self, epoch: int) -> list[StepPlan]:
         return self.preparer.plan_epoch(self.sizes, self.settings, seed=self.config.seed, epoch=epoch)
@@ -227,8 +304,7 @@ class _Run:
         plans = self._plan(state.epoch)
         for prepared in self.preparer.stream(plans[state.position :], self.gradients.num_pieces):
             self._step(prepared)
-            is_due = self.checkpoint_every <= time.monotonic() - self.last_checkpoint
-            if self.interruption.is_requested or (is_due and state.position < len(plans)):
+            if self.interruption.is_requested or (state.position < len(plans) and self._is_checkpoint_due()):
                 self._checkpoint()
             if self.interruption.is_requested:
                 self.display.note(f"stopped by a signal after step {state.step:,}; --resume continues from there")
@@ -240,7 +316,7 @@ class _Run:
         state = self.state
         units = sum(self.lengths[index] for batch in prepared.plan for index in batch)
         sums = self.gradients.compute(prepared, step=state.step, units=units)
-        norm = self.learner.update(state.step)
+        update = self.learner.update(state.step, rate=self._rate())
         state.step += 1
         state.position += 1
         if state.num_pieces != self.gradients.num_pieces:
@@ -249,7 +325,7 @@ class _Run:
                 f"memory ran out in step {state.step}: batches are computed in {state.num_pieces} pieces from now on"
             )
             self._write_log("memory", {"num_pieces": state.num_pieces})
-        self.window.add(sums, units=units, norm=norm)
+        self.window.add(sums, units=units, update=update)
         self.meter.count(sum(map(len, prepared.plan)))
         if state.step % self.settings.log_every == 0:
             self._log_step()
@@ -263,23 +339,28 @@ class _Run:
                 dev_score=self.dev_score,
                 sentences_per_second=self.last_speed,
                 seconds_left=self.meter.seconds_left(self.num_steps - state.step),
+                num_skipped=state.num_skipped,
             )
         )
 
     def _log_step(self) -> None:
-        self.window.check(self.state.step)
         losses, norm = self.window.read()
         self.last_loss, self.last_speed = losses.pop(TOTAL), self.meter.sentences_per_second()
+        skipped = self._count_skipped()
         self._write_log(
             "step",
             {
                 "loss": self.last_loss,
                 "losses": losses,
-                "learning_rate": self.settings.learning_rate * self.learner.learning_rate.factor(self.state.step - 1),
+                "learning_rate": self.settings.learning_rate
+                * self.learner.learning_rate.factor(self.state.step - 1)
+                * self._rate(),
                 "gradient_norm": norm,
                 "sentences_per_second": self.last_speed,
+                **({"skipped_steps": skipped} if skipped else {}),
             },
         )
+        self._check_skipped()
 
     def _write_log(self, event: str, values: Mapping[str, Any]) -> None:
         state = self.state
@@ -301,7 +382,8 @@ class _Run:
     def _select(self) -> None:
         """Score the model on dev with every decoder; keep it if it is the best so far, stop if none was for long."""
         state = self.state
-        self.window.check(state.step)
+        self._count_skipped()
+        self._check_skipped()
         if not self.data.dev:
             return
         with self.learner.averaged():
@@ -333,11 +415,11 @@ class _Run:
         return f"{PRIMARY_METRICS[self.config.task]} {score:.2f} ({decoder})"
 
     def _checkpoint(self) -> None:
-        self.window.check(self.state.step)
         self.state.seconds = self.seconds_before + self.meter.seconds
         if self.processes.is_writer:
             # The model first: a checkpoint must not speak of a best model that is not there.
             self.best.save()
+            self.best.wait()
             save_run(
                 self.folder,
                 config=self.config,
@@ -351,13 +433,16 @@ class _Run:
             )
         self.last_checkpoint = time.monotonic()
 
+    def _keep_unselected(self) -> None:
+        """Where nothing selects, the last weights are the model, and the most constrained decoder is the safest."""
+        self.state.best_decoder = self.decoders[-1]
+        with self.learner.averaged():
+            self.best.take(self.labeller, decoder=self.decoders[-1], temperature=1.0, metrics=self._position())
+
     def _finish(self) -> None:
         """Score the test data once, with the decoder that dev chose, and leave everything on disk."""
         if self.state.best_decoder is None:
-            # Nothing selects: the last weights are the model, and the most constrained decoder is the safest.
-            self.state.best_decoder = self.decoders[-1]
-            with self.learner.averaged():
-                self.best.take(self.labeller, decoder=self.decoders[-1], temperature=1.0, metrics=self._position())
+            self._keep_unselected()
         labeller, decoder = self.best.labeller(self.processes.device)
         if self.data.test and "test" not in self.best.metrics:
             scores = self._evaluate(

@@ -76,10 +76,16 @@ class Optimizer:
             fused=True,
         )
 
-    def step(self, factor: float) -> None:
-        """Update the parameters at ``factor`` times their learning rates, and forget the gradients."""
+    def step(self, factor: float, *, is_skipped: Tensor | None = None) -> None:
+        """Update the parameters at ``factor`` times their learning rates, and forget the gradients.
+
+        Where ``is_skipped``, a truth value on the device, is true, nothing changes, the optimizer's memory included; the host
+        does not wait to find out.
+        """
         for group, rate in zip(self._inner.param_groups, self._base_rates, strict=True):
             group["lr"] = rate * factor
+        # What PyTorch's fused optimizers look at when they are used with a gradient scaler.
+        self._inner.found_inf = None if is_skipped is None else is_skipped.float()  # type: ignore[attr-defined]
         self._inner.step()
         self.forget_gradients()
 

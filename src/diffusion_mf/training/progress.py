@@ -27,6 +27,8 @@ class Standing:
     """metric, value and decoder"""
     sentences_per_second: float | None = None
     seconds_left: float | None = None
+    num_skipped: int = 0
+    """steps whose gradient was not finite"""
 
     def details(self) -> str:
         """What is known beside the position, as a list in words.
@@ -39,6 +41,7 @@ class Standing:
             None if self.dev_score is None else f"dev {self.dev_score}",
             None if self.sentences_per_second is None else f"{self.sentences_per_second:,.0f} sentences/s",
             None if self.seconds_left is None else f"{clock(self.seconds_left)} left",
+            f"{self.num_skipped:,} steps skipped" if self.num_skipped else None,
         ]
         return ", ".join(part for part in parts if part)
 

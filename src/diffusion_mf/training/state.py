@@ -25,6 +25,10 @@ class TrainingState:
     """by early stopping"""
     num_pieces: int = 1
     """see `gradients.StepGradients`"""
+    num_skipped: int = 0
+    """steps whose gradient was not finite, as far as the host has looked"""
+    num_returns: int = 0
+    """how often the run went back to a checkpoint after too many of them in a row"""
     seconds: float = 0.0
     """spent so far"""
 
@@ -35,9 +39,11 @@ class TrainingState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingState:
         """The inverse of `to_dict`; `ValueError` for anything else."""
+        # Checkpoints of earlier versions lack the counts of skipped steps.
+        values = {"num_skipped": 0, "num_returns": 0, **values}
         if set(values) != {field.name for field in dataclasses.fields(cls)}:
             raise ValueError("entries are missing or unknown")
-        for name in ("step", "epoch", "position", "best_epoch", "num_pieces"):
+        for name in ("step", "epoch", "position", "best_epoch", "num_pieces", "num_skipped", "num_returns"):
             if not isinstance(values[name], int) or values[name] < 0:
                 raise ValueError(f"{name} is no count")
         return cls(**values)
