@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -44,7 +45,8 @@ calls = [1]
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(SITE, encoding="utf-8")
-    environment = {"PYTHONPATH": str(site), "CRASHED_ONCE": str(tmp_path / "crashed")}
+    search_path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"PYTHONPATH": search_path, "CRASHED_ONCE": str(tmp_path / "crashed")}
     output = tmp_path / "out"
     runner = start_runner(plan, output, "--workers", "2", "--json", environment=environment)
     stdout, stderr = runner.communicate(timeout=120)
@@ -69,6 +71,8 @@ calls = [1]
     assert set(result["test_decoders"]) == set(result["decoders"]) == {"argmax", "mask-viterbi"}
     assert result["test"] == result["test_decoders"][result["decoder"]]
     assert set(result["schedules"]) == {"calls=1"}
+    for scores in (result["decoders"], result["test_decoders"], *result["schedules"]["calls=1"].values()):
+        assert all(0 <= metrics["exact_match"] <= 100 for metrics in scores.values())
     assert result["commit"] is None or len(result["commit"]) >= 40
     assert result["analysis"]["calibration"]["bins"]
     assert not list((output / "claims").glob("*.json"))

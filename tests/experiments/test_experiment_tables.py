@@ -111,6 +111,24 @@ def test_full_table_shows_every_decoder_on_both_splits(main_folder: Path) -> Non
     )
 
 
+def test_exact_match_is_in_tables_and_rows(tmp_path: Path) -> None:
+    scores = {"argmax": 70.0, "mask-viterbi": 80.0}
+    by_calls = {f"calls={n}": {"dev": scores, "test": scores} for n in (5, 10)}
+    runs = [_ner("diffusion-mf", seed, scores, scores, schedules=by_calls, exact_match=50.0 + seed) for seed in (1, 3)]
+    folder = write_experiment(tmp_path / "x", runs)
+    for kind, num_cells in (("main", 2), ("ner", 4), ("calls", 4)):
+        cells = [cell for cell in _cells(folder, kind) if cell["metric"] == "exact_match" and cell["mean"] is not None]
+        assert len(cells) == num_cells, kind
+        assert {cell["mean"] for cell in cells} == {52.0}
+    for experiment in ("main", "calls"):
+        save_rows(tmp_path / "rows.json", read_outcomes(ExperimentFolder(folder))[1], experiment=experiment)
+    rows = read_rows(tmp_path / "rows.json")
+    assert {row["setting"] for row in rows} == {None, "calls=5", "calls=10"}
+    deviation = pytest.approx(2**0.5)
+    expected = {"dev_mean": 52.0, "dev_sd": deviation, "test_mean": 52.0, "test_sd": deviation}
+    assert all(row["metrics"]["exact_match"] == expected for row in rows)
+
+
 def test_objective_ablation(tmp_path: Path) -> None:
     runs = []
     for seed in (1, 2, 3):

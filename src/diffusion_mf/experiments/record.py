@@ -83,7 +83,7 @@ def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> d
 
 def _other_metrics(group: Group, decoder: str, schedule: str | None) -> dict[str, dict[str, Any]]:
     """Mean and deviation of every metric on both splits."""
-    names = list(next(iter(group.results.values()))["decoders"][decoder])
+    names = dict.fromkeys(name for result in group.results.values() for name in result["decoders"][decoder])
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         entry: dict[str, Any] = {}

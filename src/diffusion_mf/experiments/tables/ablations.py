@@ -163,6 +163,9 @@ def _tables(
             notes=[PAPER_NOTE, fixed, *seed_notes(noted)],
         ).with_best()
     ]
+    exact_match = _exact_match_table(grid, title, about={"system": system, "encoder": encoder})
+    if exact_match is not None:
+        tables.append(exact_match)
     if any(cell is not None for row in difference_rows for cell in row.cells):
         made = Table(
             title=f"{title}: paired differences, {direction}",
@@ -175,3 +178,31 @@ def _tables(
             Table(title=made.title, headings=made.headings, columns=columns, rows=difference_rows, notes=notes)
         )
     return tables
+
+
+def _exact_match_table(grid: dict[str, list[_Setting]], title: str, *, about: dict[str, str]) -> Table | None:
+    """Sentences without any error, in the settings of ``grid``; None where no run has counted them."""
+    rows = []
+    for settings in zip(*grid.values(), strict=True):
+        cells = [
+            score_cell(
+                setting.group,
+                split,
+                setting.decoder(),
+                "exact_match",
+                schedule=setting.schedule,
+                paper=None,
+                about={**about, "corpus": corpus, "setting": setting.name},
+            )
+            for split in ("test", "dev")
+            for corpus, setting in zip(grid, settings, strict=True)
+        ]
+        name = settings[0].name
+        rows.append(Row(heading=(_SETTING_TITLES.get(name, name),), cells=cells))
+    table = Table(
+        title=f"{title}: sentences without any error (exact match)",
+        headings=("Setting",),
+        columns=[f"{short_title(corpus)} {split}" for split in ("test", "dev") for corpus in grid],
+        rows=rows,
+    )
+    return table.with_best() if any(cell.mean is not None for cell in table.cells()) else None
