@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from experiment_files import attempts_of, start_runner, write_plan
 
-from diffusion_mf.experiments.folders import RunPlace
+from diffusion_mf.experiments.folders import RunPlace, RunState
 from diffusion_mf.experiments.worker import train_and_score
 
 SITE = """
@@ -84,11 +84,25 @@ def _check_that_more_calls_need_no_training(folder: Path) -> None:
     before, log = place.result(), place.log.read_bytes()
     assert before is not None
     description = place.description()
-    place.describe({**description, "evaluation": {**description["evaluation"], "calls": [1, 3]}})
+    evaluation = {**description["evaluation"], "calls": [1, 3], "readings": ["mixture", "sampled"]}
+    place.describe({**description, "evaluation": evaluation})
     train_and_score(place, device="cpu")
     after = place.result()
     assert after is not None
-    assert set(after["schedules"]) == {"calls=1", "calls=3"}
+    # With readings, those are the names; what was known before stays.
+    readings = {f"posterior={reading} calls={calls}" for reading in ("mixture", "sampled") for calls in (1, 3)}
+    assert set(after["schedules"]) == {"calls=1", *readings}
+    for splits in after["schedules"].values():
+        assert set(splits) == {"dev", "test"}
+        for metrics in splits["dev"].values():
+            assert metrics["negative_log_likelihood"] > 0
+            assert 0 <= metrics["calibration_error"] <= 100
+    # One call from uniform beliefs to π₀: nothing has been decided that a reading could read otherwise.
+    first, mixed = (after["schedules"][name]["dev"] for name in ("calls=1", "posterior=mixture calls=1"))
+    assert first == {name: pytest.approx(metrics) for name, metrics in mixed.items()}
+    assert after["process"] == "categorical"
+    assert place.state(retries=0, evaluation=evaluation) is RunState.COMPLETE
+    assert place.state(retries=9, evaluation={**evaluation, "readings": ["product"]}) is not RunState.COMPLETE
     assert {key: after[key] for key in ("dev", "test", "seconds")} == {
         key: before[key] for key in ("dev", "test", "seconds")
     }

@@ -129,6 +129,30 @@ def test_exact_match_is_in_tables_and_rows(tmp_path: Path) -> None:
     assert all(row["metrics"]["exact_match"] == expected for row in rows)
 
 
+def test_readings_are_compared_on_dev(tmp_path: Path) -> None:
+    scores = {"argmax": 70.0, "mask-viterbi": 80.0}
+    names = [f"posterior={reading} calls={calls}" for reading in ("product", "mixture") for calls in (1, 10)]
+    runs = []
+    for seed in (1, 2):
+        schedules = {name: {"dev": {"mask-viterbi": place + seed}} for place, name in enumerate(names)}
+        coordinates, result = _ner("diffusion-mf", seed, scores, scores, schedules=schedules)
+        for name in names:
+            result["schedules"][name]["dev"]["mask-viterbi"] |= {"negative_log_likelihood": 0.125 * seed}
+        runs.append((coordinates, result))
+    folder = write_experiment(tmp_path / "x", runs, table="readings")
+    cells = _cells(folder, "readings")
+    assert {cell["setting"]: cell["mean"] for cell in cells if cell["metric"] == "f1"} == {
+        name: place + 1.5 for place, name in enumerate(names)
+    }
+    text = CliRunner().invoke(app, ["experiment", "table", str(folder)]).stdout
+    assert "| mixture | calls=10 | 4.50 ± .71 |" in text
+    assert ".1875 ± .0884" in text
+    save_rows(tmp_path / "rows.json", read_outcomes(ExperimentFolder(folder))[1], experiment="readings")
+    rows = [row for row in read_rows(tmp_path / "rows.json") if row["decoder"] == "mask-viterbi"]
+    assert [row["setting"] for row in rows] == sorted(names)
+    assert rows[0]["metrics"]["negative_log_likelihood"]["dev_mean"] == 0.1875
+
+
 def test_objective_ablation(tmp_path: Path) -> None:
     runs = []
     for seed in (1, 2, 3):

@@ -6,6 +6,7 @@ The decoder is fixed: argmax for POS, Mask-Viterbi for NER and Chinese. Calls ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from diffusion_mf.experiments.aggregation import paired_difference
@@ -83,6 +84,43 @@ def calls_tables(outcomes: Outcomes) -> list[Table]:
                 }
                 planned = outcomes.planned(system=system, encoder=encoder)
                 tables += _tables("calls", grid, planned, system=system, encoder=encoder, reference="10", sign=-1)
+    return tables
+
+
+def readings_tables(outcomes: Outcomes) -> list[Table]:
+    """Readings of the reverse posterior × schedules on dev, one checkpoint per seed: scores, and how good probabilities are."""
+    tables = []
+    for corpus in outcomes.values("corpus"):
+        for encoder in outcomes.values("encoder"):
+            for system in outcomes.values("system"):
+                group = outcomes.selected(corpus, system, encoder)
+                if group is None:
+                    continue
+                found = (name for result in group.results.values() for name in result.get("schedules", {}))
+                names = [name for name in dict.fromkeys(found) if name.startswith("posterior=")]
+                decoder = _Setting("", group, None).decoder()
+                rows = []
+                for place, name in enumerate(names):
+                    reading, _, schedule = name.removeprefix("posterior=").partition(" ")
+                    about = {"corpus": corpus, "system": system, "encoder": encoder, "setting": name}
+                    cells = [
+                        replace(
+                            score_cell(group, "dev", decoder, metric, schedule=name, paper=None, about=about),
+                            digits=4 if metric == "negative_log_likelihood" else 2,
+                        )
+                        for metric in (group.metric, "exact_match", "negative_log_likelihood", "calibration_error")
+                    ]
+                    is_first = place > 0 and not names[place - 1].startswith(f"posterior={reading}")
+                    rows.append(Row(heading=(reading, schedule or "own schedule"), cells=cells, starts_block=is_first))
+                if rows:
+                    columns = [short_title(group.metric), "Exact", "NLL per unit", "Calibration error"]
+                    title = f"Readings of the reverse posterior, dev, {short_title(corpus)}, {system_title(system)}"
+                    notes = [
+                        f"Encoder {encoder}, decoder {decoder}; NLL and calibration error are those of reported scores."
+                    ]
+                    notes += seed_notes(outcomes.planned(corpus=corpus, system=system, encoder=encoder))
+                    headings = ("Reading", "Schedule")
+                    tables.append(Table(title=title, headings=headings, columns=columns, rows=rows, notes=notes))
     return tables
 
 
