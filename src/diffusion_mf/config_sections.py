@@ -278,7 +278,9 @@ class InferenceConfig(Section):
     budget: PositiveInt = 20000
     """units of a batch, padding counted; subwords, with a pretrained encoder"""
     exit_tolerance: PositiveFloat | None = None
-    """a sentence whose marginals change by less between two calls makes no more calls; None: all make all"""
+    """a sentence whose marginals change by less between two calls makes no more calls; None, or samples: all make all"""
+    posterior: Literal["product", "mixture", "sampled"] = "product"
+    """categorical diffusion: how beliefs at s follow from beliefs at t (`diffusion.Reading`); one trained model takes any"""
     scores_from: Literal["first", "last"] = "last"
     """the call whose marginals are reported; later ones take beliefs for more certain than they are"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

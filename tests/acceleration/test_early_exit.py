@@ -66,14 +66,21 @@ def test_labels_of_the_full_loop_in_fewer_calls(model: StoredModel, dev: tuple[S
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("tolerance", [1e-3, 0.01, 0.1])
+@pytest.mark.parametrize(
+    ("tolerance", "posterior"),
+    [(1e-3, "product"), (0.01, "product"), (0.1, "product"), (0.01, "mixture"), (0.01, "sampled")],
+)
 def test_every_sentence_fares_as_in_the_direct_loop(
-    model: StoredModel, dev: tuple[Sentence, ...], tolerance: float
+    model: StoredModel, dev: tuple[Sentence, ...], tolerance: float, posterior: str
 ) -> None:
     batch = unlabelled(dev[:40], model)
     labeller = model.labeller.eval()
-    fast = predictor(labeller, exit_tolerance=tolerance)
-    found, direct = fast(batch, budget=BUDGET), labeller.predict(batch, exit_tolerance=tolerance)
+    changes = {"exit_tolerance": tolerance, "posterior": posterior}
+    fast = predictor(labeller, **changes)
+    settings = labeller.config.inference.model_copy(update=changes)
+    found, direct = fast(batch, budget=BUDGET), labeller.predict(batch, settings=settings)
+    # Samples do not settle: nobody leaves.
+    assert (fast.mean_calls is None) == (posterior == "sampled")
     assert found.num_calls == direct.num_calls
     torch.testing.assert_close(real(found.marginals, batch), real(direct.marginals, batch), rtol=1e-4, atol=1e-5)
     scores = [each.evidence.unary_scores for each in (found, direct)]

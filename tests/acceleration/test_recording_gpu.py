@@ -21,6 +21,7 @@ from diffusion_mf.acceleration.recording import Recorder
 from diffusion_mf.config import Config
 from diffusion_mf.data.encoded import EncodedSentences
 from diffusion_mf.model import Labeller, Prediction
+from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.training.corpora import TrainingData, read_training_data
 from diffusion_mf.training.distributed import Processes
 from diffusion_mf.training.gradients import StepGradients
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.gpu
 
 BUDGET = 64
 OWN = {"diffusion": {"own_trajectory_share": 0.5}}
+SAMPLED = {"inference": {"posterior": "sampled"}}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,14 @@ def _model(corpus: Path, system: str, *changes: dict) -> tuple[Config, TrainingD
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("system", "changes"),
-    [("unigram", ()), ("lcrf", ()), ("diffusion-mf", (OWN,)), ("diffusion-lcrf", ()), ("diffusionsl", ())],
+    [
+        ("unigram", ()),
+        ("lcrf", ()),
+        ("diffusion-mf", (OWN,)),
+        ("diffusion-mf", (OWN, SAMPLED)),
+        ("diffusion-lcrf", ()),
+        ("diffusionsl", ()),
+    ],
 )
 def test_replayed_steps_give_the_gradients_of_steps_computed_directly(
     corpus: Path, system: str, changes: tuple, precision: str
@@ -86,8 +95,9 @@ def test_replayed_steps_give_the_gradients_of_steps_computed_directly(
     assert gradients.num_recordings > 0
 
 
-def test_batches_in_flight_are_labelled_as_batches_by_themselves(corpus: Path) -> None:
-    config, data, labeller = _model(corpus, "diffusion-mf")
+@pytest.mark.parametrize("posterior", ["product", "mixture", "sampled"])
+def test_batches_in_flight_are_labelled_as_batches_by_themselves(corpus: Path, posterior: str) -> None:
+    config, data, labeller = _model(corpus, "diffusion-mf", {"inference": {"posterior": posterior}})
     labeller.eval()
     encoded = EncodedSentences(data.train, data.vocabulary, has_labels=False)
     batches = [[index, index + 1, index + 2] for index in range(0, 30, 3)]
@@ -102,6 +112,10 @@ def test_batches_in_flight_are_labelled_as_batches_by_themselves(corpus: Path) -
         pending = [flying.submit(encoded.batch(members), best, budget=BUDGET) for members in batches * 3]
         found = [each.wait()[0] for each in pending]
     assert flying.num_recordings > 1
+    direct = labeller.predict(encoded.batch(batches[0]).to(torch.device("cuda")))
+    rows, columns = encoded.batch(batches[0]).form_ids.shape
+    is_unit = unit_mask(encoded.batch(batches[0]).lengths, columns)
+    assert torch.equal(expected[-len(batches)][:rows, :columns][is_unit], best(direct)[0].cpu()[is_unit])
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 

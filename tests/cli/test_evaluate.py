@@ -57,6 +57,29 @@ def test_evaluation_is_tagging_and_scoring(
     assert "does not know" not in outcome.stderr
 
 
+def test_readings_of_the_posterior_need_no_training(dmf: Callable, tmp_path: pathlib.Path) -> None:
+    model = write_model(tmp_path / "model", task=Task.POS, seed=3)
+    # A folder of before there was a choice.
+    description = json.loads((model / "config.json").read_text())
+    del description["config"]["inference"]["posterior"]
+    (model / "config.json").write_text(json.dumps(description))
+    gold = gold_file(Task.POS, tmp_path)
+    found = {}
+    for arguments in ([], *(["--posterior", name] for name in ("product", "mixture", "sampled"))):
+        outcome = dmf("evaluate", model, gold, "--json", "--calls", 4, *arguments)
+        assert outcome.status == 0, outcome.stderr
+        values = json.loads(outcome.stdout)
+        assert values.pop("posterior") == (arguments[1] if arguments else "product")
+        found[arguments[1] if arguments else "as trained"] = values
+    assert found["product"] == found["as trained"]
+    assert len({values["mean_score"] for values in found.values()}) == 3
+    unigram = write_model(tmp_path / "unigram", task=Task.POS, system="unigram")
+    outcome = dmf("evaluate", unigram, gold, "--posterior", "mixture")
+    assert (outcome.status, outcome.stderr) == (
+        2, "dmf: the system unigram has no reverse posterior of labels; leave out the posterior.\n",
+    )  # fmt: skip
+
+
 def test_labels_that_the_model_does_not_know_are_said(dmf: Callable, tmp_path: pathlib.Path) -> None:
     model = write_model(tmp_path / "model", task=Task.POS, seed=3)
     gold = tmp_path / "gold.conllu"

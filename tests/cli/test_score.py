@@ -173,7 +173,7 @@ def test_tables_show_the_same_figures(dmf: Callable, tmp_path: pathlib.Path) -> 
         ["accuracy", "60.00"], ["precision", "50.00"], ["recall", "50.00"], ["f1", "50.00"], ["exact", "match", "50.00"],
         ["invalid", "sentences", "0.00"], ["malformed", "fragments", "0"], ["sentences", "2"], ["units", "5"],
         ["LOC", "100.00", "100.00", "100.00", "1"], ["PER", "0.00", "0.00", "0.00", "1"],
-        ["B-PER", "S-PER", "1"], ["E-PER", "O", "1"], ["1-10", "2", "60.00", "50.00", "50.00", "50.00"],
+        ["B-PER", "S-PER", "1"], ["E-PER", "O", "1"], ["1-10", "2", "60.00", "50.00", "50.00", "50.00", "50.00"],
         ["in", "vocabulary", "5", "60.00", "50.00", "50.00", "50.00"],
     ):  # fmt: skip
         assert row in rows, row

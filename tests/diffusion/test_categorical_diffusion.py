@@ -1,4 +1,5 @@
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffusion_mf.diffusion import CategoricalDiffusion, one_hot, restrict
+from diffusion_mf.diffusion import CategoricalDiffusion, Reading, one_hot, restrict
 from oracles import noise_matrices
 
 
@@ -70,6 +71,7 @@ def test_posterior_equals_bayes_by_enumeration(num_labels, num_steps, data, seed
     pi_t = random_beliefs(2, 3, num_labels, seed=seed, zeros=zeros)
     rho_0 = random_beliefs(2, 3, num_labels, seed=seed + 1, zeros=zeros).flip(-1)
     beliefs = process.posterior(pi_t, rho_0, t, s)
+    mixture = process.posterior(pi_t, rho_0, t, s, reading="mixture")
     log_beliefs = process.log_posterior(pi_t.log(), rho_0.log(), t, s)
     for b in range(2):
         from_0_to_s = noise_matrices.products(betas, num_labels)[int(s[b])]
@@ -80,6 +82,12 @@ def test_posterior_equals_bayes_by_enumeration(num_labels, num_steps, data, seed
             expected = noise_matrices.posterior(pi_t[b, n].numpy(), rho_0[b, n].numpy(), from_0_to_s, from_s_to_t)
             for result in (beliefs[b, n], log_beliefs[b, n].exp(), alone[n], log_alone[n].exp()):
                 np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-12)
+            of_labels = noise_matrices.posterior_mixture(
+                pi_t[b, n].numpy(), rho_0[b, n].numpy(), from_0_to_s, from_s_to_t
+            )
+            one = process.posterior(pi_t[b], rho_0[b], int(t[b]), int(s[b]), reading="mixture")[n]
+            for result in (mixture[b, n], one):
+                np.testing.assert_allclose(result, of_labels, rtol=1e-9, atol=1e-12)
 
 
 def test_one_hot_inputs_give_the_exact_posterior() -> None:
@@ -93,7 +101,9 @@ def test_one_hot_inputs_give_the_exact_posterior() -> None:
         for y_t in range(3):
             for y_0 in range(3):
                 expected = step[:, y_t] * products[t - 1][y_0] / products[t][y_0, y_t]
-                np.testing.assert_allclose(process.posterior(eye[y_t], eye[y_0], t, t - 1), expected, atol=1e-10)
+                for reading in get_args(Reading):
+                    found = process.posterior(eye[y_t], eye[y_0], t, t - 1, reading=reading)
+                    np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
 def test_posterior_by_hand() -> None:
@@ -114,6 +124,7 @@ def test_beliefs_sum_to_one(num_labels, t, seed, data) -> None:
     rho_0 = random_beliefs(2, 2, num_labels, seed=seed + 1, zeros=0.5).float()
     for result in (
         process.posterior(pi_t, rho_0, t, s),
+        process.posterior(pi_t, rho_0, t, s, reading="mixture"),
         process.log_posterior(pi_t.log(), rho_0.log(), t, s).exp(),
         process.diffuse(pi_t, t, s),
     ):
@@ -121,14 +132,15 @@ def test_beliefs_sum_to_one(num_labels, t, seed, data) -> None:
         torch.testing.assert_close(result.sum(dim=-1), torch.ones(2, 2), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("reading", ["product", "mixture"])
 @pytest.mark.parametrize("s", [0, 3])
 @pytest.mark.parametrize("as_tensor", [False, True])
-def test_zeros_give_no_nan_in_value_or_gradient(s: int, as_tensor: bool) -> None:
+def test_zeros_give_no_nan_in_value_or_gradient(s: int, as_tensor: bool, reading: Reading) -> None:
     process = CategoricalDiffusion(3, 10)
     steps = (torch.tensor([4]), torch.tensor([s])) if as_tensor else (4, s)
     pi_t = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]], requires_grad=True)
     rho_0 = torch.tensor([[[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]], requires_grad=True)
-    result = process.posterior(pi_t, rho_0, *steps)
+    result = process.posterior(pi_t, rho_0, *steps, reading=reading)
     torch.testing.assert_close(result.sum(-1), torch.ones(1, 2))
     result[..., 1].sum().backward()
     assert torch.isfinite(pi_t.grad).all()

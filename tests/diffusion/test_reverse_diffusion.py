@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, one_hot, restrict, reverse_diffusion
+from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, draw, one_hot, restrict, reverse_diffusion
 
 
 def random_allowed(shape: tuple[int, int, int], generator: torch.Generator) -> torch.Tensor:
@@ -20,6 +20,56 @@ def test_constant_marginals_sharpen_from_six_tenths_to_ninety_eight_hundredths()
     assert result.num_calls == 10
     assert result.beliefs[0, 0, 0].item() == pytest.approx(0.98, abs=0.005)
     assert torch.equal(result.marginals, rho_0)
+
+
+def test_a_mixture_keeps_constant_marginals() -> None:
+    process = CategoricalDiffusion(2)
+    rho_0 = torch.tensor([[[0.6, 0.4]]])
+    result = reverse_diffusion(
+        process, lambda beliefs, t: rho_0, batch_shape=(1, 1), schedule=process.schedule(), reading="mixture"
+    )
+    torch.testing.assert_close(result.beliefs, rho_0, rtol=0, atol=1e-4)
+
+
+def test_samples_follow_the_posterior_and_end_in_a_distribution() -> None:
+    # Constant marginals: whatever was drawn before, y^s is distributed as the mixture says.
+    process = CategoricalDiffusion(3)
+    rho_0 = torch.tensor([0.5, 0.3, 0.2]).expand(1, 20_000, 3)
+    schedule = [1000, 500, 100, 0]
+    uniforms = torch.rand(1, 20_000, 3, generator=torch.Generator().manual_seed(0))
+    settings = {"batch_shape": (1, 20_000), "schedule": schedule, "keep_trajectory": True}
+    seen: list[torch.Tensor] = []
+
+    def denoise(beliefs: torch.Tensor, t: int) -> torch.Tensor:
+        seen.append(beliefs)
+        return rho_0
+
+    drawn = reverse_diffusion(process, denoise, **settings, reading="sampled", uniforms=uniforms)
+    mixed = reverse_diffusion(process, lambda beliefs, t: rho_0, **settings, reading="mixture")
+    for beliefs in seen:
+        assert ((beliefs == 0) | (beliefs == 1)).all()
+        assert (beliefs.sum(-1) == 1).all()
+    torch.testing.assert_close(seen[0].mean(1), torch.full((1, 3), 1 / 3), rtol=0, atol=0.015)
+    for one, other in zip(drawn.trajectory, mixed.trajectory, strict=True):
+        torch.testing.assert_close(one.beliefs.mean(1), other.beliefs.mean(1), rtol=0, atol=0.015)
+    assert ((drawn.beliefs > 0) & (drawn.beliefs < 1)).all()
+    assert torch.equal(drawn.beliefs, process.posterior(seen[-1], rho_0, 100, 0))
+    # The same numbers give the same labels, and early exit is refused: samples do not settle.
+    again = reverse_diffusion(process, lambda beliefs, t: rho_0, **settings, reading="sampled", uniforms=uniforms)
+    assert torch.equal(again.beliefs, drawn.beliefs)
+    for wrong in ({}, {"uniforms": uniforms, "exit_tolerance": 0.1}):
+        with pytest.raises(ValueError, match="samples need uniforms"):
+            reverse_diffusion(process, denoise, **settings, reading="sampled", **wrong)
+
+
+def test_labels_without_mass_are_never_drawn() -> None:
+    beliefs = torch.tensor([0.0, 0.3, 0.0, 0.7, 0.0])
+    uniforms = torch.tensor([0.0, 0.2999, 0.3001, 1 - 2**-24])
+    drawn = draw(beliefs.expand(4, 5), uniforms)
+    assert drawn.argmax(-1).tolist() == [1, 1, 3, 3]
+    # Rounding may make the sum differ from one.
+    assert draw(beliefs * 1.01, uniforms[3]).argmax().item() == 3
+    assert draw(beliefs * 0.99, uniforms[3]).argmax().item() == 3
 
 
 @given(

@@ -17,9 +17,9 @@ from oracles.brute_force_spans import boundary_and_type, complete_spans, malform
 from oracles.ud_word_evaluation import projected_tag
 
 METRICS = {
-    Task.POS: ["accuracy", "precision", "recall", "f1"],
-    Task.NER: ["accuracy", "precision", "recall", "f1"],
-    Task.SEG_POS: ["accuracy", "seg_f1", "gold_xpos", "aligned_xpos", "joint_f1"],
+    Task.POS: ["accuracy", "precision", "recall", "f1", "exact_match"],
+    Task.NER: ["accuracy", "precision", "recall", "f1", "exact_match"],
+    Task.SEG_POS: ["accuracy", "seg_f1", "gold_xpos", "aligned_xpos", "joint_f1", "exact_match"],
 }
 SEEDS_AND_RATES = [(seed, rate) for seed, rate in enumerate([0.0, 0.02, 0.1, 0.3, 0.6, 1.0])]
 
@@ -59,7 +59,9 @@ def test_a_worked_example_of_entities() -> None:
     gold = [["B-PER", "E-PER", "O", "S-LOC"], ["O", "S-ORG"]]
     predicted = [["B-PER", "E-PER", "O", "S-ORG"], ["B-ORG", "M-ORG"]]
     result = report(Task.NER, gold, predicted)
-    assert result.metrics == pytest.approx({"accuracy": 50.0, "precision": 50.0, "recall": 100 / 3, "f1": 40.0})
+    assert result.metrics == pytest.approx(
+        {"accuracy": 50.0, "precision": 50.0, "recall": 100 / 3, "f1": 40.0, "exact_match": 0.0}
+    )
     assert result.types == {"LOC": Counts(0, 0, 1), "ORG": Counts(0, 1, 1), "PER": Counts(1, 1, 1)}
     assert (result.exact_match, result.invalid_rate, result.malformed_fragments) == (0.0, 50.0, 1)
     assert result.primary == result.metrics["f1"]
@@ -144,17 +146,31 @@ def test_labels_and_confusions_are_counted_one_by_one(task: Task, seed: int) -> 
     right_sentences = sum(one == other for one, other in zip(gold, predicted, strict=True))
     assert 0 < right_sentences < len(gold)
     assert result.exact_match == pytest.approx(100 * right_sentences / len(gold))
+    assert score_sentences(task, task.scheme, gold, predicted)["exact_match"] == result.exact_match
+
+
+def test_exact_match_reads_labels_as_accuracy_does() -> None:
+    # I and M are one; an unclosed fragment is a wrong label though no span; a sentence counts once, whatever its length.
+    gold = [["B-NN", "M-NN", "E-NN"], ["S-VV"], ["S-NN", "S-VV"]]
+    predicted = [["B-NN", "I-NN", "E-NN"], ["B-VV"], ["S-NN", NO_LABEL]]
+    assert score_sentences("seg-pos", LabelScheme.BMES, gold, predicted)["exact_match"] == pytest.approx(100 / 3)
+    # In BIO2, where a lost I changes the letter of its neighbour, spans are what is compared.
+    gold = [["B-P", "I-P"], ["O", "B-P"], ["O", "O"]]
+    predicted = [["B-P", "O"], ["O", "I-P"], ["O", "O"]]
+    assert score_sentences("ner", LabelScheme.BIO2, gold, predicted)["exact_match"] == pytest.approx(200 / 3)
 
 
 def test_a_prediction_without_label_is_wrong_and_lowers_recall_only() -> None:
     result = report(Task.POS, [["NOUN", "VERB", "NOUN", "ADV"]], [["NOUN", NO_LABEL, "NOUN", "ADJ"]])
-    assert result.metrics == pytest.approx({"accuracy": 50.0, "precision": 200 / 3, "recall": 50.0, "f1": 400 / 7})
+    assert result.metrics == pytest.approx(
+        {"accuracy": 50.0, "precision": 200 / 3, "recall": 50.0, "f1": 400 / 7, "exact_match": 0.0}
+    )
     assert (result.invalid_rate, result.malformed_fragments) == (100.0, 1)
 
 
 def test_nothing_predicted_and_nothing_to_find() -> None:
     assert report(Task.NER, [["O", "O"]], [["O", "O"]]).metrics == {
-        "accuracy": 100.0, "precision": 0.0, "recall": 0.0, "f1": 0.0,
+        "accuracy": 100.0, "precision": 0.0, "recall": 0.0, "f1": 0.0, "exact_match": 100.0,
     }  # fmt: skip
     for task in Task:
         empty = report(task, [], [])
@@ -240,7 +256,9 @@ def test_parts_of_a_file_are_files_of_their_own(task: Task) -> None:
     assert [row.name for row in report(task, gold, predicted, length_bins=(3, 100, 200)).lengths] == ["1-3", "4-100"]
     # With every form known, the known part is the whole.
     known, unknown = report(task, gold, predicted, vocabulary=Everything()).vocabulary
-    assert known.metrics == report(task, gold, predicted).metrics
+    # Exact match is of sentences, not of parts of them.
+    whole = report(task, gold, predicted).metrics
+    assert known.metrics == {name: value for name, value in whole.items() if name != "exact_match"}
     assert unknown.size == 0
 
 

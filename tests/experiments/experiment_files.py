@@ -87,11 +87,13 @@ def made_up_result(
     task: str = "ner",
     is_diffusion: bool = True,
     schedules: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None,
+    exact_match: float | None = None,
 ) -> dict[str, Any]:
     """A result whose decoders have the given scores; ``schedules`` by name, split and decoder."""
 
     def metrics(scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
-        return {decoder: {metric: score} for decoder, score in scores.items()}
+        others = {} if exact_match is None else {"exact_match": exact_match}
+        return {decoder: {metric: score, **others} for decoder, score in scores.items()}
 
     return {
         "task": task,

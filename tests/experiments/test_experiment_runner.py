@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from experiment_files import attempts_of, start_runner, write_plan
 
-from diffusion_mf.experiments.folders import RunPlace
+from diffusion_mf.experiments.folders import RunPlace, RunState
 from diffusion_mf.experiments.worker import train_and_score
 
 SITE = """
@@ -44,7 +45,8 @@ calls = [1]
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(SITE, encoding="utf-8")
-    environment = {"PYTHONPATH": str(site), "CRASHED_ONCE": str(tmp_path / "crashed")}
+    search_path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"PYTHONPATH": search_path, "CRASHED_ONCE": str(tmp_path / "crashed")}
     output = tmp_path / "out"
     runner = start_runner(plan, output, "--workers", "2", "--json", environment=environment)
     stdout, stderr = runner.communicate(timeout=120)
@@ -69,6 +71,8 @@ calls = [1]
     assert set(result["test_decoders"]) == set(result["decoders"]) == {"argmax", "mask-viterbi"}
     assert result["test"] == result["test_decoders"][result["decoder"]]
     assert set(result["schedules"]) == {"calls=1"}
+    for scores in (result["decoders"], result["test_decoders"], *result["schedules"]["calls=1"].values()):
+        assert all(0 <= metrics["exact_match"] <= 100 for metrics in scores.values())
     assert result["commit"] is None or len(result["commit"]) >= 40
     assert result["analysis"]["calibration"]["bins"]
     assert not list((output / "claims").glob("*.json"))
@@ -80,11 +84,25 @@ def _check_that_more_calls_need_no_training(folder: Path) -> None:
     before, log = place.result(), place.log.read_bytes()
     assert before is not None
     description = place.description()
-    place.describe({**description, "evaluation": {**description["evaluation"], "calls": [1, 3]}})
+    evaluation = {**description["evaluation"], "calls": [1, 3], "readings": ["mixture", "sampled"]}
+    place.describe({**description, "evaluation": evaluation})
     train_and_score(place, device="cpu")
     after = place.result()
     assert after is not None
-    assert set(after["schedules"]) == {"calls=1", "calls=3"}
+    # With readings, those are the names; what was known before stays.
+    readings = {f"posterior={reading} calls={calls}" for reading in ("mixture", "sampled") for calls in (1, 3)}
+    assert set(after["schedules"]) == {"calls=1", *readings}
+    for splits in after["schedules"].values():
+        assert set(splits) == {"dev", "test"}
+        for metrics in splits["dev"].values():
+            assert metrics["negative_log_likelihood"] > 0
+            assert 0 <= metrics["calibration_error"] <= 100
+    # One call from uniform beliefs to π₀: nothing has been decided that a reading could read otherwise.
+    first, mixed = (after["schedules"][name]["dev"] for name in ("calls=1", "posterior=mixture calls=1"))
+    assert first == {name: pytest.approx(metrics) for name, metrics in mixed.items()}
+    assert after["process"] == "categorical"
+    assert place.state(retries=0, evaluation=evaluation) is RunState.COMPLETE
+    assert place.state(retries=9, evaluation={**evaluation, "readings": ["product"]}) is not RunState.COMPLETE
     assert {key: after[key] for key in ("dev", "test", "seconds")} == {
         key: before[key] for key in ("dev", "test", "seconds")
     }

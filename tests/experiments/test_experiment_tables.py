@@ -111,6 +111,48 @@ def test_full_table_shows_every_decoder_on_both_splits(main_folder: Path) -> Non
     )
 
 
+def test_exact_match_is_in_tables_and_rows(tmp_path: Path) -> None:
+    scores = {"argmax": 70.0, "mask-viterbi": 80.0}
+    by_calls = {f"calls={n}": {"dev": scores, "test": scores} for n in (5, 10)}
+    runs = [_ner("diffusion-mf", seed, scores, scores, schedules=by_calls, exact_match=50.0 + seed) for seed in (1, 3)]
+    folder = write_experiment(tmp_path / "x", runs)
+    for kind, num_cells in (("main", 2), ("ner", 4), ("calls", 4)):
+        cells = [cell for cell in _cells(folder, kind) if cell["metric"] == "exact_match" and cell["mean"] is not None]
+        assert len(cells) == num_cells, kind
+        assert {cell["mean"] for cell in cells} == {52.0}
+    for experiment in ("main", "calls"):
+        save_rows(tmp_path / "rows.json", read_outcomes(ExperimentFolder(folder))[1], experiment=experiment)
+    rows = read_rows(tmp_path / "rows.json")
+    assert {row["setting"] for row in rows} == {None, "calls=5", "calls=10"}
+    deviation = pytest.approx(2**0.5)
+    expected = {"dev_mean": 52.0, "dev_sd": deviation, "test_mean": 52.0, "test_sd": deviation}
+    assert all(row["metrics"]["exact_match"] == expected for row in rows)
+
+
+def test_readings_are_compared_on_dev(tmp_path: Path) -> None:
+    scores = {"argmax": 70.0, "mask-viterbi": 80.0}
+    names = [f"posterior={reading} calls={calls}" for reading in ("product", "mixture") for calls in (1, 10)]
+    runs = []
+    for seed in (1, 2):
+        schedules = {name: {"dev": {"mask-viterbi": place + seed}} for place, name in enumerate(names)}
+        coordinates, result = _ner("diffusion-mf", seed, scores, scores, schedules=schedules)
+        for name in names:
+            result["schedules"][name]["dev"]["mask-viterbi"] |= {"negative_log_likelihood": 0.125 * seed}
+        runs.append((coordinates, result))
+    folder = write_experiment(tmp_path / "x", runs, table="readings")
+    cells = _cells(folder, "readings")
+    assert {cell["setting"]: cell["mean"] for cell in cells if cell["metric"] == "f1"} == {
+        name: place + 1.5 for place, name in enumerate(names)
+    }
+    text = CliRunner().invoke(app, ["experiment", "table", str(folder)]).stdout
+    assert "| mixture | calls=10 | 4.50 ± .71 |" in text
+    assert ".1875 ± .0884" in text
+    save_rows(tmp_path / "rows.json", read_outcomes(ExperimentFolder(folder))[1], experiment="readings")
+    rows = [row for row in read_rows(tmp_path / "rows.json") if row["decoder"] == "mask-viterbi"]
+    assert [row["setting"] for row in rows] == sorted(names)
+    assert rows[0]["metrics"]["negative_log_likelihood"]["dev_mean"] == 0.1875
+
+
 def test_objective_ablation(tmp_path: Path) -> None:
     runs = []
     for seed in (1, 2, 3):

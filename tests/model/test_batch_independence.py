@@ -10,6 +10,10 @@ from tiny_models import KEYS, batch_of, small_labeller, whole_batch
 
 from diffusion_mf.systems import SYSTEMS
 
+SAMPLED = {
+    "diffusion": {"own_trajectory_share": 1.0, "own_trajectory_calls": 2},
+    "inference": {"posterior": "sampled"},
+}
 EXTRAS = {
     "diffusion": {"clamp_share": 0.5, "own_trajectory_share": 0.5, "own_trajectory_calls": 2},
     "objective": {"encoder_auxiliary": 0.5, "posterior": 0.5},
@@ -50,6 +54,25 @@ def test_gradients_do_not_depend_on_padding(system, extras) -> None:
         torch.testing.assert_close(short, long, rtol=1e-4, atol=1e-5)
 
 
+def test_own_trajectories_are_read_as_inference_reads_them() -> None:
+    seen = {}
+    for posterior in ("product", "mixture", "sampled"):
+        labeller = small_labeller("diffusion-mf", **{**SAMPLED, "inference": {"posterior": posterior}})
+        given = []
+        labeller.core.denoiser.register_forward_pre_hook(lambda _, args, given=given: given.append(args[0]))
+        for step in range(6):
+            sums(labeller, whole_batch(), KEYS, step)
+        seen[posterior] = torch.cat(given)
+    assert seen["product"].shape == seen["sampled"].shape
+    assert not torch.equal(seen["product"], seen["mixture"])
+    assert ((seen["sampled"] == 0) | (seen["sampled"] == 1)).all()
+    labeller = small_labeller("diffusion-mf", **SAMPLED)
+    for step in range(6):
+        whole = sums(labeller, whole_batch(), KEYS, step)["total"]
+        halves = sums(labeller, batch_of(1, 2), KEYS[[1, 2]], step), sums(labeller, batch_of(3, 0), KEYS[[3, 0]], step)
+        torch.testing.assert_close(halves[0]["total"] + halves[1]["total"], whole, rtol=1e-5, atol=1e-5)
+
+
 def with_rubbish(batch):
     """The same sentences with other numbers in the padding."""
     is_padding = torch.arange(batch.form_ids.shape[1]) >= batch.lengths[:, None]
@@ -70,9 +93,12 @@ def test_what_stands_in_the_padding_changes_nothing(system) -> None:
     assert torch.equal(labeller.predict(clean).marginals, labeller.predict(dirty).marginals)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_predictions_do_not_depend_on_the_batch(system) -> None:
-    labeller = small_labeller(system, structure={"transitions": "local"}).eval()
+@pytest.mark.parametrize(
+    ("system", "posterior"),
+    [*((system, "product") for system in SYSTEMS), ("diffusion-mf", "mixture"), ("diffusion-mf", "sampled")],
+)
+def test_predictions_do_not_depend_on_the_batch(system, posterior) -> None:
+    labeller = small_labeller(system, structure={"transitions": "local"}, inference={"posterior": posterior}).eval()
     whole = labeller.predict(whole_batch(more_padding=2))
     assert whole.marginals.isfinite().all()
     for index in range(4):

@@ -42,6 +42,12 @@ def posterior(pi_t, rho_0, from_0_to_s, from_s_to_t):
     return masses / masses.sum()
 
 
+def posterior_mixture(pi_t, rho_0, from_0_to_s, from_s_to_t):
+    """Σ_j π_t(j)·p(y^s = k | y^t = j, ρ₀): the posterior of every single label j, weighed by how probable j is."""
+    num_labels = len(pi_t)
+    return sum(pi_t[j] * posterior(np.eye(num_labels)[j], rho_0, from_0_to_s, from_s_to_t) for j in range(num_labels))
+
+
 def kl(p, q):
     """Σ p log p/q with 0 log 0 = 0."""
     return sum(a * (math.log(a) - math.log(b)) for a, b in zip(p, q, strict=True) if a > 0)

@@ -52,6 +52,7 @@ class StandIn(nn.Module):
         allowed: Tensor | None = None,
         keep_trajectory: bool = False,
         exit_tolerance: float | None = None,
+        settings: object = None,
     ) -> StandInPrediction:
         self.batches.append(tuple(batch.form_ids.shape))
         marginals = self.table[batch.form_ids]

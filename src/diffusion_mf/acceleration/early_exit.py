@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from diffusion_mf.acceleration.flat_batch import FlatBatch, Form, flatten, unflatten
 from diffusion_mf.acceleration.half_weights import HalfWeights
 from diffusion_mf.acceleration.host_copies import Pending, to_host
-from diffusion_mf.acceleration.precision import Precision, autocast_for, uses_bfloat16
+from diffusion_mf.acceleration.precision import autocast_for, uses_bfloat16
 from diffusion_mf.acceleration.recording import Recorder
 from diffusion_mf.acceleration.unit_store import Store, Units
+from diffusion_mf.config_sections import InferenceConfig
 from diffusion_mf.data.batching import Batch
 from diffusion_mf.data.packing import packed_layout, rows_for, stepped_tokens
 from diffusion_mf.denoisers import Conditions
@@ -59,15 +60,16 @@ class _Carrier(nn.Module):
 class ExitLoop:
     """The reverse process of one packed batch at a time, given categorical diffusion."""
 
-    def __init__(
-        self, labeller: Labeller, device: torch.device, *, tolerance: int | float, precision: Precision
-    ) -> None:
+    def __init__(self, labeller: Labeller, device: torch.device, settings: InferenceConfig) -> None:
         assert isinstance(labeller.core, CategoricalCore)
+        assert settings.exit_tolerance is not None
+        precision = settings.precision
         self._labeller, self._core = labeller, labeller.core
         self._device = device
-        self._tolerance = tolerance
+        self._tolerance = settings.exit_tolerance
+        self._reading = settings.posterior
         self._autocast = autocast_for(device, precision, is_training=False)
-        self._reports_first = labeller.config.inference.scores_from == "first"
+        self._reports_first = settings.scores_from == "first"
         self._carrier = _Carrier(labeller)
         # Autocast forgets its casts between pieces of work, and would cast all weights anew for every call.
         self._half_weights: HalfWeights | None = None
@@ -191,7 +193,7 @@ class ExitLoop:
         transitions = potentials.transition_scores
         is_local = transitions is not None and transitions.ndim == 4
         return Units(
-            beliefs=self._core.process.posterior(beliefs, marginals, t, s),
+            beliefs=self._core.process.posterior(beliefs, marginals, t, s, reading=self._reading),
             marginals=marginals,
             unary_scores=layout.pack(potentials.unary_scores),
             transition_scores=transitions.flatten(0, 1).index_select(0, layout.pair_places)
@@ -208,7 +210,7 @@ class ExitLoop:
         updates_of_units = num_updates[layout.sentences][:, None]
         for index, (t, s) in enumerate(itertools.pairwise(self._schedule)):
             if index >= FIRST_CALLS:
-                updated = self._core.process.posterior(beliefs, units.marginals, t, s)
+                updated = self._core.process.posterior(beliefs, units.marginals, t, s, reading=self._reading)
                 beliefs = torch.where(updates_of_units <= index, updated, beliefs)
         transitions: Tensor | None = self._core.scorer.global_transitions
         if units.transition_scores is not None:

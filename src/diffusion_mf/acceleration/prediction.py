@@ -60,7 +60,9 @@ class Predictor:
         self._settings = settings
         # Other processes have no marginals to watch, and make all their calls.
         has_marginals = isinstance(labeller.process, CategoricalDiffusion)
-        self._has_early_exit = settings.exit_tolerance is not None and has_marginals
+        # Samples never settle.
+        can_settle = has_marginals and settings.posterior != "sampled"
+        self._has_early_exit = settings.exit_tolerance is not None and can_settle
         self.is_packed = uses_packing(device, config.encoder.kind, layout=settings.layout, precision=settings.precision)
         self._autocast = autocast_for(device, settings.precision, is_training=False)
         self._options = DEFAULTS
@@ -143,12 +145,15 @@ class Predictor:
                 base=options.base,
                 allowed=None if allowed is None else allowed.to(self.device),
                 keep_trajectory=keep_trajectory,
+                settings=self._settings,
             )
 
     def _recorded(self, form: Form, numbers: Tensor) -> Prediction:
         batch, _ = unflatten(form, numbers)
         with self._autocast():
-            return self.labeller.predict(batch, num_calls=self._options.num_calls, base=self._options.base)
+            return self.labeller.predict(
+                batch, num_calls=self._options.num_calls, base=self._options.base, settings=self._settings
+            )
 
     def _packed(self, batch: Batch, budget: int) -> Batch:
         return pack(batch, shape_for(batch, budget=budget, max_characters=self._max_characters))
@@ -161,11 +166,9 @@ class Predictor:
         return self.is_packed and self._has_early_exit and is_within
 
     def _new_exit_loop(self) -> ExitLoop:
-        tolerance, precision = self._settings.exit_tolerance, self._settings.precision
-        assert tolerance is not None
         # Tensors made in inference mode could not be written to outside of it.
         with torch.inference_mode(False):
-            return ExitLoop(self.labeller, self.device, tolerance=tolerance, precision=precision)
+            return ExitLoop(self.labeller, self.device, self._settings)
 
     def _schedule(self, options: Options) -> tuple[int, ...]:
         process = self.labeller.process

@@ -16,7 +16,6 @@ import torch
 from diffusion_mf.acceleration.precision import Precision
 from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.benchmarks.throughput import EARLY_EXIT, FAST, PLAIN
-from diffusion_mf.config import Config
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
@@ -60,7 +59,7 @@ def measure_agreement(
     for name, changes in paths.items():
         changes["budget"] = budget
         changed = config.model_copy(update={"inference": config.inference.model_copy(update=changes)})
-        with _configured(labeller, changed, is_plain=name == PLAIN):
+        with _reference_structures(labeller) if name == PLAIN else contextlib.nullcontext():
             predictor = Predictor(labeller, changed, device)
             # Labels and all follow the decoder that training chose.
             labels, marginals = predict_all(
@@ -91,16 +90,15 @@ def measure_agreement(
 
 
 @contextlib.contextmanager
-def _configured(labeller: Labeller, config: Config, *, is_plain: bool) -> Iterator[None]:
-    """The labeller under another configuration for the time of the block; ``is_plain`` takes the readable structures."""
-    own, core = labeller.config, labeller.core
-    settings = core.settings if isinstance(core, StructuredCore) else None
-    labeller.config = config
-    if is_plain and isinstance(core, StructuredCore):
-        core.settings = dataclasses.replace(core.settings, backend="reference")
+def _reference_structures(labeller: Labeller) -> Iterator[None]:
+    """Take the readable structures for the time of the block."""
+    core = labeller.core
+    if not isinstance(core, StructuredCore):
+        yield
+        return
+    settings = core.settings
+    core.settings = dataclasses.replace(settings, backend="reference")
     try:
         yield
     finally:
-        labeller.config = own
-        if settings is not None and isinstance(core, StructuredCore):
-            core.settings = settings
+        core.settings = settings

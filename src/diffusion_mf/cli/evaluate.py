@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -43,6 +43,10 @@ def evaluate(
     file_format: Annotated[
         FileFormat | None, typer.Option("--format", help="Format of FILE.", show_default="told by its name")
     ] = None,
+    posterior: Annotated[
+        Literal["product", "mixture", "sampled"] | None,
+        typer.Option(help="Reading of the reverse posterior: product, mixture or sampled.", show_default="as trained"),
+    ] = None,
     batch_tokens: BatchTokens = None,
     on_long: OnLong = None,
     one_document: OneDocument = False,
@@ -60,6 +64,8 @@ def evaluate(
 
     tagger = Tagger.from_pretrained(model, device=device)
     settle(tagger, on_long=on_long, one_document=one_document)
+    if posterior is not None:
+        tagger.set_posterior(posterior)
     column = column or tagger.model.config.data.column
     corpus = read_task(file, tagger.task, column=column, scheme=scheme, file_format=file_format)
     with progress("evaluating", total=len(corpus)) as advance:
@@ -72,6 +78,8 @@ def evaluate(
     note_what_was_met(tagger)
     _note_unknown_labels(tagger, corpus)
     used = {"system": tagger.model.config.system, "decoder": decoder or tagger.decoder, "calls": calls}
+    if tagger.model.config.system_entry.process == "categorical":
+        used["posterior"] = posterior or tagger.model.config.inference.posterior
     if as_json:
         values = summary_values(found.report) | used
         values |= {"mean_score": 100 * found.mean_score, "calibration_error": 100 * found.calibration_error}

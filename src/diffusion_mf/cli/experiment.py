@@ -165,7 +165,7 @@ def table(
     kind: Annotated[
         str | None,
         typer.Option(
-            help="main, denoiser, objective, calls, ner, seg-pos, scaling, depth, iterations or base.",
+            help="main, denoiser, objective, calls, ner, seg-pos, scaling, depth, iterations, base or readings.",
             show_default="as the plan says",
         ),
     ] = None,

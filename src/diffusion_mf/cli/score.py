@@ -68,7 +68,7 @@ def print_report(report: Report, *, details: bool) -> None:
     print_table(
         ["metric", "value"],
         [
-            *((name, half_up(value, 2)) for name, value in report.metrics.items()),
+            *((name, half_up(value, 2)) for name, value in report.metrics.items() if name != "exact_match"),
             ("exact match", half_up(report.exact_match, 2)),
             ("invalid sentences", half_up(report.invalid_rate, 2)),
             ("malformed fragments", f"{report.malformed_fragments:,}"),

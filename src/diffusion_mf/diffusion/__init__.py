@@ -4,7 +4,7 @@
 """
 
 from diffusion_mf.diffusion.bits import NO_LABEL, BitCodes, GaussianDiffusion, TrainingPair
-from diffusion_mf.diffusion.categorical import CategoricalDiffusion, one_hot, restrict
+from diffusion_mf.diffusion.categorical import CategoricalDiffusion, Reading, draw, one_hot, restrict
 from diffusion_mf.diffusion.keyed_random import keyed_normals, keyed_uniforms
 from diffusion_mf.diffusion.losses import posterior_kl, squared_bit_error, sum_over_units, token_cross_entropy
 from diffusion_mf.diffusion.reverse import (
@@ -23,10 +23,12 @@ __all__ = [
     "CategoricalDiffusion",
     "Denoised",
     "GaussianDiffusion",
+    "Reading",
     "ReverseResult",
     "ReverseStep",
     "TrainingPair",
     "ddim",
+    "draw",
     "keyed_normals",
     "keyed_uniforms",
     "one_hot",

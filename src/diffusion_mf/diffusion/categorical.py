@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,6 +22,13 @@ from diffusion_mf.diffusion.schedule import (
     schedule_by_calls,
 )
 from diffusion_mf.errors import InputError
+
+Reading = Literal["product", "mixture", "sampled"]
+"""What the reverse posterior means for beliefs; with one-hot ones all three agree (`docs/equations.md`, “Open choices”).
+
+*product*: beliefs are evidence, weighed like an observation. *mixture*: the expectation of the posterior over y^t ~ π_t.
+*sampled*: y^s is drawn from the posterior of the y^t drawn before, as in the paper's figure.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,13 +125,25 @@ class CategoricalDiffusion:
         rho_0: Float[Tensor, "*batch {self.num_labels}"],
         t: Timesteps,
         s: Timesteps,
+        *,
+        reading: Reading = "product",
     ) -> Float[Tensor, "*batch {self.num_labels}"]:
         """π_s(k) ∝ [Σ_j π_t(j) q(j|k)] · [Σ_m ρ₀(m) q(k|m)]: beliefs at s < t from beliefs at t and about y⁰.
 
         Paper: the closed-form reverse posterior of Algorithm 1; one-hot inputs give q(y^s | y^t, y^0) exactly. Rows without
-        mass (padding) become uniform.
+        mass (padding) become uniform. With the reading *mixture*, π_s(k) = Σ_j π_t(j) q(k | j, ρ₀), where, with
+        r(k) = Σ_m ρ₀(m) q(k|m), q(k | j, ρ₀) = q(j|k) r(k) / Σ_l q(j|l) r(l). As q(j|k) = a·[j = k] + (1 − a)/K, that is
+        r(k)·(a·w(k) + (1 − a)/K·Σ_j w(j)) with w(j) = π_t(j) / (a·r(j) + (1 − a)/K·Σ_l r(l)).
         """
         _check_order(t, s)
+        if reading == "mixture":
+            prior, pi_t = self.diffuse(rho_0, s), _raised(pi_t)
+            keep, share = self._coefficients(t, s, ndim=pi_t.ndim, like=pi_t)
+            evidence = keep * prior + share * prior.sum(dim=-1, keepdim=True)
+            weights = pi_t / torch.where(evidence > 0, evidence, 1.0)
+            return _normalised(
+                prior * (keep * weights + share * weights.sum(dim=-1, keepdim=True)), 1 / self.num_labels
+            )
         # Probabilities, not logarithms: the first factor is at least (1 − a)/K, so that the sum cannot underflow.
         product = self.diffuse(pi_t, t, s) * self.diffuse(rho_0, s)
         return _normalised(product, 1 / self.num_labels)
@@ -166,6 +186,17 @@ class CategoricalDiffusion:
 def one_hot(labels: Int[Tensor, "*batch"], num_labels: int) -> Float[Tensor, "*batch {num_labels}"]:
     """[k = label] in the default float type; a label outside 0…K−1 (padding) gives a row of zeros."""
     return (labels.unsqueeze(-1) == torch.arange(num_labels, device=labels.device)).to(torch.get_default_dtype())
+
+
+def draw(beliefs: Float[Tensor, "*batch K"], uniforms: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch K"]:
+    """A label from each distribution, one-hot, by inverting its cumulative sum at a number from [0, 1).
+
+    Labels without mass are never drawn.
+    """
+    cumulative = beliefs.double().cumsum(dim=-1)
+    threshold = uniforms.double().unsqueeze(-1) * cumulative[..., -1:]
+    labels = (cumulative <= threshold).sum(dim=-1).clamp(max=beliefs.shape[-1] - 1)
+    return one_hot(labels, beliefs.shape[-1]).to(beliefs.dtype)
 
 
 def restrict(beliefs: Float[Tensor, "*batch K"], allowed: Bool[Tensor, "*batch K"]) -> Float[Tensor, "*batch K"]:

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffusion_mf.diffusion.bits import BitCodes, GaussianDiffusion
-from diffusion_mf.diffusion.categorical import CategoricalDiffusion, restrict
+from diffusion_mf.diffusion.categorical import CategoricalDiffusion, Reading, draw, restrict
 from diffusion_mf.diffusion.schedule import check_schedule
 
 
@@ -94,11 +94,16 @@ def reverse_diffusion(
     settle_with: Int[Tensor, "B"] | None = None,
     keep_trajectory: bool = False,
     keep_first_marginals: bool = False,
+    reading: Reading = "product",
+    uniforms: Float[Tensor, "B N C"] | None = None,
 ) -> ReverseResult:
     """Algorithm 1: from uniform beliefs, ρ₀ = denoise(π_t, t) and π_t′ = posterior(π_t, ρ₀, t, t′) along ``schedule``.
 
     ``allowed`` clamps labels in every π and ρ₀ (see `restrict`). A schedule that ends above 0 gives the beliefs there, for
     training on the model's own trajectory.
+
+    ``reading`` says what the posterior of beliefs means. With *sampled* every π but π₀ is one-hot, drawn with ``uniforms``,
+    numbers from [0, 1), one for each call: y^T, and then y^s. π₀ stays a distribution, for decoders to choose from.
 
     Early exit (a departure): a sentence whose ρ₀ changed by less than ``exit_tolerance`` anywhere (padding aside, if
     ``is_unit`` tells it) between two calls keeps that ρ₀, whatever its batch-mates do. Sentences that hear from each other
@@ -109,6 +114,10 @@ def reverse_diffusion(
     beliefs = process.uniform(batch_shape, device=device, dtype=dtype)
     if allowed is not None:
         beliefs = restrict(beliefs, allowed)
+    if reading == "sampled":
+        if uniforms is None or exit_tolerance is not None:
+            raise ValueError("samples need uniforms, and settle in no call that could be the last")
+        beliefs = draw(beliefs, uniforms[..., 0])
     marginals: Tensor | None = None
     potentials: object = None
     is_settled: Tensor | None = None  # (B,)
@@ -116,7 +125,7 @@ def reverse_diffusion(
     num_calls = 0
     trajectory: list[ReverseStep] = []
     first_marginals: Tensor | None = None
-    for t, s in itertools.pairwise(schedule):
+    for call, (t, s) in enumerate(itertools.pairwise(schedule), start=1):
         if not all_settled:
             answer = denoise(beliefs, t)
             previous, (marginals, potentials) = marginals, _denoised(answer)
@@ -135,9 +144,11 @@ def reverse_diffusion(
         assert marginals is not None
         if keep_first_marginals and first_marginals is None:
             first_marginals = marginals.clone()
-        beliefs = process.posterior(beliefs, marginals, t, s)
+        beliefs = process.posterior(beliefs, marginals, t, s, reading=reading)
         if allowed is not None:
             beliefs = restrict(beliefs, allowed)
+        if uniforms is not None and reading == "sampled" and s > 0:
+            beliefs = draw(beliefs, uniforms[..., call])
         if keep_trajectory:
             trajectory.append(ReverseStep(s, beliefs, marginals.clone()))
     assert marginals is not None
@@ -205,7 +216,7 @@ def ddim(
         raise ValueError(f"DDIM needs at least one sample, found {num_samples}")
     shape = (*batch_shape, codes.num_bits)
 
-    def draw(sample: int, call: int) -> Tensor:
+    def noise_of(sample: int, call: int) -> Tensor:
         if draw_noise is not None:
             return draw_noise(sample, call)
         source = device if generator is None else generator.device
@@ -214,7 +225,7 @@ def ddim(
     total = torch.zeros(shape, device=device, dtype=dtype)
     trajectory: list[Tensor] = []
     for sample in range(num_samples):
-        x_t = draw(sample, 0)
+        x_t = noise_of(sample, 0)
         previous = torch.zeros_like(x_t) if use_self_conditioning else None
         for call, (t, s) in enumerate(itertools.pairwise(schedule), start=1):
             x0 = denoise(x_t, t, previous).to(dtype).clamp(-codes.scale, codes.scale)
@@ -222,7 +233,7 @@ def ddim(
                 x0 = codes.restrict(x0, allowed)
             if use_self_conditioning:
                 previous = x0
-            x_t = process.ddim_step(x_t, x0, t, s, eta=eta, noise=draw(sample, call) if eta and s else None)
+            x_t = process.ddim_step(x_t, x0, t, s, eta=eta, noise=noise_of(sample, call) if eta and s else None)
             if keep_trajectory and sample == 0:
                 trajectory.append(x0)
         total = total + x_t

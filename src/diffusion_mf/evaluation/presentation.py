@@ -19,7 +19,6 @@ def summary_values(report: Report) -> dict[str, object]:
         "units": report.units,
         **report.metrics,
         "primary_metric": PRIMARY_METRICS[report.task],
-        "exact_match": report.exact_match,
         "invalid_rate": report.invalid_rate,
         "malformed_fragments": report.malformed_fragments,
     }

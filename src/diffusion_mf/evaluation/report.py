@@ -2,9 +2,9 @@
 
 | task | metrics | the one that selects models |
 |---|---|---|
-| pos | accuracy, precision, recall, f1 (of units) | accuracy |
-| ner | accuracy (over BMES labels), precision, recall, f1 (of entities) | f1 |
-| seg-pos | accuracy (of characters), seg_f1, gold_xpos, aligned_xpos, joint_f1 | joint_f1 |
+| pos | accuracy, precision, recall, f1 (of units), exact_match | accuracy |
+| ner | accuracy (over BMES labels), precision, recall, f1 (of entities), exact_match | f1 |
+| seg-pos | accuracy (of characters), seg_f1, gold_xpos, aligned_xpos, joint_f1, exact_match | joint_f1 |
 
 Percentages run from 0 to 100; what would divide by zero is 0.0.
 """
@@ -49,13 +49,17 @@ class Report:
     sentences: int
     units: int
     metrics: Mapping[str, float]
-    exact_match: float
     invalid_rate: float
     malformed_fragments: int
     tokens: TokenResult
     types: Mapping[str, Counts]
     vocabulary: Sequence[BreakdownRow]
     lengths: Sequence[BreakdownRow]
+
+    @property
+    def exact_match(self) -> float:
+        """The share of sentences whose labels are all right."""
+        return self.tokens.exact_match
 
     @property
     def primary(self) -> float:
@@ -115,8 +119,7 @@ class TaskScorer:
             predicted_scheme=self._reconstruct.predicted_scheme,
             sentences=tokens.sentences,
             units=self._units,
-            metrics=self._all.metrics(),
-            exact_match=tokens.exact_match,
+            metrics=self._all.metrics_of_sentences(),
             invalid_rate=percentage(self._invalid, tokens.sentences),
             malformed_fragments=self._malformed,
             tokens=tokens,
@@ -127,7 +130,7 @@ class TaskScorer:
                 if self._vocabulary is not None
             ],
             lengths=[
-                BreakdownRow(name, part.tokens.result().sentences, part.metrics())
+                BreakdownRow(name, part.tokens.result().sentences, part.metrics_of_sentences())
                 for name, part in zip(length_bin_names(self._length_bins), self._lengths, strict=False)
                 if part.tokens.result().sentences
             ],
@@ -152,6 +155,10 @@ class _Part:
 
     def types(self) -> Mapping[str, Counts]:
         return (self.words.result().joint if self.task is Task.SEG_POS else self.spans.result()).types
+
+    def metrics_of_sentences(self) -> dict[str, float]:
+        """`metrics` and exact match, which means nothing where sentences are split."""
+        return {**self.metrics(), "exact_match": self.tokens.result().exact_match}
 
     def metrics(self) -> dict[str, float]:
         tokens = self.tokens.result()

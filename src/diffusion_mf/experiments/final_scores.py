@@ -42,6 +42,7 @@ def score_model(
     result: dict[str, Any] = {
         "metric": PRIMARY_METRICS[config.task],
         "is_diffusion": config.system_entry.is_diffusion,
+        "process": config.system_entry.process,
         "parameters": model.labeller.num_parameters(),
         "best_epoch": model.metrics.get("epoch"),
         "decoder": model.decoder,
@@ -52,10 +53,9 @@ def score_model(
     else:
         result |= _own_scores(model, config, data, processes)
     schedules = dict(known.get("schedules", {}))
-    if config.system_entry.is_diffusion:
-        for name, changes in schedule_names(evaluation).items():
-            if name not in schedules:
-                schedules[name] = _schedule_scores(model, config, data, processes, changes)
+    for name, changes in schedule_names(evaluation, process=config.system_entry.process).items():
+        if name not in schedules:
+            schedules[name] = _schedule_scores(model, config, data, processes, changes)
     result["schedules"] = schedules
     if evaluation.get("analysis", True) and data.dev:
         from diffusion_mf.experiments.error_analysis import analyse
@@ -80,18 +80,10 @@ def _schedule_scores(
     model: StoredModel, config: Config, data: TrainingData, processes: Processes, changes: Mapping[str, Any]
 ) -> dict[str, Scores]:
     changed = config.model_copy(update={"inference": config.inference.model_copy(update=dict(changes))})
-    labeller = model.labeller
-    own = labeller.config
-    labeller.config = changed
-    try:
-        splits = {"dev": data.dev, "test": data.test}
-        return {
-            split: _scores(model, changed, data, sentences, processes)
-            for split, sentences in splits.items()
-            if sentences
-        }
-    finally:
-        labeller.config = own
+    splits = {"dev": data.dev, "test": data.test}
+    return {
+        split: _scores(model, changed, data, sentences, processes) for split, sentences in splits.items() if sentences
+    }
 
 
 def _scores(
@@ -105,5 +97,6 @@ def _scores(
         scheme=data.scheme,
         decoders=candidate_decoders(model.labeller),
         processes=processes,
+        reported_temperature=model.temperature,
     )
-    return {name: dict(scores) for name, scores in found.scores.items()}
+    return {name: {**scores, **found.of_scores.get(name, {})} for name, scores in found.scores.items()}

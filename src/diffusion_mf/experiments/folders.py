@@ -166,21 +166,35 @@ def covers(result: Mapping[str, Any], evaluation: Mapping[str, Any]) -> bool:
     """
     if result.get("dev") is None:
         return False
-    if not result.get("is_diffusion"):
-        return True
     schedules = result.get("schedules", {})
-    return all(name in schedules for name in schedule_names(evaluation))
+    # Results of before the process was recorded tell diffusion from the rest.
+    process = result.get("process") or ("categorical" if result.get("is_diffusion") else "direct")
+    return all(name in schedules for name in schedule_names(evaluation, process=process))
 
 
-def schedule_names(evaluation: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The schedules that ``evaluation`` asks for, by the names their scores have in a result.
+def schedule_names(evaluation: Mapping[str, Any], *, process: str = "categorical") -> dict[str, dict[str, Any]]:
+    """What ``evaluation`` asks for beside a model's own inference: names in a result, and settings of ``inference``.
+
+    Direct systems have no schedule, and bits no reading of the posterior.
 
     >>> schedule_names({"calls": [5], "bases": [1.5]})
     {'calls=5': {'num_calls': 5}, 'base=1.5': {'num_calls': None, 'base': 1.5}}
+    >>> list(schedule_names({"calls": [1, 5], "readings": ["product", "mixture"]}))
+    ['posterior=product calls=1', 'posterior=product calls=5', 'posterior=mixture calls=1', 'posterior=mixture calls=5']
     """
+    if process == "direct":
+        return {}
     calls = {f"calls={number}": {"num_calls": number} for number in evaluation.get("calls", [])}
     bases = {f"base={base:g}": {"num_calls": None, "base": float(base)} for base in evaluation.get("bases", [])}
-    return calls | bases
+    schedules: dict[str, dict[str, Any]] = calls | bases
+    readings = evaluation.get("readings", [])
+    if not readings or process != "categorical":
+        return schedules
+    return {
+        f"posterior={reading} {name}".strip(): {"posterior": reading, **changes}
+        for reading in readings
+        for name, changes in (schedules or {"": {}}).items()
+    }
 
 
 @dataclass(frozen=True)

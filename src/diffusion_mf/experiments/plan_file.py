@@ -20,7 +20,7 @@ from diffusion_mf.files import StrPath
 from diffusion_mf.systems import SYSTEMS
 
 TableKind = Literal[
-    "main", "denoiser", "objective", "calls", "ner", "seg-pos", "scaling", "depth", "iterations", "base"
+    "main", "denoiser", "objective", "calls", "ner", "seg-pos", "scaling", "depth", "iterations", "base", "readings"
 ]
 
 
@@ -80,6 +80,8 @@ class EvaluationEntry(_Section):
 
     calls: list[PositiveInt] = []
     bases: list[PositiveFloat] = []
+    readings: list[Literal["product", "mixture", "sampled"]] = []
+    """of the reverse posterior, each with all calls and bases, or the model's own schedule; bits have none"""
     analysis: bool = True
     """also count where it errs, on dev"""
 

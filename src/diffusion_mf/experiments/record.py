@@ -15,7 +15,7 @@ ROW_KEY = ("experiment", "corpus", "system", "encoder", "decoder", "metric", "se
 """rows with the same values of these replace each other"""
 
 # Tables of which the settings selected on dev are the only ones.
-_SELECTED = ("main", "denoiser", "ner", "seg-pos", "calls", "base")
+_SELECTED = ("main", "denoiser", "ner", "seg-pos", "calls", "base", "readings")
 
 
 def record_rows(outcomes: Outcomes, *, experiment: str) -> list[dict[str, Any]]:
@@ -27,7 +27,7 @@ def record_rows(outcomes: Outcomes, *, experiment: str) -> list[dict[str, Any]]:
     if experiment in _SELECTED:
         places = dict.fromkeys((group.corpus, group.system, group.encoder) for group in groups)
         groups = [group for place in places if (group := outcomes.selected(*place)) is not None]
-    prefix = {"calls": "calls=", "base": "base="}.get(experiment)
+    prefix = {"calls": "calls=", "base": "base=", "readings": "posterior="}.get(experiment)
     rows = []
     for group in groups:
         schedules: Sequence[str | None] = [None]
@@ -83,7 +83,12 @@ def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> d
 
 def _other_metrics(group: Group, decoder: str, schedule: str | None) -> dict[str, dict[str, Any]]:
     """Mean and deviation of every metric on both splits."""
-    names = list(next(iter(group.results.values()))["decoders"][decoder])
+    names = dict.fromkeys(
+        name
+        for result in group.results.values()
+        for scores in (result["decoders"], result.get("schedules", {}).get(schedule, {}).get("dev", {}))
+        for name in scores.get(decoder, {})
+    )
     found: dict[str, dict[str, Any]] = {}
     for name in names:
         entry: dict[str, Any] = {}

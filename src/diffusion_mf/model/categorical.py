@@ -11,7 +11,15 @@ from torch import Tensor
 from diffusion_mf.config import Config
 from diffusion_mf.decoding import Evidence, Legality
 from diffusion_mf.denoisers import Conditions, LabelDenoiser
-from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, ReverseResult, one_hot, reverse_diffusion
+from diffusion_mf.diffusion import (
+    CategoricalDiffusion,
+    Denoised,
+    Reading,
+    ReverseResult,
+    draw,
+    one_hot,
+    reverse_diffusion,
+)
 from diffusion_mf.layouts import Layout
 from diffusion_mf.model.core import StructuredCore, Target
 from diffusion_mf.model.draws import StepDraws, Use
@@ -84,7 +92,7 @@ class CategoricalCore(StructuredCore):
             # States that are hidden now may be seen there: then beliefs tell the denoiser something.
             with torch.no_grad():
                 earlier = self.denoiser.prepare(states) if self.config.denoiser.state_dropout else conditions
-            beliefs, t = self._own_beliefs(num_calls, earlier, target, allowed, is_given)
+            beliefs, t = self._own_beliefs(num_calls, earlier, target, allowed, is_given, draws)
         else:
             noisy = self._noisy_labels(labels, draws)
             if is_given is not None:
@@ -97,18 +105,23 @@ class CategoricalCore(StructuredCore):
     def predict(self, request: Request) -> Prediction:
         """Algorithm 1; Mask-Viterbi and argmax get log π₀, Viterbi the last call's potentials."""
         conditions = self.denoiser.prepare(request.states)
+        schedule = self.process.schedule(base=request.base, num_calls=request.num_calls)
+        # The same for a sentence whenever it is labelled, whatever its batch.
+        draws = StepDraws(self.config.seed, 0, request.content_keys)
         result = reverse_diffusion(
             self.process,
             self._denoise(conditions, request, request.allowed, request.is_known),
             batch_shape=(request.is_unit.shape[0], request.is_unit.shape[1]),
-            schedule=self.process.schedule(base=request.base, num_calls=request.num_calls),
+            schedule=schedule,
             device=request.states.device,
             allowed=request.allowed,
             is_unit=request.is_unit,
-            exit_tolerance=request.exit_tolerance,
+            exit_tolerance=None if request.reading == "sampled" else request.exit_tolerance,
             settle_with=request.document_rows,
             keep_trajectory=request.keep_trajectory,
-            keep_first_marginals=self.config.inference.scores_from == "first",
+            keep_first_marginals=request.keep_first_marginals,
+            reading=request.reading,
+            uniforms=self._uniforms(request.reading, draws, request.is_unit.shape[1], len(schedule) - 1),
         )
         return prediction_of(result, lengths=request.lengths, is_unit=request.is_unit, legality=request.legality)
 
@@ -126,16 +139,23 @@ class CategoricalCore(StructuredCore):
         target: Target,
         allowed: Tensor | None,
         is_known: Tensor | None,
+        draws: StepDraws,
     ) -> tuple[Tensor, Tensor]:
-        """Beliefs after some calls of the schedule that inference has, and the step reached; dropout acts here, too."""
+        """Beliefs after some calls of the schedule and reading that inference has, and the step reached.
+
+        Dropout acts here, too.
+        """
         of_inference, base = self.config.inference.calls_and_base(None, None)
+        reading = self.config.inference.posterior
         schedule = self.process.schedule(num_calls=of_inference, base=base)
         num_calls = min(num_calls, len(schedule) - 2)
         device = target.lengths.device
         t = torch.full((1,), schedule[num_calls], device=device)
         shape = (target.is_unit.shape[0], target.is_unit.shape[1])
+        uniforms = self._uniforms(reading, draws, shape[1], num_calls + 1)
         if num_calls == 0:
-            return self.process.uniform(shape, device=device), t
+            beliefs = self.process.uniform(shape, device=device)
+            return (beliefs if uniforms is None else draw(beliefs, uniforms[..., 0])), t
         result = reverse_diffusion(
             self.process,
             self._denoise(conditions, target, allowed, is_known),
@@ -143,8 +163,16 @@ class CategoricalCore(StructuredCore):
             schedule=schedule[: num_calls + 1],
             device=device,
             allowed=allowed,
+            reading=reading,
+            uniforms=uniforms,
         )
         return result.beliefs, t
+
+    @staticmethod
+    def _uniforms(reading: Reading, draws: StepDraws, num_units: int, num_labels: int) -> Tensor | None:
+        """Numbers for so many labels of each unit, (B, N, labels), if the reading draws some."""
+        # Those of a unit stand together, so that more padding changes none.
+        return draws.uniforms(Use.SAMPLED_LABELS, (num_units, num_labels)) if reading == "sampled" else None
 
     def _denoise(
         self,

@@ -25,6 +25,7 @@ class Use(enum.IntEnum):
     NUM_OWN_CALLS = 6
     SELF_CONDITIONING = 7
     DDIM = 8
+    SAMPLED_LABELS = 9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,7 @@ _FACTOR = 0x5851F42D4C957F2D  # odd, with well-mixed bits
 def content_keys(form_ids: Int[Tensor, "B N"], is_unit: Bool[Tensor, "B N"]) -> Int[Tensor, "B"]:
     """A number for each sentence from its forms alone: Σᵢ formᵢ·fⁱ⁺¹ modulo 2⁶⁴.
 
-    It keys the noise of DDIM at inference, so that a sentence gets the same labels in every batch.
+    It keys the noise of DDIM and the samples of the reverse process at inference, so that a sentence gets the same labels in every batch.
     """
     powers = torch.full((form_ids.shape[1],), _FACTOR, device=form_ids.device, dtype=torch.int64).cumprod(0)
     return torch.where(is_unit, form_ids * powers, 0).sum(1)

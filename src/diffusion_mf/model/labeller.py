@@ -10,6 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from diffusion_mf.config import Config
+from diffusion_mf.config_sections import InferenceConfig
 from diffusion_mf.data.batching import Batch, PrepareInput
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.vocabulary import Vocabulary
@@ -146,15 +147,16 @@ class Labeller(nn.Module):
         allowed: Bool[Tensor, "B N K"] | None = None,
         keep_trajectory: bool = False,
         exit_tolerance: int | float | None = None,
+        settings: InferenceConfig | None = None,
     ) -> Prediction:
         """What decoders decide from; `eval` must have been called.
 
-        ``num_calls`` or ``base`` chooses the schedule, else the configuration does. ``allowed`` clamps labels. The device is
+        ``num_calls`` or ``base`` chooses the schedule, else ``settings`` do: the configuration's, unless given. ``allowed`` clamps labels. The device is
         waited for only by early exit (once per call); with clamps, decoders check for sentences without a legal sequence.
         """
         if self.training:
             raise RuntimeError("predict would use dropout: call eval() first")
-        settings = self.config.inference
+        settings = settings or self.config.inference
         layout, is_unit = batch.layout, unit_mask(batch.lengths, batch.form_ids.shape[1])
         num_calls, base = settings.calls_and_base(num_calls, base)
         request = Request(
@@ -170,6 +172,8 @@ class Labeller(nn.Module):
             base=base,
             exit_tolerance=settings.exit_tolerance if exit_tolerance is None else exit_tolerance,
             keep_trajectory=keep_trajectory,
+            reading=settings.posterior,
+            keep_first_marginals=settings.scores_from == "first",
             others=batch.others,
             document_rows=batch.document_rows,
         )

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffusion_mf.decoding import Evidence, Legality
+from diffusion_mf.diffusion import Reading
 from diffusion_mf.layouts import Layout
 
 
@@ -40,6 +41,8 @@ class Request:
     base: int | float | None
     exit_tolerance: int | float | None
     keep_trajectory: bool
+    reading: Reading
+    keep_first_marginals: bool
     others: Int[Tensor, "B N M"] | None = None
     """for recall (`data.batching.Batch.others`)"""
     document_rows: Int[Tensor, "B"] | None = None

@@ -8,7 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from diffusion_mf.data.documents import grouped, middle
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.diffusion import NO_LABEL as NO_LABEL_ID
+from diffusion_mf.diffusion import Reading
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import calibrated
 from diffusion_mf.files import StrPath
@@ -152,6 +153,19 @@ class Tagger:
         if encoder is not None:
             with self._turn:
                 encoder.set_on_long(on_long)
+
+    def set_posterior(self, reading: Reading) -> None:
+        """Say how beliefs follow from beliefs in categorical diffusion (`diffusion.Reading`); the model stays as it is."""
+        if reading not in get_args(Reading):
+            raise InputError(f"posterior cannot be {reading!r}", remedy=f"choose {', '.join(get_args(Reading))}")
+        config = self._model.config
+        if config.system_entry.process != "categorical":
+            raise InputError(
+                f"the system {config.system} has no reverse posterior of labels", remedy="leave out the posterior"
+            )
+        inference = config.inference.model_copy(update={"posterior": reading})
+        with self._turn:
+            self._predictor = Predictor(self._labeller, config.model_copy(update={"inference": inference}), self.device)
 
     def keep_words(self) -> None:
         """On a CPU, compute now what only depends on single words, for all words of the training data."""

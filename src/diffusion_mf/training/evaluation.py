@@ -20,7 +20,12 @@ from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
-from diffusion_mf.evaluation.calibration import fit_temperature
+from diffusion_mf.evaluation.calibration import (
+    calibrated,
+    expected_calibration_error,
+    fit_temperature,
+    negative_log_likelihood,
+)
 from diffusion_mf.memory import is_out_of_memory, release_memory
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.training.distributed import Processes
@@ -40,6 +45,8 @@ class Evaluation:
     score: float
     temperature: float
     """fitted to the marginals; 1 where the gold labels are not all known"""
+    of_scores: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    """by decoder, how good the reported scores are: their negative log-likelihood (nats per unit) and calibration error (%)"""
 
 
 def candidate_decoders(labeller: Labeller) -> tuple[str, ...]:
@@ -57,8 +64,12 @@ def evaluate(
     scheme: LabelScheme,
     decoders: Sequence[str],
     processes: Processes,
+    reported_temperature: float | None = None,
 ) -> Evaluation:
-    """Score a model on labelled ``sentences``; the processes share the work and all know the result."""
+    """Score a model on labelled ``sentences``; the processes share the work and all know the result.
+
+    With ``reported_temperature``, and gold labels that are all known, what it reports as probabilities is scored, too.
+    """
     labeller = predictor.labeller
     was_training = labeller.training
     labeller.eval()
@@ -77,8 +88,28 @@ def evaluate(
     metric = PRIMARY_METRICS[config.task]
     best = max(decoders, key=lambda decoder: scores[decoder][metric])
     known = [vocabulary.label_ids.get(label) for label in itertools.chain.from_iterable(gold)]
-    temperature = 1.0 if None in known else fit_temperature(marginals, torch.tensor(known))
-    return Evaluation(scores=scores, decoder=best, score=scores[best][metric], temperature=temperature)
+    temperature, of_scores = 1.0, {}
+    if None not in known:
+        gold_ids = torch.tensor(known, dtype=torch.int64)
+        temperature = fit_temperature(marginals, gold_ids)
+        if reported_temperature is not None:
+            of_scores = {
+                decoder: _of_scores(marginals, chosen, gold_ids, reported_temperature)
+                for decoder, chosen in zip(decoders, labels, strict=True)
+            }
+    return Evaluation(
+        scores=scores, decoder=best, score=scores[best][metric], temperature=temperature, of_scores=of_scores
+    )
+
+
+def _of_scores(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature: float) -> dict[str, float]:
+    """How good the probabilities are, and those of the labels chosen; what is no label has none."""
+    probabilities = calibrated(marginals, temperature)
+    scores = probabilities.gather(1, chosen.clamp(min=0)[:, None])[:, 0].masked_fill(chosen < 0, 0.0)
+    return {
+        "negative_log_likelihood": negative_log_likelihood(marginals, gold, temperature=temperature),
+        "calibration_error": 100 * expected_calibration_error(scores, chosen == gold),
+    }
 
 
 def predict_all(

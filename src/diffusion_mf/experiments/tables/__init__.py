@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from diffusion_mf.experiments.plan_file import TableKind
 from diffusion_mf.experiments.selection import Outcomes
-from diffusion_mf.experiments.tables.ablations import calls_tables, objective_tables
+from diffusion_mf.experiments.tables.ablations import calls_tables, objective_tables, readings_tables
 from diffusion_mf.experiments.tables.full import ner_tables, segmentation_tables
 from diffusion_mf.experiments.tables.grid import Cell, Table
 from diffusion_mf.experiments.tables.main_results import denoiser_tables, main_tables
@@ -22,6 +22,7 @@ TABLES: Mapping[TableKind, Callable[[Outcomes], list[Table]]] = {
     "depth": depth_tables,
     "iterations": iterations_tables,
     "base": base_tables,
+    "readings": readings_tables,
 }
 """The makers of tables, by kind."""
 
@@ -36,6 +37,7 @@ NEEDED: Mapping[str, str] = {
     "depth": "denoiser.layers in the plan's grid",
     "iterations": "structure.num_iterations in the plan's grid",
     "base": "a diffusion system, and bases in the plan's evaluation",
+    "readings": "a system with categorical diffusion, and readings in the plan's evaluation",
 }
 """What a plan must have for each kind."""
 

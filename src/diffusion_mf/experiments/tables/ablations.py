@@ -6,6 +6,7 @@ The decoder is fixed: argmax for POS, Mask-Viterbi for NER and Chinese. Calls ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from diffusion_mf.experiments.aggregation import paired_difference
@@ -86,6 +87,43 @@ def calls_tables(outcomes: Outcomes) -> list[Table]:
     return tables
 
 
+def readings_tables(outcomes: Outcomes) -> list[Table]:
+    """Readings of the reverse posterior × schedules on dev, one checkpoint per seed: scores, and how good probabilities are."""
+    tables = []
+    for corpus in outcomes.values("corpus"):
+        for encoder in outcomes.values("encoder"):
+            for system in outcomes.values("system"):
+                group = outcomes.selected(corpus, system, encoder)
+                if group is None:
+                    continue
+                found = (name for result in group.results.values() for name in result.get("schedules", {}))
+                names = [name for name in dict.fromkeys(found) if name.startswith("posterior=")]
+                decoder = _Setting("", group, None).decoder()
+                rows = []
+                for place, name in enumerate(names):
+                    reading, _, schedule = name.removeprefix("posterior=").partition(" ")
+                    about = {"corpus": corpus, "system": system, "encoder": encoder, "setting": name}
+                    cells = [
+                        replace(
+                            score_cell(group, "dev", decoder, metric, schedule=name, paper=None, about=about),
+                            digits=4 if metric == "negative_log_likelihood" else 2,
+                        )
+                        for metric in (group.metric, "exact_match", "negative_log_likelihood", "calibration_error")
+                    ]
+                    is_first = place > 0 and not names[place - 1].startswith(f"posterior={reading}")
+                    rows.append(Row(heading=(reading, schedule or "own schedule"), cells=cells, starts_block=is_first))
+                if rows:
+                    columns = [short_title(group.metric), "Exact", "NLL per unit", "Calibration error"]
+                    title = f"Readings of the reverse posterior, dev, {short_title(corpus)}, {system_title(system)}"
+                    notes = [
+                        f"Encoder {encoder}, decoder {decoder}; NLL and calibration error are those of reported scores."
+                    ]
+                    notes += seed_notes(outcomes.planned(corpus=corpus, system=system, encoder=encoder))
+                    headings = ("Reading", "Schedule")
+                    tables.append(Table(title=title, headings=headings, columns=columns, rows=rows, notes=notes))
+    return tables
+
+
 def _calls(groups: Sequence[Group]) -> list[str]:
     found = {
         name.removeprefix("calls=")
@@ -163,6 +201,9 @@ def _tables(
             notes=[PAPER_NOTE, fixed, *seed_notes(noted)],
         ).with_best()
     ]
+    exact_match = _exact_match_table(grid, title, about={"system": system, "encoder": encoder})
+    if exact_match is not None:
+        tables.append(exact_match)
     if any(cell is not None for row in difference_rows for cell in row.cells):
         made = Table(
             title=f"{title}: paired differences, {direction}",
@@ -175,3 +216,31 @@ def _tables(
             Table(title=made.title, headings=made.headings, columns=columns, rows=difference_rows, notes=notes)
         )
     return tables
+
+
+def _exact_match_table(grid: dict[str, list[_Setting]], title: str, *, about: dict[str, str]) -> Table | None:
+    """Sentences without any error, in the settings of ``grid``; None where no run has counted them."""
+    rows = []
+    for settings in zip(*grid.values(), strict=True):
+        cells = [
+            score_cell(
+                setting.group,
+                split,
+                setting.decoder(),
+                "exact_match",
+                schedule=setting.schedule,
+                paper=None,
+                about={**about, "corpus": corpus, "setting": setting.name},
+            )
+            for split in ("test", "dev")
+            for corpus, setting in zip(grid, settings, strict=True)
+        ]
+        name = settings[0].name
+        rows.append(Row(heading=(_SETTING_TITLES.get(name, name),), cells=cells))
+    table = Table(
+        title=f"{title}: sentences without any error (exact match)",
+        headings=("Setting",),
+        columns=[f"{short_title(corpus)} {split}" for split in ("test", "dev") for corpus in grid],
+        rows=rows,
+    )
+    return table.with_best() if any(cell.mean is not None for cell in table.cells()) else None

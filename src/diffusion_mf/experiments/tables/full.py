@@ -17,13 +17,13 @@ from diffusion_mf.systems import SYSTEMS
 
 
 def ner_tables(outcomes: Outcomes) -> list[Table]:
-    """CoNLL-2003, and other NER: accuracy, precision, recall and F1."""
-    return _tables(outcomes, "ner", ("accuracy", "precision", "recall", "f1"))
+    """CoNLL-2003, and other NER: accuracy, precision, recall, F1 and exact match."""
+    return _tables(outcomes, "ner", ("accuracy", "precision", "recall", "f1", "exact_match"))
 
 
 def segmentation_tables(outcomes: Outcomes) -> list[Table]:
-    """Chinese GSDSimp: segmentation F1, gold-word XPOS, aligned XPOS and joint F1."""
-    return _tables(outcomes, "seg-pos", ("seg_f1", "gold_xpos", "aligned_xpos", "joint_f1"))
+    """Chinese GSDSimp: segmentation F1, gold-word XPOS, aligned XPOS, joint F1 and exact match."""
+    return _tables(outcomes, "seg-pos", ("seg_f1", "gold_xpos", "aligned_xpos", "joint_f1", "exact_match"))
 
 
 def _tables(outcomes: Outcomes, task: str, metrics: tuple[str, ...]) -> list[Table]:

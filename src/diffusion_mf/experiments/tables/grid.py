@@ -30,6 +30,7 @@ COLUMN_TITLES = {
     "gold_xpos": "Gold XPOS",
     "aligned_xpos": "Aligned XPOS",
     "joint_f1": "Joint F1",
+    "exact_match": "Exact",
     "argmax": "Arg.",
     "native": "Native",
     "mask-viterbi": "M-Vit.",

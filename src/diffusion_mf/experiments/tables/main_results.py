@@ -52,6 +52,9 @@ def main_tables(outcomes: Outcomes) -> list[Table]:
         if extra:
             notes = seed_notes(group for group in planned if group.corpus not in known or not has_main)
             tables.append(_other_corpora_table(outcomes, encoder, extra, notes))
+        exact_match = _exact_match_table(outcomes, encoder, corpora)
+        if exact_match is not None:
+            tables.append(exact_match)
         differences = difference_table(outcomes, encoder)
         if differences is not None:
             tables.append(differences)
@@ -129,6 +132,29 @@ def _other_corpora_table(outcomes: Outcomes, encoder: str, corpora: list[str], n
     columns = [f"{corpus} {split}" for corpus in corpora for split in ("dev", "test")]
     title = f"Corpora that are not the paper's, encoder {encoder}: primary metric"
     return Table(title=title, headings=("Model",), columns=columns, rows=rows, notes=notes).with_best()
+
+
+def _exact_match_table(outcomes: Outcomes, encoder: str, corpora: list[str]) -> Table | None:
+    """Sentences without any error; None where no run has counted them."""
+    rows = []
+    for system in _systems(outcomes, encoder):
+        cells: list[Cell | None] = []
+        for corpus in corpora:
+            group = outcomes.selected(corpus, system, encoder)
+            decoder = "" if group is None else group.selected_decoder()
+            about = {"corpus": corpus, "system": system, "encoder": encoder}
+            cells += [
+                score_cell(group, split, decoder, "exact_match", paper=None, about=about) for split in ("dev", "test")
+            ]
+        rows.append(Row(heading=(system_title(system),), cells=cells))
+    table = Table(
+        title=f"Sentences without any error (exact match), encoder {encoder}",
+        headings=("Model",),
+        columns=[f"{short_title(corpus)} {split}" for corpus in corpora for split in ("dev", "test")],
+        rows=rows,
+        notes=["Settings and decoder are those selected by the primary metric. The paper does not report exact match."],
+    )
+    return table.with_best() if any(cell.mean is not None for cell in table.cells()) else None
 
 
 def _average(outcomes: Outcomes, system: str, encoder: str) -> Summary | None:
