@@ -161,7 +161,7 @@ def test_a_run_without_a_single_good_step_leaves_a_usable_model(
 ) -> None:
     damage(lambda step: True)
     config = small_runs.small_config(corpus)
-    with pytest.raises(DivergenceError, match="the model of the last good step is in .* and can be used"):
+    with pytest.raises(DivergenceError, match=r"the model of the last good step is in .* and can be used"):
         train(config, output=tmp_path, device="cpu")
     assert Tagger.load(tmp_path / "model", device="cpu").tag([["a", "b"]])[0].labels
 

@@ -1,0 +1,65 @@
+"""Few distinct words, each used often: their gradients are sums over many units, which must not overflow on a GPU."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_runs
+import torch
+
+from diffusion_mf.encoders import character_lstm
+from diffusion_mf.training.checkpoint import read_checkpoint
+from diffusion_mf.training.loop import train
+
+LABELS = 28
+WORDS = "abcdefghijkl"
+
+
+def write_corpus_of_few_words(path: Path, *, seed: int) -> None:
+    """Sentences of twelve words of one character; a label tells the word, and whether the one before was a vowel."""
+    generator = random.Random(seed)
+    lines = []
+    for _ in range(200):
+        words = generator.choices(WORDS, k=30)
+        after_vowel = [False, *(word in "aei" for word in words[:-1])]
+        lines += [
+            f"{word}\tL{(WORDS.index(word) * 2 + int(after)) % LABELS}"
+            for word, after in zip(words, after_vowel, strict=True)
+        ]
+        lines.append("")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("has_fixed_scale", [False, True])
+def test_gradients_of_words_that_occur_everywhere_do_not_overflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_fixed_scale: bool
+) -> None:
+    if has_fixed_scale:
+        # What was done before: the gradient, times 4,096 whatever it is.
+        def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+            ctx.scale.factor = torch.tensor(4096.0, device=grad.device)
+            return grad.float() * ctx.scale.factor, None
+
+        monkeypatch.setattr(character_lstm._Scaled, "backward", staticmethod(backward))
+    write_corpus_of_few_words(tmp_path / "train.txt", seed=1)
+    write_corpus_of_few_words(tmp_path / "dev.txt", seed=2)
+    config = small_runs.small_config(
+        tmp_path,
+        small_runs.NO_DROPOUT,
+        {
+            "task": "pos",
+            "data": {"format": "columns"},
+            "encoder": {"character_hidden": 128, "character_width": 64},
+            # A large loss, in few steps, for what takes thousands of them with an ordinary one.
+            "objective": {"denoising": 3000.0, "posterior": 3000.0},
+            "training": {"epochs": 3, "budget": 1000, "accumulation": 1, "warmup_steps": 0},
+        },
+    )
+    train(config, output=tmp_path / "run", device="cuda")
+    saved = read_checkpoint(tmp_path / "run" / "checkpoint")
+    assert saved is not None
+    assert (saved.state["training"]["num_skipped"] > 0) == has_fixed_scale
