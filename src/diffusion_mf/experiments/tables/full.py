@@ -66,7 +66,7 @@ def _table(outcomes: Outcomes, corpus: str, encoder: str, split: str, metrics: t
         rows=rows,
         notes=[
             paper_note((encoder, [corpus])),
-            "† marks the decoder selected by the mean dev score over seeds.",
+            "† marks the decoder selected by the mean dev score over seeds, or the only one.",
             *seed_notes(outcomes.planned(corpus=corpus, encoder=encoder)),
         ],
     ).with_best()
