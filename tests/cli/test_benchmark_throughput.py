@@ -57,7 +57,8 @@ def test_schedules_make_fewer_calls_with_a_larger_base(dmf, options: list[str]) 
     calls = [row["num_calls"] for row in rows]
     assert calls == sorted(calls, reverse=True)
     assert calls[1] == 10
-    assert [row["paper_sentences_per_second"] for row in rows] == [236, 289, 352, 392]
+    # The paper's models have a pretrained encoder, these have not.
+    assert {row["paper_sentences_per_second"] for row in rows} == {row["ratio_to_paper"] for row in rows} == {None}
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_resuming_a_finished_run_prints_json(dmf, config: Path, copy: Path) -> N
     assert outcome.status == 0, outcome.stderr
     values = json.loads(outcome.stdout)
     assert values["model"] == str(copy / "model")
-    assert set(values["dev"]) == {"accuracy", "precision", "recall", "f1"}
+    assert set(values["dev"]) == {"accuracy", "precision", "recall", "f1", "exact_match"}
     assert "the run is complete" in outcome.stderr
 
 

@@ -26,7 +26,7 @@ def test_paired_difference_uses_common_seeds_only() -> None:
     assert found.mean == 2.5  # of 1, 2, 3, 4
     assert found.deviation == pytest.approx(math.sqrt(5 / 3))
     assert found.standard_error == pytest.approx(math.sqrt(5 / 3) / 2)
-    assert found.is_beyond_two_errors
+    assert found.is_significant
     # t = 2.5 / 0.6455 = 3.873 with three degrees of freedom.
     assert found.p_value == pytest.approx(0.03047, abs=1e-4)
     assert paired_difference({1: 1.0}, {2: 1.0}) is None
@@ -36,7 +36,12 @@ def test_too_few_seeds_have_no_test() -> None:
     found = paired_difference({1: 1.0, 2: 2.0, 3: 3.0}, {1: 0.0, 2: 1.5, 3: 1.0})
     assert found is not None
     assert found.p_value is None
-    assert not found.is_beyond_two_errors
+    assert not found.is_significant
+    # 0, 2, 3, 4 is more than two standard errors, and p = .078 all the same.
+    found = paired_difference({1: 0.0, 2: 2.0, 3: 3.0, 4: 4.0}, dict.fromkeys((1, 2, 3, 4), 0.0))
+    assert found is not None
+    assert found.mean > 2 * (found.standard_error or 0)
+    assert not found.is_significant
 
 
 @pytest.mark.parametrize("degrees", range(1, 12))

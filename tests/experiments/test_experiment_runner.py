@@ -12,6 +12,7 @@ import pytest
 from experiment_files import attempts_of, start_runner, write_plan
 
 from diffusion_mf.experiments.folders import RunPlace, RunState
+from diffusion_mf.experiments.plan import load_plan
 from diffusion_mf.experiments.worker import train_and_score
 
 SITE = """
@@ -108,6 +109,35 @@ def _check_that_more_calls_need_no_training(folder: Path) -> None:
     }
     assert after["schedules"]["calls=1"] == before["schedules"]["calls=1"]
     assert place.log.read_bytes() == log
+
+
+def test_bits_are_also_scored_with_the_decoder_that_is_no_candidate(tmp_path: Path) -> None:
+    plan = load_plan(
+        write_plan(tmp_path, 'systems = ["diffusionsl"]\nseeds = [1]\n[evaluation]\nanalysis = false\n'),
+        overrides=["training.epochs=1", "diffusion.num_steps=10", "bits.num_calls=2"],
+    )
+    place = RunPlace(tmp_path / "run")
+    place.describe(
+        {
+            "coordinates": plan.runs[0].coordinates(),
+            "source": plan.runs[0].source,
+            "config": plan.runs[0].config.model_dump(mode="json"),
+            "evaluation": {**plan.evaluation.model_dump(mode="json"), "calls": [1], "readings": ["mixture"]},
+            "checkpoint_every": 300.0,
+            "keep": "scores",
+            "command": "dmf experiment run",
+        }
+    )
+    train_and_score(place, device="cpu")
+    result = place.result()
+    assert result is not None
+    assert set(result["decoders"]) == {"native", "mask-viterbi"}
+    assert {split: set(scores) for split, scores in result["compared"].items()} == {
+        "dev": {"argmax"},
+        "test": {"argmax"},
+    }
+    # Bits have no posterior to read.
+    assert (result["process"], set(result["schedules"])) == ("bits", {"calls=1"})
 
 
 def test_missing_corpus_is_found_before_anything_runs(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from experiment_files import write_plan
 
 from diffusion_mf.errors import InputError
+from diffusion_mf.experiments.paper import paper_tables
 from diffusion_mf.experiments.plan import chosen_runs, fingerprint, load_plan
 from diffusion_mf.experiments.plan_file import PlanFile
 from diffusion_mf.experiments.search_plan import load_search
@@ -85,10 +86,82 @@ def test_unknown_corpus(tmp_path: Path) -> None:
         load_plan(path)
 
 
+def test_an_optional_corpus_is_left_out_until_its_training_file_is_there(tmp_path: Path) -> None:
+    path = write_plan(tmp_path, 'systems = ["unigram"]\nseeds = [1]\n')
+    path.write_text(path.read_text().replace('["tiny"]', '["tiny", "rare"]'))
+    corpora = tmp_path / "corpora.toml"
+    own = corpora.read_text()
+    rare = own.replace("[tiny]", "[rare]").replace("/train.txt", "/rare.txt")
+    corpora.write_text(f"{own}{rare}optional = true\n")
+    plan = load_plan(path)
+    assert ([run.corpus for run in plan.runs], plan.left_out) == (["tiny"], ["rare"])
+    (tmp_path / "corpus/ner/rare.txt").write_bytes((tmp_path / "corpus/ner/train.txt").read_bytes())
+    plan = load_plan(path)
+    assert ([run.corpus for run in plan.runs], plan.left_out) == (["tiny", "rare"], [])
+
+
+def test_exceptions_for_seeds(tmp_path: Path) -> None:
+    text = 'systems = ["unigram", "lcrf"]\nseeds = [1, 2, 3]\n[[exceptions]]\n'
+    plan = load_plan(write_plan(tmp_path, text + 'where = { system = "lcrf", seed = [2, 3] }\nskip = true\n'))
+    assert [run.seed for run in plan.runs if run.system == "lcrf"] == [1]
+    assert [run.seed for run in plan.runs if run.system == "unigram"] == [1, 2, 3]
+    with pytest.raises(InputError, match="an exception is for the seed '4', which there is not"):
+        load_plan(write_plan(tmp_path, text + "where = { seed = 4 }\nskip = true\n"))
+
+
+def test_german_and_dutch_have_the_papers_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for folder, name in (("UD_German-GSD", "de_gsd"), ("UD_Dutch-LassySmall", "nl_lassysmall")):
+        (tmp_path / "ud-2.15" / folder).mkdir(parents=True)
+        (tmp_path / "ud-2.15" / folder / f"{name}-ud-train.conllu").touch()
+    monkeypatch.setenv("DIFFUSION_MF_DATA", str(tmp_path))
+
+    def settings(plan: str) -> dict[str, tuple[int | None, int, bool]]:
+        return {
+            run.corpus: (run.config.training.max_sentences, run.config.training.warmup_steps, run.config.data.lowercase)
+            for run in load_plan(CONFIGS / "plans" / plan).runs
+            if run.system == "diffusionsl" and run.config.task == "pos"
+        }
+
+    english = (32, 1000, True)
+    assert settings("main.toml") == {
+        "en-ewt": english, "de-gsd": english, "nl-lassysmall": english, "fr-gsd": (64, 1000, False),
+    }  # fmt: skip
+    pretrained = settings("pretrained-main.toml")
+    assert pretrained.pop("nl-lassysmall")[:2] == (16, 2000)
+    assert {corpus: values[:2] for corpus, values in pretrained.items()} == dict.fromkeys(pretrained, (32, 1000))
+    assert len(pretrained) == 3
+
+
+SWEEPS = {"scaling": "size", "depth": "layers", "iterations": "num_iterations"}
+
+
+@pytest.mark.parametrize("prefix", ["", "ours-"])
+@pytest.mark.parametrize("kind", [*SWEEPS, "base"])
+def test_sweeps_cover_the_papers_values_on_english_and_ner(kind: str, prefix: str) -> None:
+    plan = load_plan(CONFIGS / f"plans/{prefix}{kind}.toml")
+    assert (plan.table, plan.record_file) == (kind, "results/sweeps.json")
+    published = paper_tables()[kind]
+    for corpus in ("en-ewt", "conll2003"):
+        runs = [run for run in plan.runs if run.corpus == corpus]
+        assert len({run.seed for run in runs}) >= 2
+        if kind == "base":
+            assert plan.evaluation.bases == [1.5, 2, 3, 4]
+            assert {run.encoder for run in runs} != {"scratch"}
+            continue
+        found = {(run.system, run.variant.removeprefix(f"{SWEEPS[kind]}=")) for run in runs}
+        source = published["scratch"] if kind == "scaling" else published
+        source = published["training"] if kind == "iterations" else source
+        wanted = {(system, setting) for system, values in source.items() for setting in values}
+        assert found >= {place for place in wanted if corpus == "en-ewt" or place[1] != "XL"}
+        largest = [run.seed for run in runs if run.variant == "size=XL" and run.system == "diffusion-mf"]
+        assert largest == ([1] if kind == "scaling" and corpus == "en-ewt" else [])
+
+
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_shipped_plans_load(path: Path) -> None:
     plan = load_plan(path)
     assert plan.runs
+    assert plan.record_file is not None
     assert all(run.config.seed == run.seed for run in plan.runs)
 
 

@@ -218,7 +218,9 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
         for base in BASES:
             num_calls = len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(base=base)) - 1
             median = statistics.median(session.inference_seconds(data.dev, repeats=REPEATS, options=Options(base=base)))
-            paper = paper_tables()["base"].get(system, {}).get(f"{base:g}")
+            # The paper's sweep has a pretrained encoder: no ratio to it means anything for another.
+            is_comparable = config.encoder.kind == "pretrained"
+            paper = paper_tables()["base"].get(system, {}).get(f"{base:g}") if is_comparable else None
             yield [
                 {
                     "benchmark": "schedule",

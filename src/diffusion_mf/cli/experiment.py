@@ -71,6 +71,8 @@ def run(
     folder = ExperimentFolder(output or Path("runs") / plan.name)
     evaluation = plan.evaluation.model_dump(mode="json")
     runs = chosen_runs(plan, only or ())
+    if plan.left_out:
+        note(f"left out, as their training files are not there: {', '.join(plan.left_out)}")
     variants: dict[str, list[str]] = {}
     for each in runs:
         variants.setdefault(each.name, []).append(each.variant)
@@ -205,6 +207,35 @@ def table(
     if record is not None:
         count = save_rows(record, outcomes, experiment=chosen)
         note(f"{count} rows written to {record}")
+
+
+@app.command("record")
+def record_rows(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of dmf experiment run.")],
+    plan: Annotated[str | None, typer.Option(help="Which plan, where several were run in the folder.")] = None,
+) -> None:
+    """Put the rows of finished runs into the result file that their plan names, in place of earlier ones."""
+    from diffusion_mf.experiments.folders import ExperimentFolder
+    from diffusion_mf.experiments.record import save_rows
+    from diffusion_mf.experiments.selection import read_outcomes
+
+    details, outcomes = read_outcomes(ExperimentFolder(folder), plan=plan)
+    path = details.get("record")
+    if path is None:
+        raise InputError(
+            f"the plan {details['name']} names no result file",
+            path=folder,
+            remedy="add record = FILE to the plan and run it again, or use dmf experiment table --record FILE",
+        )
+    if not outcomes.groups:
+        raise InputError("no run has finished yet", path=folder, remedy="run dmf experiment run first")
+    # The calls of main results are scored with them.
+    kinds = [
+        details["table"],
+        *(["calls"] if details["table"] == "main" and details["evaluation"].get("calls") else []),
+    ]
+    for kind in kinds:
+        note(f"{save_rows(path, outcomes, experiment=kind)} rows of {kind} written to {path}")
 
 
 @app.command()

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 FEWEST_SEEDS_FOR_TEST = 4
 """with fewer, a t-test says next to nothing, and none is reported"""
 
+LARGEST_P = 0.05
+"""of a difference that tables mark"""
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -53,10 +56,9 @@ class PairedDifference:
         return None if self.deviation is None else self.deviation / math.sqrt(len(self.seeds))
 
     @property
-    def is_beyond_two_errors(self) -> bool:
-        """Whether it is larger than two standard errors, over enough seeds."""
-        error = self.standard_error
-        return error is not None and len(self.seeds) >= FEWEST_SEEDS_FOR_TEST and abs(self.mean) > 2 * error
+    def is_significant(self) -> bool:
+        """Whether the test has p < .05."""
+        return self.p_value is not None and self.p_value < LARGEST_P
 
 
 def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> PairedDifference | None:

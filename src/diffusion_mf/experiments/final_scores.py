@@ -52,6 +52,8 @@ def score_model(
         result |= {key: known[key] for key in ("dev", "test", "decoders", "test_decoders") if key in known}
     else:
         result |= _own_scores(model, config, data, processes)
+    if model.labeller.codes is not None:
+        result["compared"] = known.get("compared") or _compared_scores(model, config, data, processes)
     schedules = dict(known.get("schedules", {}))
     for name, changes in schedule_names(evaluation, process=config.system_entry.process).items():
         if name not in schedules:
@@ -76,6 +78,17 @@ def _own_scores(model: StoredModel, config: Config, data: TrainingData, processe
     return scores
 
 
+def _compared_scores(model: StoredModel, config: Config, data: TrainingData, processes: Processes) -> dict[str, Scores]:
+    """Of bits, what native thresholding and the nearest code score where they are no candidates: for comparison alone."""
+    others = [name for name in ("native", "argmax") if name not in candidate_decoders(model.labeller)]
+    splits = {"dev": data.dev, "test": data.test}
+    return {
+        split: _scores(model, config, data, sentences, processes, decoders=others)
+        for split, sentences in splits.items()
+        if sentences
+    }
+
+
 def _schedule_scores(
     model: StoredModel, config: Config, data: TrainingData, processes: Processes, changes: Mapping[str, Any]
 ) -> dict[str, Scores]:
@@ -87,7 +100,13 @@ def _schedule_scores(
 
 
 def _scores(
-    model: StoredModel, config: Config, data: TrainingData, sentences: Sequence[Sentence], processes: Processes
+    model: StoredModel,
+    config: Config,
+    data: TrainingData,
+    sentences: Sequence[Sentence],
+    processes: Processes,
+    *,
+    decoders: Sequence[str] | None = None,
 ) -> Scores:
     found = evaluate(
         Predictor(model.labeller, config, processes.device),
@@ -95,7 +114,7 @@ def _scores(
         config=config,
         vocabulary=data.vocabulary,
         scheme=data.scheme,
-        decoders=candidate_decoders(model.labeller),
+        decoders=candidate_decoders(model.labeller) if decoders is None else decoders,
         processes=processes,
         reported_temperature=model.temperature,
     )

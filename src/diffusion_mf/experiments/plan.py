@@ -87,6 +87,9 @@ class Plan:
 
     name: str
     table: TableKind
+    record_file: str | None
+    left_out: Sequence[str]
+    """optional corpora that are not there"""
     runs: Sequence[Run]
     evaluation: EvaluationEntry
     settings: RunEntry
@@ -96,6 +99,7 @@ class Plan:
         return {
             "name": self.name,
             "table": self.table,
+            "record": self.record_file,
             "runs": [{"name": run.name, **run.coordinates()} for run in self.runs],
             "evaluation": self.evaluation.model_dump(mode="json"),
         }
@@ -131,7 +135,8 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
         if not getattr(plan, name):
             raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
     known = known_corpora(plan.corpora, path.parent / plan.corpora_file, corpora_file)
-    corpora = chosen_corpora(plan.corpora, known, path, text)
+    named = chosen_corpora(plan.corpora, known, path, text)
+    corpora = {name: corpus for name, corpus in named.items() if not corpus.is_missing}
     check_names([*corpora, *plan.encoders, plan.name or path.stem], path)
     variants = _variants(plan, path, text)
     _check_exceptions(plan, known, variants, path, text)
@@ -152,8 +157,16 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
         is not None
     ]
     if not runs:
-        raise InputError("all runs are skipped", path=path, remedy="check the exceptions")
-    return Plan(name=plan.name or path.stem, table=plan.table, runs=runs, evaluation=plan.evaluation, settings=plan.run)
+        raise InputError("all runs are skipped", path=path, remedy="check the exceptions and where the corpora lie")
+    return Plan(
+        name=plan.name or path.stem,
+        table=plan.table,
+        record_file=plan.record,
+        left_out=[name for name in named if name not in corpora],
+        runs=runs,
+        evaluation=plan.evaluation,
+        settings=plan.run,
+    )
 
 
 def chosen_runs(plan: Plan, conditions: Sequence[str]) -> list[Run]:
@@ -196,10 +209,11 @@ def _check_exceptions(plan: PlanFile, corpora: Iterable[str], variants: Iterable
         "encoder": list(plan.encoders),
         "variant": list(variants),
         "task": [task.value for task in Task],
+        "seed": [str(seed) for seed in plan.seeds],
     }
     for number, exception in enumerate(plan.exceptions):
         for key, wanted in exception.where.items():
-            for name in [wanted] if isinstance(wanted, str) else wanted:
+            for name in _names(wanted):
                 if name not in known[key]:
                     raise InputError(
                         f"an exception is for the {key} {name!r}, which there is not",
@@ -307,9 +321,12 @@ def _located(
 
 
 def _applies(exception: ExceptionEntry, place: Mapping[str, Any]) -> bool:
-    return all(
-        place[key] in ([wanted] if isinstance(wanted, str) else wanted) for key, wanted in exception.where.items()
-    )
+    return all(str(place[key]) in _names(wanted) for key, wanted in exception.where.items())
+
+
+def _names(wanted: str | int | Sequence[str] | Sequence[int]) -> list[str]:
+    """What an exception is for, as text: seeds are numbers."""
+    return [str(wanted)] if isinstance(wanted, (str, int)) else [str(name) for name in wanted]
 
 
 def _short_path(path: Path) -> str:

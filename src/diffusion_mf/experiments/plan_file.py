@@ -39,6 +39,13 @@ class CorpusEntry(_Section):
     dev: str | list[str]
     test: str | list[str] | None = None
     set: dict[str, Any] = {}
+    optional: bool = False
+    """plans leave it out where there is no such training file"""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether plans leave it out."""
+        return self.optional and not os.path.exists(os.path.expandvars(self.files()["train"]))
 
     def files(self) -> dict[str, str]:
         """The splits' files."""
@@ -70,7 +77,7 @@ def check_files(config: Config) -> None:
 class ExceptionEntry(_Section):
     """Settings for the runs that ``where`` describes, or none of them at all."""
 
-    where: dict[Literal["corpus", "system", "encoder", "variant", "task"], str | list[str]]
+    where: dict[Literal["corpus", "system", "encoder", "variant", "task", "seed"], str | int | list[str] | list[int]]
     set: dict[str, Any] = {}
     skip: bool = False
 
@@ -101,6 +108,8 @@ class PlanFile(_Section):
 
     name: str | None = None
     table: TableKind = "main"
+    record: str | None = None
+    """the result file that its rows belong to"""
     configs: str = "../{task}/{system}.toml"
     systems: list[str]
     corpora: list[str] | dict[str, CorpusEntry]

@@ -56,6 +56,7 @@ def results_table(
         about="encoder scratch",
         paper="the paper",
         recalling=recalling,
+        has_choice=_has_choice(rows),
     )
 
 
@@ -71,7 +72,9 @@ def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> s
     }
     theirs = ", ".join(dict.fromkeys(str(paper_encoder(place.corpus)) for place in columns))
     paper = f"the paper with its own ({theirs})"
-    return _described(chosen, columns, source, about="encoders as named", paper=paper, recalling={})
+    return _described(
+        chosen, columns, source, about="encoders as named", paper=paper, recalling={}, has_choice=_has_choice(rows)
+    )
 
 
 TABLES: dict[str, Callable[..., str]] = {"results": results_table, "pretrained": pretrained_table}
@@ -86,6 +89,12 @@ def _selected(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[str, P
     }
 
 
+def _has_choice(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any system was scored with several decoders."""
+    places = [(row["system"], row["corpus"], row["encoder"]) for row in rows if row.get("experiment", "main") == "main"]
+    return len(set(places)) < len(places)
+
+
 def _described(
     chosen: Mapping[tuple[str, Place], Mapping[str, Any]],
     columns: Mapping[Place, str],
@@ -94,6 +103,7 @@ def _described(
     about: str,
     paper: str,
     recalling: Mapping[tuple[str, Place], Mapping[str, Any]],
+    has_choice: bool,
 ) -> str:
     """The table, and a sentence on where it comes from."""
     if not chosen:
@@ -115,9 +125,10 @@ def _described(
     hardware = ", ".join(dict.fromkeys(str(row["hardware"]).split(";")[0] for row in chosen.values()))
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     is_single = counts == [1]
+    selected = ", decoder chosen on dev where a system has several" if has_choice else ""
     shown = "One run each, too few to compare systems" if is_single else f"Mean ± sample deviation over {seeds} seeds"
     note = (
-        f"{shown}; {about}, settings and decoder chosen on dev; small: {paper}. "
+        f"{shown}; {about}{selected}; small: {paper}. "
         f"Measured on {hardware}; every row with its configuration in `{os.fspath(source)}`."
     )
     return f"{markdown([table.with_best()])}\n{note}"

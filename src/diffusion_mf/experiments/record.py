@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from diffusion_mf.experiments.plan import DEFAULT
@@ -13,6 +14,9 @@ from diffusion_mf.results import write_rows
 
 ROW_KEY = ("experiment", "corpus", "system", "encoder", "decoder", "metric", "setting")
 """rows with the same values of these replace each other"""
+
+# They have a file for each recipe; sweeps have one for all.
+_OF_ONE_RECIPE = ("main", "denoiser", "ner", "seg-pos", "calls", "objective")
 
 # Tables of which the settings selected on dev are the only ones.
 _SELECTED = ("main", "denoiser", "ner", "seg-pos", "calls", "base", "readings")
@@ -31,12 +35,13 @@ def record_rows(outcomes: Outcomes, *, experiment: str) -> list[dict[str, Any]]:
     rows = []
     for group in groups:
         schedules: Sequence[str | None] = [None]
-        if prefix is not None:
+        if prefix is not None and (experiment != "base" or group.is_diffusion):
             schedules = sorted(
                 {n for result in group.results.values() for n in result.get("schedules", {}) if n.startswith(prefix)}
             )
         for schedule in schedules:
-            rows += [_row(group, decoder, schedule, experiment) for decoder in group.decoders]
+            others = () if schedule else group.compared
+            rows += [_row(group, decoder, schedule, experiment) for decoder in (*group.decoders, *others)]
     return rows
 
 
@@ -70,9 +75,11 @@ def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> d
         "wrong_by_rarity": {} if schedule else _wrong_by_rarity(group, decoder),
         "metrics": _other_metrics(group, decoder, schedule),
         "diverged_seeds": list(group.diverged),
+        "configs": _one_of(os.path.dirname(result["configuration"].split()[0]) for result in results),
         "config": _one_of(result["configuration"] for result in results),
         "parameters": _one_of(result["parameters"] for result in results),
         "seconds": statistics.fmean(result["seconds"] for result in results),
+        "sentences_per_second": _mean(result.get("sentences_per_second") for result in results),
         "command": _one_of(result["command"] for result in results),
         "commit": _one_of(result["commit"] for result in results),
         "hardware": _one_of(result["hardware"] for result in results),
@@ -86,7 +93,11 @@ def _other_metrics(group: Group, decoder: str, schedule: str | None) -> dict[str
     names = dict.fromkeys(
         name
         for result in group.results.values()
-        for scores in (result["decoders"], result.get("schedules", {}).get(schedule, {}).get("dev", {}))
+        for scores in (
+            result["decoders"],
+            result.get("compared", {}).get("dev", {}),
+            result.get("schedules", {}).get(schedule, {}).get("dev", {}),
+        )
         for name in scores.get(decoder, {})
     )
     found: dict[str, dict[str, Any]] = {}
@@ -100,6 +111,11 @@ def _other_metrics(group: Group, decoder: str, schedule: str | None) -> dict[str
     return found
 
 
+def _mean(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return statistics.fmean(found) if found else None
+
+
 def _one_of(values: Any) -> Any:
     """What all runs have in common, or all that they have, joined."""
     unique = list(dict.fromkeys(values))
@@ -109,7 +125,8 @@ def _one_of(values: Any) -> Any:
 def save_rows(path: StrPath, outcomes: Outcomes, *, experiment: str) -> int:
     """Merge the rows of ``outcomes`` into a result file; returns how many there were."""
     rows = record_rows(outcomes, experiment=experiment)
-    write_rows(path, rows, replace_by=ROW_KEY)
+    # Sweeps of our recipe and of the paper's settings share a file.
+    write_rows(path, rows, replace_by=ROW_KEY if experiment in _OF_ONE_RECIPE else (*ROW_KEY, "configs"))
     return len(rows)
 
 

@@ -40,10 +40,21 @@ class Group:
         return str(self._any()["metric"])
 
     @property
+    def is_diffusion(self) -> bool:
+        """Whether there is a reverse schedule."""
+        return any(result.get("is_diffusion") for result in self.results.values())
+
+    @property
     def decoders(self) -> tuple[str, ...]:
         """Those that every run was scored with."""
         first, *rest = [result["decoders"] for result in self.results.values()]
         return tuple(name for name in first if all(name in other for other in rest))
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Decoders that were scored for comparison, and are not to be selected."""
+        found = (name for result in self.results.values() for name in result.get("compared", {}).get("dev", {}))
+        return tuple(name for name in dict.fromkeys(found) if name not in self.decoders)
 
     def invalid_rates(self, decoder: str) -> dict[int, float]:
         """Dev sentences with invalid spans, in per cent, by seed; of the seeds of which it is known for ``decoder``."""
@@ -68,7 +79,8 @@ class Group:
         found = {}
         for seed, result in self.results.items():
             if schedule is None:
-                by_decoder = result["decoders"] if split == "dev" else result.get("test_decoders", {})
+                own = result["decoders"] if split == "dev" else result.get("test_decoders", {})
+                by_decoder = {**result.get("compared", {}).get(split, {}), **own}
             else:
                 by_decoder = result.get("schedules", {}).get(schedule, {}).get(split, {})
             value = by_decoder.get(decoder, {}).get(metric or self.metric)

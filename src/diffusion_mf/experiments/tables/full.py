@@ -42,7 +42,9 @@ def _table(outcomes: Outcomes, corpus: str, encoder: str, split: str, metrics: t
     for system, entry in SYSTEMS.items():
         group = outcomes.selected(corpus, system, encoder)
         selected = None if group is None else group.selected_decoder()
-        for index, decoder in enumerate(entry.decoders(is_constrained=True) if group is None else group.decoders):
+        for index, decoder in enumerate(
+            entry.decoders(is_constrained=True) if group is None else (*group.decoders, *group.compared)
+        ):
             about = {"corpus": corpus, "system": system, "encoder": encoder, "selected": decoder == selected}
             cells = [
                 score_cell(
@@ -64,7 +66,7 @@ def _table(outcomes: Outcomes, corpus: str, encoder: str, split: str, metrics: t
         rows=rows,
         notes=[
             paper_note((encoder, [corpus])),
-            "† marks the decoder selected by the mean dev score over seeds.",
+            "† marks the decoder selected by the mean dev score over seeds, or the only one.",
             *seed_notes(outcomes.planned(corpus=corpus, encoder=encoder)),
         ],
     ).with_best()

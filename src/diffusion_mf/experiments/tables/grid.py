@@ -206,7 +206,9 @@ def significance_notes(cells: Iterable[Cell]) -> list[str]:
     if not found:
         return []
     notes = ["Differences are paired over seeds: mean ± sample deviation, p of a two-sided paired t-test."]
-    notes.append("An asterisk marks differences larger than two standard errors.")
+    notes.append(
+        "An asterisk marks p < .05 in that test; many differences are tested, and p is not corrected for that."
+    )
     if any(len(difference.seeds) < FEWEST_SEEDS_FOR_TEST for difference in found):
         notes.append(
             f"With fewer than {FEWEST_SEEDS_FOR_TEST} seeds there are too few for a test: no p and no asterisk there."

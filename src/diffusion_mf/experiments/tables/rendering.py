@@ -69,7 +69,7 @@ def _markdown_cell(cell: Cell | None) -> str:
 
 
 def _has_asterisk(cell: Cell) -> bool:
-    return cell.difference is not None and cell.difference.is_beyond_two_errors
+    return cell.difference is not None and cell.difference.is_significant
 
 
 def markdown(tables: Sequence[Table]) -> str:

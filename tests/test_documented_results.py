@@ -1,0 +1,390 @@
+"""Every number of the README's and the documents' tables of results, computed again from ``results/*.json``."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import re
+import statistics
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.evaluation import PRIMARY_METRICS
+from diffusion_mf.experiments.aggregation import paired_difference
+from diffusion_mf.experiments.paper import ablation_decoder, paper_relative_throughput
+from diffusion_mf.experiments.readme import pretrained_table, results_table
+from diffusion_mf.experiments.tables.grid import system_title
+from diffusion_mf.results import read_rows
+from diffusion_mf.rounding import half_up
+from diffusion_mf.systems import SYSTEMS
+
+ROOT = pathlib.Path(__file__).parent.parent
+SYSTEM_OF_TITLE = {system_title(name): name for name in SYSTEMS}
+CORPUS_OF_TITLE = {"EN-EWT": "en-ewt", "FR-GSD": "fr-gsd", "CoNLL-2003": "conll2003", "ZH-GSDSimp": "zh-gsdsimp"}
+TASKS = {"en-ewt": Task.POS, "conll2003": Task.NER, "zh-gsdsimp": Task.SEG_POS}
+
+Row = dict[str, Any]
+
+
+class MarkdownTable(NamedTuple):
+    """A table of a document: its cells without emphasis."""
+
+    document: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    @property
+    def name(self) -> str:
+        """Where it stands, for messages."""
+        return f"{self.document}: {' | '.join(self.header)}"
+
+
+@functools.cache
+def rows_of(name: str) -> list[Row]:
+    return read_rows(ROOT / "results" / f"{name}.json")
+
+
+def one(name: str, **wanted: Any) -> Row:
+    """The row of a result file with these values."""
+    found = [row for row in rows_of(name) if all(row.get(key) == value for key, value in wanted.items())]
+    assert len(found) == 1, f"results/{name}.json has {len(found)} rows with {wanted}"
+    return found[0]
+
+
+def markdown_tables(text: str, document: str) -> list[MarkdownTable]:
+    found = []
+    for block in re.findall(r"(?:^\|.*\n?)+", text, flags=re.MULTILINE):
+        lines = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in block.strip().splitlines()]
+        plain = [tuple(re.sub(r"\*\*|</?sub>|`", "", cell) for cell in line) for line in lines]
+        found.append(MarkdownTable(document, plain[0], tuple(plain[2:])))
+    return found
+
+
+def tables_of(document: str) -> list[MarkdownTable]:
+    return markdown_tables((ROOT / document).read_text(encoding="utf-8"), document)
+
+
+def grouped(value: float) -> str:
+    """A whole number with commas."""
+    return f"{int(half_up(value, 0)):,}"
+
+
+Expected = Callable[[MarkdownTable, tuple[str, ...]], list[str]]
+"""the cells of a row, those of its heading included"""
+
+
+def generated(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    """The README's tables of scores, which a command writes."""
+    if "mpnet" in " ".join(table.header):
+        text = pretrained_table(rows_of("pretrained"), source="results/pretrained.json")
+    else:
+        text = results_table(
+            rows_of("scratch"),
+            source="results/scratch.json",
+            recall=rows_of("recall"),
+            recall_source="results/recall.json",
+        )
+    (expected,) = markdown_tables(text, table.document)
+    assert expected.header == table.header
+    assert [line[0] for line in expected.rows] == [line[0] for line in table.rows]
+    return list(next(line for line in expected.rows if line[0] == row[0]))
+
+
+def throughput(corpus: str, system: str, phase: str, implementation: str = "fast") -> Row:
+    place = {"corpus": corpus, "system": system, "phase": phase, "implementation": implementation}
+    return one("efficiency", benchmark="throughput", **place)
+
+
+def speed_of_diffusion_mf(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    phase, task = row[0].split(", ")
+    corpus = {"POS": "en-ewt", "NER": "conll2003", "Chinese": "zh-gsdsimp"}[task.split()[0]]
+    fast, plain = (throughput(corpus, "diffusion-mf", phase, name) for name in ("fast", "plain eager"))
+    return [
+        row[0],
+        half_up(fast["paper_sentences_per_second"], 1),
+        grouped(fast["sentences_per_second"]),
+        f"{half_up(fast['ratio_to_paper'], 0)}×",
+        grouped(plain["sentences_per_second"]),
+    ]
+
+
+PEERS = {"python-crfsuite": "python-crfsuite", "UDPipe 1": "udpipe-1", "spaCy": "spacy"}
+
+
+def cpu_rows(tagger: str) -> list[Row]:
+    """With one thread of PyTorch, and with two."""
+    name = "cpu-student" if "student" in tagger else "cpu" if "Mean-Field" in tagger else ""
+    name = name or next(system for title, system in PEERS.items() if tagger.startswith(title))
+    return [one("cpu", system=name, pytorch_threads=threads) for threads in (1, 2)]
+
+
+def on_a_cpu(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    with_one, with_two = cpu_rows(row[0])
+    if len(table.header) == 3:
+        return [row[0], half_up(with_one["accuracy"], 2), grouped(with_one["words_per_second"])]
+    speeds = [
+        f"{each['words_per_second']:,} ({each['slowest_pass']:,} – {each['fastest_pass']:,})"
+        for each in (with_one, with_two)
+    ]
+    return [row[0], half_up(with_one["accuracy"], 2), *speeds]
+
+
+def selected(name: str, system: str, corpus: str, encoder: str = "scratch") -> Row:
+    wanted = {"experiment": "main", "system": system, "corpus": corpus, "encoder": encoder}
+    return one(name, **wanted, selected=True)
+
+
+def dev_of_four_seeds(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    system = SYSTEM_OF_TITLE[row[0]]
+    corpora = [CORPUS_OF_TITLE[title] for title in table.header[1:]]
+    return [row[0], *(half_up(selected("scratch", system, corpus)["dev_mean"], 2) for corpus in corpora)]
+
+
+def dev_with_pretrained_encoders(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    cells = [row[0]]
+    for title in table.header[1:]:
+        corpus, encoder = CORPUS_OF_TITLE[title.split(",")[0].split()[0]], title.rpartition(", ")[2]
+        found = selected("pretrained", SYSTEM_OF_TITLE[row[0]], corpus, encoder)
+        cells.append(f"{half_up(found['dev_mean'], 2)} ± {half_up(found['dev_sd'], 2)}")
+    return cells
+
+
+def invalid_sentences(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    cells = [row[0]]
+    for place, title in enumerate(table.header[1:]):
+        wanted = {"experiment": "main", "corpus": CORPUS_OF_TITLE[row[0]], "system": SYSTEM_OF_TITLE[title]}
+        rates = one("scratch", **wanted, decoder="argmax")["invalid_sentences"].values()
+        runs = f" ({len(rates)} runs)" if place == 0 and "runs" in row[1] else f" ({len(rates)})"
+        cells.append(half_up(statistics.fmean(rates), 1) + runs)
+    return cells
+
+
+OBJECTIVES = {"L_den + L_post": "full", "− L_den": "no-denoising", "− L_post": "no-posterior"}
+
+
+def objectives(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    cells = [row[0]]
+    for title in table.header[1:]:
+        corpus = CORPUS_OF_TITLE[title]
+        setting = OBJECTIVES.get(row[0], "own-trajectory")
+        decoder = ablation_decoder(TASKS[corpus])
+        found = one("scratch", experiment="objective", corpus=corpus, setting=setting, decoder=decoder)
+        cells.append(f"{half_up(found['test_mean'], 2)} ({half_up(found['dev_mean'], 2)})")
+    return cells
+
+
+def with_recall(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    found = [selected("recall", SYSTEM_OF_TITLE[row[0].split(",")[0]], corpus) for corpus in ("conll2003", "en-ewt")]
+    assert {each["variant"] for each in found} == {"documents" if "recall" in row[0] else "sentences"}
+    return [row[0], *(half_up(each[split], 2) for each in found for split in ("dev_mean", "test_mean"))]
+
+
+def operations(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    shape = [int(number) for number in row[1].split(" × ")]
+    direction = "forward" if row[0] == "viterbi" else "both"
+    found = [
+        each
+        for each in rows_of("ops")
+        if (each["op"], each["shape"], each["transitions"], each["direction"]) == (row[0], shape, "global", direction)
+        and each["device"] != "cpu"
+    ]
+    peer = min(each["milliseconds"] for each in found if each["library"] != "diffusion_mf")
+    ours = {each["mode"]: each for each in found if each["library"] == "diffusion_mf"}
+    times = [
+        f"{half_up(ours[mode]['milliseconds'], 3)} ({half_up(ours[mode]['speedup_over_fastest_peer'], 0)}×)"
+        for mode in ("eager", "graph")
+    ]
+    return [*row[:2], half_up(peer, 1), *times]
+
+
+def throughput_of_denoisers(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    phase, corpus = row[:2]
+    uni, mean_field, chain = (
+        throughput(corpus, system, phase) for system in ("diffusion-uni", "diffusion-mf", "diffusion-lcrf")
+    )
+
+    def shown(found: Row) -> str:
+        return f"{grouped(found['sentences_per_second'])} ({half_up(found['ratio_to_paper'], 0)}×)"
+
+    speeds = [found["sentences_per_second"] for found in (uni, mean_field, chain)]
+    last = "–"
+    if phase == "inference":
+        early = throughput(corpus, "diffusion-mf", phase, "fast, early exit")
+        last = f"{shown(early)}, {half_up(early['mean_calls'], 1)} calls"
+    plain = throughput(corpus, "diffusion-mf", phase, "plain eager")
+    return [
+        *(phase, corpus, shown(uni), shown(mean_field), shown(chain)),
+        *(half_up(speeds[1] / speeds[0], 3), half_up(speeds[2] / speeds[0], 3)),
+        *(half_up(100 * mean_field["utilisation"], 1), grouped(plain["sentences_per_second"]), last),
+    ]
+
+
+def bases(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    cells = [row[0]]
+    for title in table.header[1:]:
+        base, calls = re.fullmatch(r"([\d.]+) \((\d+)\)", title).groups()  # type: ignore[union-attr]
+        place = {"system": SYSTEM_OF_TITLE[row[0]], "setting": float(base), "num_calls": int(calls)}
+        cells.append(grouped(one("efficiency", benchmark="schedule", **place)["sentences_per_second"]))
+    return cells
+
+
+def runs_at_a_time(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    implementation = "fast, MPS" if "service" in row[0] else "fast"
+    cells = [row[0]]
+    for title in table.header[1:]:
+        wanted = {"benchmark": "sharing", "implementation": implementation, "setting": int(title)}
+        found = [each for each in rows_of("efficiency") if all(each.get(key) == wanted[key] for key in wanted)]
+        cells.append(grouped(found[0]["sentences_per_second"]) if found else "–")
+    return cells
+
+
+def more_data(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    cells = [row[0]]
+    for title in table.header[1:]:
+        setting = f"{title.split('×')[0]}× data"
+        found = one("efficiency", benchmark="scaling", phase=row[0], setting=setting)
+        relative = "" if setting == "1× data" else f" ({half_up(found['relative'], 3)})"
+        cells.append(grouped(found["sentences_per_second"]) + relative)
+    return cells
+
+
+def longer_sentences(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    cells = [row[0]]
+    for title in table.header[1:]:
+        found = one("efficiency", benchmark="scaling", setting=f"{int(title.replace(',', ''))} units")
+        if row[0].startswith("micro"):
+            cells.append(half_up(found["microseconds_per_unit"], 1))
+        else:
+            value = found["milliseconds_per_sentence"]
+            cells.append(half_up(value, 3 if value < 1 else 2 if value < 10 else 1))
+    return cells
+
+
+def fifteen_iterations(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    cells = [row[0]]
+    system = SYSTEM_OF_TITLE[row[0]]
+    for phase in ("training", "inference"):
+        found = one("efficiency", benchmark="mean-field", system=system, phase=phase, setting=15)
+        published = paper_relative_throughput(system, "15", phase=phase)
+        assert published is not None
+        word = "paper: " if (row[0], phase) == ("Mean-Field", "training") else ""
+        cells.append(f"{half_up(100 * found['relative'], 1)} ({word}{published.mean})")
+    return cells
+
+
+# A table is known by its document and by how its head begins.
+CHECKS: dict[tuple[str, str], Expected] = {
+    ("README.md", "test | EN-EWT POS accuracy"): generated,
+    ("README.md", "Diffusion-MF, sentences/s"): speed_of_diffusion_mf,
+    ("README.md", "tagger | accuracy"): on_a_cpu,
+    ("docs/experiments.md", "dev | EN-EWT"): dev_of_four_seeds,
+    ("docs/experiments.md", "argmax, % of the sentences"): invalid_sentences,
+    ("docs/experiments.md", "test (dev) | EN-EWT"): objectives,
+    ("docs/experiments.md", " | CoNLL-2003 dev"): with_recall,
+    ("docs/pretrained.md", "dev | EN-EWT, mpnet"): dev_with_pretrained_encoders,
+    ("docs/benchmarks.md", "operation, forward and backward"): operations,
+    ("docs/benchmarks.md", " | corpus | Diffusion-Uni"): throughput_of_denoisers,
+    ("docs/benchmarks.md", "base of the reverse schedule"): bases,
+    ("docs/benchmarks.md", "runs at a time"): runs_at_a_time,
+    ("docs/benchmarks.md", "Diffusion-MF on en-ewt, sentences/s"): more_data,
+    ("docs/benchmarks.md", "inference, units of a sentence"): longer_sentences,
+    ("docs/benchmarks.md", "fifteen Mean-Field iterations"): fifteen_iterations,
+    ("docs/benchmarks.md", "tagger | accuracy"): on_a_cpu,
+}
+
+# Single runs that were looked at on the way, in a document that says of which of them rows were kept.
+TRIALS = {
+    ("docs/experiments.md", head)
+    for head in (
+        "corpus | system | change | dev",
+        "corpus | system | learning rate, epochs",
+        "corpus | system | 5,000",
+        "change | 10 epochs",
+        "trained on | calls",
+    )
+}
+
+DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+# Figures of theory, or of the definitions themselves: tests of their own compute them again.
+ELSEWHERE = {"docs/synthetic-corpus.md", "docs/metrics.md", "docs/equations.md"}
+TABLES = [table for document in DOCUMENTS if document not in ELSEWHERE for table in tables_of(document)]
+
+
+def key_of(table: MarkdownTable, keys: Any) -> tuple[str, str] | None:
+    head = " | ".join(table.header)
+    return next((key for key in keys if key[0] == table.document and head.startswith(key[1])), None)
+
+
+CHECKED = [(table, CHECKS[key]) for table in TABLES if (key := key_of(table, CHECKS)) is not None]
+
+
+@pytest.mark.parametrize(("table", "expected"), CHECKED, ids=[table.name[:60] for table, _ in CHECKED])
+def test_tables_show_what_the_result_files_hold(table: MarkdownTable, expected: Expected) -> None:
+    for row in table.rows:
+        assert list(row) == expected(table, row), table.name
+
+
+def test_every_checked_table_is_there() -> None:
+    assert {key_of(table, CHECKS) for table, _ in CHECKED} == set(CHECKS)
+
+
+def test_no_other_table_reports_scores_or_speeds() -> None:
+    """A cell that begins with a decimal or a number in thousands is a measurement, and needs a file that holds it."""
+    for table in TABLES:
+        if key_of(table, [*CHECKS, *TRIALS]) is None:
+            cells = [cell for row in table.rows for cell in row[1:]]
+            figures = [cell for cell in cells if re.match(r"[−+]?(\d+\.\d|\d{1,3},\d{3})", cell)]
+            assert not figures, f"{table.name}: {figures[:3]}"
+
+
+def test_trials_that_have_rows_have_their_scores_there() -> None:
+    """Those marked ●, and all of the second round that were not cut off."""
+    scores = {
+        (row["system"], row["task"], half_up(metrics[PRIMARY_METRICS[Task(row["task"])]], 2))
+        for row in rows_of("runs")
+        for metrics in row["decoders"].values()
+    }
+    num_checked = 0
+    for table in TABLES:
+        if key_of(table, TRIALS) is None or table.header[:2] != ("corpus", "system"):
+            continue
+        place = next((index for index, head in enumerate(table.header) if head.startswith("dev")), 0)
+        is_kept = table.header[2].startswith("learning rate")
+        for row in table.rows:
+            if ("●" in row[2] or is_kept) and "cut off" not in row[-1]:
+                number = re.match(r"\d+\.\d+", row[place])
+                assert number is not None, row
+                key = (SYSTEM_OF_TITLE[row[1]], TASKS[CORPUS_OF_TITLE[row[0]]].value, number[0])
+                assert key in scores, row
+                num_checked += 1
+    assert num_checked > 25
+
+
+def test_differences_between_systems_are_those_of_the_rows() -> None:
+    """The sentence on Diffusion-MF minus the direct systems, and its asterisks: p < .05, paired t-test."""
+    text = " ".join((ROOT / "docs/experiments.md").read_text(encoding="utf-8").split())
+    sentence = re.search(r"On test, Diffusion-MF minus the direct systems.*?\(\\\* p < \.05", text)
+    assert sentence is not None
+    found = re.findall(r"([−+]?\d\.\d\d)(\\\*)?", sentence[0])
+    expected = []
+    for corpus in ("en-ewt", "fr-gsd", "conll2003", "zh-gsdsimp"):
+        for system in ("unigram", "mean-field", "lcrf"):
+            pair = [
+                {int(seed): score for seed, score in selected("scratch", name, corpus)["test_scores"].items()}
+                for name in ("diffusion-mf", system)
+            ]
+            difference = paired_difference(*pair)
+            assert difference is not None
+            shown = half_up(abs(difference.mean), 2)
+            sign = "" if shown == "0.00" else "−" if difference.mean < 0 else "+"
+            expected.append((sign + shown, "\\*" if difference.is_significant else ""))
+    assert found == expected
+
+
+def test_rows_say_where_they_come_from() -> None:
+    for path in (ROOT / "results").glob("*.json"):
+        for row in read_rows(path):
+            assert {"command", "commit", "hardware", "versions", "date"} <= set(row), path.name
