@@ -3,7 +3,7 @@
     q⁰ᵢ = softmax(unaryᵢ),   qᵢ ← softmax(unaryᵢ + Σⱼ qᵢ₋₁(j) Tᵢ₋₁(j, ·) + Σₖ Tᵢ(·, k) qᵢ₊₁(k))
 
 A fixed number of updates, all positions at once, differentiable through them; the fast paths recompute the iterations in
-their backward pass instead of keeping them. Paper: “Structured Denoising” (after Wang et al., 2020).
+their backward pass instead of keeping them. Gradients have gradients, of any order (``create_graph=True``). Paper: “Structured Denoising” (after Wang et al., 2020).
 
 A transition of −∞ has no finite expectation under a factorised q, so it enters as `ILLEGAL_TRANSITION`, a large finite
 penalty without gradient. Unary scores of −∞ (clamped labels) are exact: their belief is 0.
@@ -17,12 +17,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from diffusion_mf.ops.backends import Backend, choose_backend
-from diffusion_mf.ops.chain_scores import accumulation_dtype
+from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, length_tensor
 from diffusion_mf.ops.mean_field import cpu, reference
 
 ILLEGAL_TRANSITION = -1e4
@@ -44,11 +43,12 @@ class _MeanField(torch.autograd.Function):
         return triton.iterate(unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION, is_log=is_log)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_beliefs: Tensor) -> tuple:
         num_iterations, backend, is_log = ctx.settings
         unary, transition, lengths = ctx.saved_tensors
-        if backend == "cpu":
+        # The CPU path is made of differentiable operations: under create_graph=True it gives gradients that have some, too.
+        if backend == "cpu" or torch.is_grad_enabled():
+            transition = transition if backend == "cpu" else _finite(transition, unary)
             grads = cpu.gradient(unary, transition, lengths, num_iterations, grad_beliefs, is_log=is_log)
         else:
             from diffusion_mf.ops.mean_field import triton
@@ -59,10 +59,15 @@ class _MeanField(torch.autograd.Function):
         return (*grads, None, None, None, None)
 
 
+def _finite(transition: Tensor, unary: Tensor) -> Tensor:
+    transition = transition.to(accumulation_dtype(unary.dtype))  # bfloat16 has no -1e4
+    return torch.where(transition == -torch.inf, ILLEGAL_TRANSITION, transition)
+
+
 def mean_field(
     unary_scores: Float[Tensor, "B N K"],
     transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B M K K"],
-    lengths: Int[Tensor, "B"],
+    lengths: Lengths,
     num_iterations: int,
     *,
     backend: Backend = "auto",
@@ -74,7 +79,7 @@ def mean_field(
     that are not allowed, 0 past each length.
     """
     chosen = choose_backend(backend, unary_scores)
-    lengths = lengths.contiguous()
+    lengths = length_tensor(lengths, unary_scores)
     if chosen == "triton" and transition_scores.dim() == 2:
         from diffusion_mf.ops.mean_field.triton import MAX_GLOBAL_LABELS
 
@@ -82,8 +87,7 @@ def mean_field(
         if unary_scores.shape[-1] > MAX_GLOBAL_LABELS:
             chosen = "cpu"
     if chosen != "triton":
-        transition_scores = transition_scores.to(accumulation_dtype(unary_scores.dtype))  # bfloat16 has no -1e4
-        transition_scores = torch.where(transition_scores == -torch.inf, ILLEGAL_TRANSITION, transition_scores)
+        transition_scores = _finite(transition_scores, unary_scores)
     if chosen == "reference":
         beliefs = reference.mean_field(unary_scores, transition_scores, lengths, num_iterations, is_log=is_log)
         return beliefs.to(accumulation_dtype(unary_scores.dtype))
