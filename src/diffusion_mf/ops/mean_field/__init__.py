@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from diffusion_mf.ops.backends import Backend, choose_backend
+from diffusion_mf.ops.backends import Backend, choose_backend, differentiable_gradients
 from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, length_tensor
 from diffusion_mf.ops.mean_field import cpu, reference
 
@@ -46,10 +46,15 @@ class _MeanField(torch.autograd.Function):
     def backward(ctx: Any, grad_beliefs: Tensor) -> tuple:
         num_iterations, backend, is_log = ctx.settings
         unary, transition, lengths = ctx.saved_tensors
-        # The CPU path is made of differentiable operations: under create_graph=True it gives gradients that have some, too.
-        if backend == "cpu" or torch.is_grad_enabled():
-            transition = transition if backend == "cpu" else _finite(transition, unary)
-            grads = cpu.gradient(unary, transition, lengths, num_iterations, grad_beliefs, is_log=is_log)
+        if backend == "cpu":
+            # Made of differentiable operations: under create_graph=True its results have gradients, too.
+            grads: Any = cpu.gradient(unary, transition, lengths, num_iterations, grad_beliefs, is_log=is_log)
+        elif torch.is_grad_enabled():
+
+            def by_cpu_path(unary: Tensor, transition: Tensor) -> Tensor:
+                return mean_field(unary, transition, lengths, num_iterations, backend="cpu", is_log=is_log)
+
+            grads = differentiable_gradients(by_cpu_path, (unary, transition), (grad_beliefs,))
         else:
             from diffusion_mf.ops.mean_field import triton
 
@@ -57,11 +62,6 @@ class _MeanField(torch.autograd.Function):
                 unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION, grad_beliefs, is_log=is_log
             )
         return (*grads, None, None, None, None)
-
-
-def _finite(transition: Tensor, unary: Tensor) -> Tensor:
-    transition = transition.to(accumulation_dtype(unary.dtype))  # bfloat16 has no -1e4
-    return torch.where(transition == -torch.inf, ILLEGAL_TRANSITION, transition)
 
 
 def mean_field(
@@ -87,7 +87,8 @@ def mean_field(
         if unary_scores.shape[-1] > MAX_GLOBAL_LABELS:
             chosen = "cpu"
     if chosen != "triton":
-        transition_scores = _finite(transition_scores, unary_scores)
+        transition_scores = transition_scores.to(accumulation_dtype(unary_scores.dtype))  # bfloat16 has no -1e4
+        transition_scores = torch.where(transition_scores == -torch.inf, ILLEGAL_TRANSITION, transition_scores)
     if chosen == "reference":
         beliefs = reference.mean_field(unary_scores, transition_scores, lengths, num_iterations, is_log=is_log)
         return beliefs.to(accumulation_dtype(unary_scores.dtype))
