@@ -180,7 +180,8 @@ def test_mean_field_penalty_of_an_illegal_transition(device, is_local, dtype):
 @pytest.mark.parametrize("is_local", [False, True])
 @pytest.mark.parametrize("result", second_order.MEAN_FIELD)
 def test_mean_field_numerical_derivatives_first_and_second(device, result, is_local):
-    second_order.check_numerically(result, "triton", device, is_local=is_local, holes=0.2, fast_mode=True)
+    options = {"is_local": is_local, "holes": 0.2, "num_units": 3, "fast_mode": True}
+    second_order.check_numerically(result, "triton", device, **options)
 
 
 @pytest.mark.parametrize("is_local", [False, True])

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 import numpy
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
-Lengths = Int[Tensor, "B"] | Int[numpy.ndarray, "B"] | Sequence[int]
+Lengths = Int[Tensor, "B"] | Integer[numpy.ndarray, "B"] | Sequence[int]
 """The number of units of each sentence, as users may give it."""
 
 

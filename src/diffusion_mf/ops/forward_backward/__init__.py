@@ -23,7 +23,6 @@ from diffusion_mf.ops.chain_scores import (
     accumulation_dtype,
     blank_padding,
     length_tensor,
-    logsumexp,
     unit_mask,
 )
 from diffusion_mf.ops.forward_backward import cpu, reference
@@ -152,9 +151,11 @@ def _pairs(unary: Tensor, transition: Tensor, lengths: Tensor, forward: Tensor, 
         transition_scores = transition_scores[None, None]
     left = (forward + unary_scores)[:, :-1, :, None]
     right = (unary_scores + backward)[:, 1:, None, :]
-    score = torch.where(is_pair, left + transition_scores + right, -torch.inf)
-    normaliser = logsumexp(score.flatten(2), -1)[..., None, None]
-    pairs = (score - torch.where(normaliser == -torch.inf, 0, normaliser)).exp()
+    score = (left + transition_scores).add_(right).masked_fill_(~is_pair, -torch.inf)
+    top = score.amax((-1, -2), keepdim=True)
+    pairs = score.sub_(torch.where(top == -torch.inf, 0, top)).exp_()
+    # The largest is 1, where there is any.
+    pairs /= pairs.sum((-1, -2), keepdim=True).clamp_(min=1)
     return pairs.to(accumulation_dtype(unary.dtype))
 
 
