@@ -68,4 +68,4 @@ def test_a_penalty_on_gradients_of_attention(device, lengths):  # type: ignore[n
             (third,) = torch.autograd.grad(second.pow(2).sum(), problem[0])
         found.append((first, second, third))
     for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-4 * float(other.detach().abs().max()))
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.detach().abs().max()))
