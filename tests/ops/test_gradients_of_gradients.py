@@ -122,6 +122,23 @@ def test_only_some_scores_have_gradients(result, wanted):
     assert torch.autograd.gradgradcheck(run, (scores[wanted].clone().requires_grad_(),))
 
 
+@EVERY_RESULT
+@BACKENDS
+def test_results_may_be_changed_in_place(result, backend):
+    problem = random_problem(1, 2, 3, 3, lengths=[3, 2]).with_gradients()
+    scores = list(problem.scores.values())
+    found = []
+    for factor in (1, 2):
+        value = RESULTS[result](*problem.folded, backend=backend)
+        value = value[0] if isinstance(value, tuple) else value
+        value = value[..., 0].mul_(factor) if factor > 1 else value[..., 0]
+        first = torch.autograd.grad(value.sum(), scores, create_graph=True)
+        found.append([*first, *torch.autograd.grad(sum(gradient.pow(2).sum() for gradient in first), scores)])
+    once, twice = found
+    for index, (one, other) in enumerate(zip(once, twice, strict=True)):
+        torch.testing.assert_close(one * (2 if index < len(scores) else 4), other)
+
+
 @pytest.mark.parametrize("result", ["log_partition", "marginals", "beliefs"])
 def test_third_derivatives(result):
     problem = random_problem(1, 1, 3, 2, lengths=[3]).with_gradients()

@@ -64,14 +64,15 @@ class _Chain(torch.autograd.Function):
         transition: Tensor,
         lengths: Tensor,
         backend: str,
-        found: tuple[Tensor, Tensor, Tensor],
+        found: tuple[Tensor | None, Tensor, Tensor],
         results: tuple[str, ...],
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor | None, ...]:
         log_partition, forward, backward = found
         ctx.backend, ctx.results = backend, results
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(unary, transition, lengths, *found)
-        outputs = []
+        # log Z is not kept: callers may change it in place.
+        ctx.save_for_backward(unary, transition, lengths, forward, backward)
+        outputs: list[Tensor | None] = []
         if "log_partition" in results:
             outputs.append(log_partition)
         if "marginals" in results:
@@ -85,19 +86,12 @@ class _Chain(torch.autograd.Function):
         if all(grad is None for grad in grads):
             return (None,) * 6
         wanted = dict(zip(ctx.results, grads, strict=True))
-        unary, transition, lengths, *found = ctx.saved_tensors
         gradients: tuple[Tensor | None, Tensor | None]
         if torch.is_grad_enabled():  # create_graph=True
-            gradients = _differentiable_gradients(unary, transition, lengths, ctx.backend, tuple(found), wanted)
+            gradients = _differentiable_gradients(*ctx.saved_tensors, backend=ctx.backend, wanted=wanted)
         else:
             gradients = _kernels(ctx.backend).gradient(
-                unary,
-                transition,
-                lengths,
-                *found[1:],
-                wanted.get("log_partition"),
-                wanted.get("marginals"),
-                wanted.get("pairs"),
+                *ctx.saved_tensors, wanted.get("log_partition"), wanted.get("marginals"), wanted.get("pairs")
             )
         return (*gradients, None, None, None, None)
 
@@ -106,8 +100,10 @@ def _differentiable_gradients(
     unary: Tensor,
     transition: Tensor,
     lengths: Tensor,
+    forward: Tensor,
+    backward: Tensor,
+    *,
     backend: str,
-    found: tuple[Tensor, ...],
     wanted: dict[str, Tensor | None],
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of `_Chain` as differentiable functions of scores and incoming gradients."""
@@ -117,11 +113,11 @@ def _differentiable_gradients(
     if weight is not None:
         # ∂ log Z/∂ unary are the marginals and ∂ log Z/∂ transition the pair marginals, each with a gradient of its own.
         results = ("marginals", "pairs") if transition.requires_grad else ("marginals",)
-        marginals, *pairs = _Chain.apply(unary, transition, lengths, backend, found, results)
+        marginals, *pairs = _Chain.apply(unary, transition, lengths, backend, (None, forward, backward), results)
         gradients[0] = (weight[:, None, None] * marginals).to(unary.dtype)
         if pairs:
-            moved = weight[:, None, None, None] * pairs[0]
-            gradients[1] = (moved if transition.dim() == 4 else moved.sum((0, 1))).to(transition.dtype)
+            weighted = weight[:, None, None, None] * pairs[0]
+            gradients[1] = (weighted if transition.dim() == 4 else weighted.sum((0, 1))).to(transition.dtype)
     if others:
 
         def by_reference(unary: Tensor, transition: Tensor) -> list[Tensor]:
@@ -132,8 +128,8 @@ def _differentiable_gradients(
                 results["pairs"] = reference.pair_marginals(unary, transition, lengths)
             return [results[name].to(grad.dtype) for name, grad in others.items()]
 
-        moved_too = differentiable_gradients(by_reference, (unary, transition), list(others.values()))
-        gradients = [_sum(*both) for both in zip(gradients, moved_too, strict=True)]
+        of_others = differentiable_gradients(by_reference, (unary, transition), list(others.values()))
+        gradients = [_sum(*both) for both in zip(gradients, of_others, strict=True)]
     return gradients[0], gradients[1]
 
 
