@@ -1,4 +1,7 @@
-"""Log-partition, marginals and pair marginals: enumeration → reference → CPU path, values and gradients."""
+"""Log-partition, marginals and pair marginals: enumeration → reference → CPU path, values and gradients.
+
+Numerical derivatives, first and second, are in `test_gradients_of_gradients`.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,7 @@ from chain_problems import (
     random_weights,
 )
 
-from diffusion_mf.ops.chain_scores import fold_scores
-from diffusion_mf.ops.forward_backward import forward_backward, log_partition, pair_marginals
+from diffusion_mf.ops.forward_backward import forward_backward, log_partition
 from oracles.chain_enumeration import Enumerated
 
 BACKENDS = ("reference", "cpu")
@@ -90,44 +92,6 @@ def test_half_precision_inputs_give_float32_results_of_the_rounded_scores(backen
     assert_close(
         found_gradients, gradients(expected, chain_problems.RESULTS, single, weights), tolerance=precision, scale=0.1
     )
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("is_local", [False, True])
-@pytest.mark.parametrize("holes", [0.0, 0.2])
-@pytest.mark.parametrize("result", range(4))
-def test_gradcheck(backend, is_local, holes, result):
-    problem = random_problem(7, 2, 4, 3, is_local=is_local, lengths=[4, 2], holes=holes)
-    # Numerical differences need finite numbers: padding is blank, and −∞ comes in by masks.
-    problem = chain_problems.poisoned(problem, 0.0)
-    masks = {name: tensor == -torch.inf for name, tensor in problem.scores.items()}
-    finite = problem.map(lambda tensor: tensor.masked_fill(tensor == -torch.inf, 0)).with_gradients()
-    start, end = (torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(2))
-
-    def run(unary, transition, start, end):
-        unary = unary.masked_fill(masks["unary"], -torch.inf)
-        transition = transition.masked_fill(masks["transition"], -torch.inf)
-        unary = fold_scores(unary, problem.lengths, start_scores=start, end_scores=end)
-        arguments = (unary, transition, problem.lengths)
-        if result == 0:
-            return log_partition(*arguments, backend=backend)
-        if result == 1:
-            return pair_marginals(*arguments, backend=backend)
-        both = forward_backward(*arguments, backend=backend)
-        return both.marginals if result == 2 else (both.log_partition, both.marginals)
-
-    assert torch.autograd.gradcheck(run, (finite.unary, finite.transition, start, end))
-
-
-@pytest.mark.parametrize("is_local", [False, True])
-def test_gradients_of_the_reference_have_gradients(is_local):
-    problem = chain_problems.poisoned(random_problem(3, 2, 3, 2, is_local=is_local, lengths=[3, 2]), 0.0)
-    problem = problem.with_gradients()
-
-    def run(unary, transition):
-        return log_partition(unary, transition, problem.lengths, backend="reference")
-
-    assert torch.autograd.gradgradcheck(run, (problem.unary, problem.transition))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

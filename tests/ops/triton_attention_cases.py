@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diffusion_mf.layouts import Rotation
 from diffusion_mf.ops.attention import packed_attention
@@ -53,3 +54,18 @@ def test_a_sentence_hears_of_no_other(device):  # type: ignore[no-untyped-def]
     after = packed_attention(*problem, backend="triton")
     assert torch.equal(before[:5], after[:5])
     assert not torch.allclose(before[5:], after[5:])
+
+
+@pytest.mark.parametrize("lengths", [[5, 3], [17, 1, 0, 7]])
+def test_a_penalty_on_gradients_of_attention(device, lengths):  # type: ignore[no-untyped-def]
+    problem = _problem(lengths, num_heads=2, width=8, device=device)
+    found = []
+    for backend in ("triton", "reference"):
+        with sdpa_kernel(SDPBackend.MATH):  # the others that PyTorch has refuse second derivatives
+            output = packed_attention(*problem, backend=backend)
+            (first,) = torch.autograd.grad(output.pow(2).sum(), problem[0], create_graph=True)
+            (second,) = torch.autograd.grad(first.pow(2).sum(), problem[0], create_graph=True)
+            (third,) = torch.autograd.grad(second.pow(2).sum(), problem[0])
+        found.append((first, second, third))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3 * float(other.detach().abs().max()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import chain_problems
 import invariances
 import pytest
+import second_order
 import torch
 from chain_problems import gradients, random_problem, random_weights
 from triton_checks import check_chain, extreme_problem, opposed_ends
@@ -131,15 +132,26 @@ def test_chain_of_minus_infinity_only(device):
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-def test_chain_gradcheck(device, is_local):
-    problem = chain_problems.poisoned(random_problem(2, 1, 3, 2, is_local=is_local, lengths=[3]), 0.0)
-    problem = problem.to(device).with_gradients()
+def test_chain_numerical_derivatives_first_and_second(device, is_local):
+    options = {"is_local": is_local, "holes": 0.2, "num_units": 3, "fast_mode": True}
+    second_order.check_numerically("both", "triton", device, **options)
 
-    def run(unary, transition):
-        both = forward_backward(unary, transition, problem.lengths, backend="triton")
-        return both.log_partition, both.marginals
 
-    assert torch.autograd.gradcheck(run, (problem.unary, problem.transition), fast_mode=True)
+@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("result", second_order.CHAIN)
+def test_a_penalty_on_gradients_of_the_chain(device, result, is_local):
+    problem = random_problem(3, 3, 4, 3, is_local=is_local, lengths=RAGGED, **EVERYTHING).to(device)
+    second_order.check_penalty(result, problem, "triton", tolerance=1e-8)
+    second_order.check_penalty(result, problem.to(torch.float32), "triton", tolerance=1e-4)
+    second_order.check_penalty(
+        result, second_order.clamped_problem(is_local=is_local).to(device), "triton", tolerance=1e-8
+    )
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_penalty_on_gradients_of_one_unit(device, is_local):
+    problem = random_problem(5, 2, 1, 3, is_local=is_local, has_start=True, has_end=True).to(device)
+    second_order.check_penalty("both", problem, "triton", tolerance=1e-8)
 
 
 @pytest.mark.parametrize("is_local", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import chain_problems
 import invariances
 import pytest
+import second_order
 import torch
 from chain_problems import gradients, random_problem, random_weights
 from triton_checks import check_mean_field, extreme_problem
@@ -177,14 +178,23 @@ def test_mean_field_penalty_of_an_illegal_transition(device, is_local, dtype):
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-def test_mean_field_gradcheck(device, is_local):
-    problem = chain_problems.poisoned(random_problem(2, 1, 3, 2, is_local=is_local, lengths=[3]), 0.0)
-    problem = problem.to(device).with_gradients()
+def test_mean_field_numerical_derivatives_first_and_second(device, is_local):
+    options = {"is_local": is_local, "holes": 0.2, "num_units": 3, "fast_mode": True}
+    second_order.check_numerically("beliefs", "triton", device, **options)
 
-    def run(unary, transition):
-        return mean_field(unary, transition, problem.lengths, 2, backend="triton")
 
-    assert torch.autograd.gradcheck(run, (problem.unary, problem.transition), fast_mode=True)
+@pytest.mark.parametrize("is_local", [False, True])
+@pytest.mark.parametrize("result", second_order.MEAN_FIELD)
+def test_a_penalty_on_gradients_of_mean_field(device, result, is_local):
+    problem = random_problem(3, 3, 4, 3, is_local=is_local, lengths=RAGGED, holes=0.2, has_start=True).to(device)
+    assert (problem.transition == -torch.inf).any()
+    second_order.check_penalty(result, problem, "triton", tolerance=1e-8)
+    second_order.check_penalty(
+        result, second_order.clamped_problem(is_local=is_local).to(device), "triton", tolerance=1e-8
+    )
+    # Without the penalty of an illegal transition, whose square is more than float32 can cancel.
+    finite = random_problem(3, 3, 4, 3, is_local=is_local, lengths=RAGGED).to(torch.float32).to(device)
+    second_order.check_penalty(result, finite, "triton", tolerance=1e-4)
 
 
 @pytest.mark.parametrize("is_local", [False, True])

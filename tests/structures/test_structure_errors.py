@@ -5,11 +5,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import jaxtyping
+import numpy
 import pytest
 import torch
 from random_chains import make_problem
 
+from diffusion_mf.decoding import k_best
 from diffusion_mf.errors import NoLegalSequenceError
+from diffusion_mf.ops import forward_backward
+from diffusion_mf.ops.chain_scores import fold_scores
+from diffusion_mf.ops.mean_field import mean_field
+from diffusion_mf.ops.viterbi import viterbi
 from diffusion_mf.structures import (
     STRUCTURES,
     Factorised,
@@ -42,7 +48,17 @@ def without_annotations() -> Iterator[None]:
         ),
         ({"transition_scores": torch.zeros(4, 5)}, r"found \(4, 5\)"),
         ({"lengths": torch.tensor([1])}, r"lengths must be \(2,\)"),
-        ({"lengths": torch.tensor([1.0, 2.0])}, "lengths must be of an integer type"),
+        ({"lengths": torch.tensor([1.0, 2.0])}, r"lengths must be of an integer type, found torch\.float32"),
+        ({"lengths": [1]}, r"lengths must be \(2,\) beside unary_scores \(2, 3, 4\), found \(1,\)"),
+        ({"lengths": 3}, r"lengths must be \(2,\) .* found \(\)"),
+        ({"lengths": [[3, 1]]}, r"lengths must be \(2,\) .* found \(1, 2\)"),
+        ({"lengths": [3.0, 1.0]}, r"lengths must be of an integer type, found torch\.float64"),
+        ({"lengths": [True, False]}, r"lengths must be of an integer type, found torch\.bool"),
+        ({"lengths": [[3], [1, 2]]}, r"lengths must hold one integer for each sentence, found \[\[3\], \[1, 2\]\]"),
+        ({"lengths": ["3", "1"]}, r"lengths must hold one integer for each sentence, found \['3', '1'\]"),
+        ({"lengths": None}, "lengths must hold one integer for each sentence, found None"),
+        ({"lengths": [3, 0]}, "lengths must lie in 1…3, found 0 for sentence 1 of the batch"),
+        ({"lengths": numpy.array([4, 1])}, "lengths must lie in 1…3, found 4 for sentence 0 of the batch"),
         ({"start_scores": torch.zeros(3)}, r"start_scores must be \(4,\)"),
         ({"end_scores": torch.zeros(4, 1)}, r"end_scores must be \(4,\)"),
         ({"allowed": torch.ones(2, 3, dtype=torch.bool)}, r"allowed must be \(2, 3, 4\)"),
@@ -63,6 +79,62 @@ def test_shapes_that_do_not_fit_are_named(change: dict[str, Any], message: str) 
     if not change.keys() & {"transition_scores", "start_scores", "end_scores"}:
         with pytest.raises(ValueError, match=message):
             Unigram(**(arguments | change))
+
+
+@pytest.mark.parametrize("kind", [list, tuple, numpy.array, lambda lengths: numpy.array(lengths[::-1], "uint16")[::-1]])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_lengths_need_not_be_a_tensor(kind: Any, backend: Any) -> None:
+    problem = make_problem([3, 2], 3, seed=1)
+    lengths = problem.lengths
+    given = kind(lengths.tolist())
+    unary, transition = problem.unary, problem.transition
+    start, end = torch.randn(3, dtype=unary.dtype), torch.randn(3, dtype=unary.dtype)
+    settings = InferenceSettings(backend=backend)
+    for name, scores in (
+        ("unigram", Potentials(unary)),
+        ("mean-field", Potentials(unary, transition, start, end)),
+        ("linear-chain", Potentials(unary, transition, start, end)),
+    ):
+        found, expected = (
+            STRUCTURES[name].from_potentials(scores, chosen, settings=settings) for chosen in (given, lengths)
+        )
+        assert torch.equal(found.lengths, lengths)
+        assert torch.equal(found.marginals(), expected.marginals())
+        assert torch.equal(found.mode(), expected.mode())
+        assert torch.equal(found.entropy(), expected.entropy())
+        assert torch.equal(found.sample(torch.Generator()), expected.sample(torch.Generator()))
+    unary = fold_scores(unary, given, start_scores=start, end_scores=end)
+    for operation in (
+        lambda chosen: forward_backward.log_partition(unary, transition, chosen, backend=backend),
+        lambda chosen: forward_backward.forward_backward(unary, transition, chosen, backend=backend).marginals,
+        lambda chosen: forward_backward.pair_marginals(unary, transition, chosen, backend=backend),
+        lambda chosen: mean_field(unary, transition, chosen, 2, backend=backend),
+        lambda chosen: viterbi(unary, transition, chosen, backend=backend).labels,
+        lambda chosen: k_best(unary, transition, chosen, 2).scores,
+    ):
+        assert torch.equal(operation(given), operation(lengths))
+
+
+@pytest.mark.usefixtures("without_annotations")
+@pytest.mark.parametrize("kind", [list, numpy.array, torch.tensor])
+def test_operations_name_lengths_that_do_not_fit(kind: Any) -> None:
+    unary, transition = torch.zeros(2, 3, 4), torch.zeros(4, 4)
+    for operation in (
+        lambda lengths: forward_backward.log_partition(unary, transition, lengths),
+        lambda lengths: forward_backward.forward_backward(unary, transition, lengths),
+        lambda lengths: forward_backward.pair_marginals(unary, transition, lengths),
+        lambda lengths: mean_field(unary, transition, lengths, 2),
+        lambda lengths: viterbi(unary, transition, lengths),
+        lambda lengths: k_best(unary, transition, lengths, 2),
+        lambda lengths: fold_scores(unary, lengths, end_scores=torch.zeros(4)),
+    ):
+        with pytest.raises(ValueError, match=r"lengths must be \(2,\) beside unary_scores \(2, 3, 4\), found \(1,\)"):
+            operation(kind([3]))
+        with pytest.raises(ValueError, match="lengths must be of an integer type"):
+            operation(kind([3.0, 2.0]))
+        if kind is not torch.tensor:  # to look at a tensor's values may mean to wait for a GPU
+            with pytest.raises(ValueError, match="lengths must lie in 1…3, found 9 for sentence 1 of the batch"):
+                operation(kind([3, 9]))
 
 
 @pytest.mark.parametrize("length", [0, 4])

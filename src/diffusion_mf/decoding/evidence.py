@@ -13,9 +13,9 @@ from diffusion_mf.decoding.constraints import Legality
 from diffusion_mf.diffusion.bits import BitCodes
 from diffusion_mf.errors import InputError
 from diffusion_mf.ops.backends import Backend
-from diffusion_mf.ops.chain_scores import accumulation_dtype, unit_mask
+from diffusion_mf.ops.chain_scores import accumulation_dtype, check_lengths, unit_mask
 from diffusion_mf.structures.distribution import Potentials
-from diffusion_mf.structures.validation import check_lengths, check_positions
+from diffusion_mf.structures.validation import check_positions
 
 ZERO_PROBABILITY_COST = 1e3
 """How far below the least finite score of its sentence (or 0, if that is less) a label of probability zero stands."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from diffusion_mf.decoding.constraints import Legality
 from diffusion_mf.decoding.viterbi import constrained
-from diffusion_mf.ops.chain_scores import accumulation_dtype, blank_padding
+from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, blank_padding, length_tensor
 from diffusion_mf.structures.distribution import Potentials
 from diffusion_mf.structures.validation import check_shapes
 
@@ -26,7 +26,7 @@ class BestSequences(NamedTuple):
 def k_best(
     unary_scores: Float[Tensor, "B N K"],
     transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B N-1 K K"],
-    lengths: Int[Tensor, "B"],
+    lengths: Lengths,
     k: int,
     *,
     start_scores: Float[Tensor, "K"] | None = None,
@@ -41,12 +41,12 @@ def k_best(
     """
     check_shapes(
         unary_scores,
-        lengths,
         transition_scores=transition_scores,
         start_scores=start_scores,
         end_scores=end_scores,
         allowed=allowed,
     )
+    lengths = length_tensor(lengths, unary_scores)
     if k < 1:
         raise ValueError(f"k must be at least 1, found {k}")
     potentials = Potentials(unary_scores, transition_scores, start_scores, end_scores)

@@ -10,8 +10,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from diffusion_mf.decoding.evidence import Evidence, missing
-from diffusion_mf.ops.chain_scores import unit_mask
-from diffusion_mf.structures.validation import check_lengths, check_positions
+from diffusion_mf.ops.chain_scores import check_lengths, unit_mask
+from diffusion_mf.structures.validation import check_positions
 
 
 @dataclasses.dataclass(frozen=True)

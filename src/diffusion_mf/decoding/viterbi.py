@@ -11,10 +11,10 @@ from torch import Tensor
 
 from diffusion_mf.decoding.constraints import Legality
 from diffusion_mf.decoding.evidence import Evidence, hard_clamps, missing
-from diffusion_mf.ops.chain_scores import fold_scores, unit_mask
+from diffusion_mf.ops.chain_scores import check_lengths, fold_scores, unit_mask
 from diffusion_mf.ops.viterbi import viterbi
 from diffusion_mf.structures.distribution import Potentials
-from diffusion_mf.structures.validation import check_legal, check_lengths, check_scores
+from diffusion_mf.structures.validation import check_legal, check_scores
 
 
 @dataclasses.dataclass(frozen=True)

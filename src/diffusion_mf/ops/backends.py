@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+from collections.abc import Callable, Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 Backend = Literal["auto", "reference", "cpu", "triton"]
@@ -47,3 +49,20 @@ def choose_backend(backend: Backend, scores: Tensor) -> Literal["reference", "cp
     if num_labels > MAX_TRITON_LABELS:
         raise ValueError(f"backend 'triton' takes at most {MAX_TRITON_LABELS} labels, found {num_labels}")
     return "triton"
+
+
+def differentiable_gradients(
+    function: Callable[..., Tensor | Sequence[Tensor]], inputs: Sequence[Tensor], grads: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Gradients of ``function`` with respect to ``inputs`` by autograd, with a graph: they can be differentiated again.
+
+    For backward passes under ``create_graph=True``. A gradient that a kernel computes is a constant to autograd, so what is
+    differentiated through it would be lost without an error.
+    """
+    with torch.enable_grad():
+        # Views, because an input may itself depend on another: only what leads through ``function`` counts here.
+        views = [tensor.view_as(tensor) for tensor in inputs]
+        results = function(*views)
+        wanted = [view for view in views if view.requires_grad]
+        found = iter(torch.autograd.grad(results, wanted, grads, create_graph=True, allow_unused=True))
+    return [next(found) if view.requires_grad else None for view in views]

@@ -11,9 +11,16 @@ stands past a sentence's length is never read.
 
 from __future__ import annotations
 
+import reprlib
+from collections.abc import Sequence
+
+import numpy
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
+
+Lengths = Int[Tensor, "B"] | Integer[numpy.ndarray, "B"] | Sequence[int]
+"""The number of units of each sentence, as users may give it."""
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -26,9 +33,46 @@ def unit_mask(lengths: Int[Tensor, "B"], num_units: int) -> Bool[Tensor, "B N"]:
     return torch.arange(num_units, device=lengths.device) < lengths[:, None]
 
 
+def length_tensor(lengths: Lengths, unary_scores: Float[Tensor, "B N K"]) -> Int[Tensor, "B"]:
+    """Lengths as a contiguous tensor beside the scores; raises `ValueError` where they cannot be lengths.
+
+    Values in a tensor are not looked at, for that waits for a GPU; `check_lengths` does it on request.
+    """
+    found = lengths if isinstance(lengths, Tensor) else _on_host(lengths)
+    if found.shape != unary_scores.shape[:1]:
+        raise ValueError(
+            f"lengths must be {tuple(unary_scores.shape[:1])} beside unary_scores {tuple(unary_scores.shape)},"
+            f" found {tuple(found.shape)}"
+        )
+    if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+        raise ValueError(f"lengths must be of an integer type, found {found.dtype}")
+    if not isinstance(lengths, Tensor):
+        found = found.long()
+        check_lengths(found, unary_scores.shape[1])
+    return found.to(unary_scores.device).contiguous()
+
+
+def _on_host(lengths: object) -> Tensor:
+    try:
+        return torch.from_numpy(numpy.array(lengths))
+    except (TypeError, ValueError):
+        message = f"lengths must hold one integer for each sentence, found {reprlib.repr(lengths)}"
+        raise ValueError(message) from None
+
+
+def check_lengths(lengths: Int[Tensor, "B"], num_units: int) -> None:
+    """Raise `ValueError` for a length outside 1…N."""
+    is_bad = (lengths < 1) | (lengths > num_units)
+    if bool(is_bad.any()):
+        sentence = int(is_bad.nonzero()[0, 0])
+        raise ValueError(
+            f"lengths must lie in 1…{num_units}, found {int(lengths[sentence])} for sentence {sentence} of the batch"
+        )
+
+
 def fold_scores(
     unary_scores: Float[Tensor, "B N K"],
-    lengths: Int[Tensor, "B"],
+    lengths: Lengths,
     *,
     start_scores: Float[Tensor, "K"] | None = None,
     end_scores: Float[Tensor, "K"] | None = None,
@@ -36,6 +80,7 @@ def fold_scores(
 ) -> Float[Tensor, "B N K"]:
     """Unary scores that carry start and end scores and −∞ for labels not allowed; differentiable in all three."""
     if start_scores is not None or end_scores is not None:
+        lengths = length_tensor(lengths, unary_scores)
         unary_scores = unary_scores.to(accumulation_dtype(unary_scores.dtype))
         positions = torch.arange(unary_scores.shape[1], device=lengths.device)
         if start_scores is not None:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffusion_mf.ops.backends import Backend
-from diffusion_mf.ops.chain_scores import accumulation_dtype, unit_mask
+from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, length_tensor, unit_mask
 
 Result = TypeVar("Result")
 
@@ -53,11 +53,11 @@ class LabelDistribution(abc.ABC):
     takes_coarse_transitions: ClassVar[bool] = False
     """whether they may have the three digits of bfloat16: where they only weigh neighbours' beliefs"""
 
-    def __init__(self, unary_scores: Tensor, lengths: Tensor) -> None:
-        self.lengths = lengths
+    def __init__(self, unary_scores: Tensor, lengths: Lengths) -> None:
+        self.lengths = length_tensor(lengths, unary_scores)
         self.dtype = accumulation_dtype(unary_scores.dtype)
         self.num_sentences, self.num_units, self.num_labels = unary_scores.shape
-        self._is_unit = unit_mask(lengths, self.num_units)
+        self._is_unit = unit_mask(self.lengths, self.num_units)
         self._remembered: dict[tuple[str, bool], Any] = {}
 
     @classmethod
@@ -65,7 +65,7 @@ class LabelDistribution(abc.ABC):
     def from_potentials(
         cls,
         potentials: Potentials,
-        lengths: Int[Tensor, "B"],
+        lengths: Lengths,
         *,
         allowed: Bool[Tensor, "B N K"] | None = None,
         settings: InferenceSettings | None = None,

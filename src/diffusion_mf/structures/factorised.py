@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from diffusion_mf.ops.chain_scores import Lengths
 from diffusion_mf.structures.distribution import LabelDistribution
 from diffusion_mf.structures.sampling import gumbel_noise
 from diffusion_mf.structures.validation import check_labels
@@ -14,7 +15,7 @@ from diffusion_mf.structures.validation import check_labels
 class Factorised(LabelDistribution):
     """q(y) = Πᵢ qᵢ(yᵢ); a subclass gives `marginals` and `log_marginals`."""
 
-    def __init__(self, unary_scores: Tensor, lengths: Tensor, *, check: bool) -> None:
+    def __init__(self, unary_scores: Tensor, lengths: Lengths, *, check: bool) -> None:
         super().__init__(unary_scores, lengths)
         self._check = check
 

@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from diffusion_mf.ops.backends import Backend
-from diffusion_mf.ops.chain_scores import fold_scores, softmax
+from diffusion_mf.ops.chain_scores import Lengths, check_lengths, fold_scores, softmax
 from diffusion_mf.ops.forward_backward import ForwardBackward, forward_backward, log_partition, pair_marginals
 from diffusion_mf.ops.viterbi import BestSequence, viterbi
 from diffusion_mf.structures.distribution import InferenceSettings, LabelDistribution, Potentials, remember
 from diffusion_mf.structures.factorised import gather_labels
 from diffusion_mf.structures.sampling import gumbel_noise, sample_backwards
-from diffusion_mf.structures.validation import check_labels, check_legal, check_lengths, check_scores, check_shapes
+from diffusion_mf.structures.validation import check_labels, check_legal, check_scores, check_shapes
 
 MAX_PAIRS_AT_ONCE = 1 << 24
 """Entries of pair marginals `LinearChain.entropy` holds at a time (or one sentence's, if those are more)."""
@@ -41,7 +41,7 @@ class LinearChain(LabelDistribution):
         self,
         unary_scores: Float[Tensor, "B N K"],
         transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B N-1 K K"],
-        lengths: Int[Tensor, "B"],
+        lengths: Lengths,
         *,
         start_scores: Float[Tensor, "K"] | None = None,
         end_scores: Float[Tensor, "K"] | None = None,
@@ -51,7 +51,6 @@ class LinearChain(LabelDistribution):
     ) -> None:
         check_shapes(
             unary_scores,
-            lengths,
             transition_scores=transition_scores,
             start_scores=start_scores,
             end_scores=end_scores,
@@ -62,14 +61,14 @@ class LinearChain(LabelDistribution):
         self.transition_scores = transition_scores
         self.unary_scores = fold_scores(
             unary_scores,
-            lengths,
+            self.lengths,
             start_scores=None if start_scores is None else start_scores.to(self.dtype),
             end_scores=None if end_scores is None else end_scores.to(self.dtype),
             allowed=allowed,
         )
         self._check = check
         if check:
-            check_lengths(lengths, self.num_units)
+            check_lengths(self.lengths, self.num_units)
             check_scores(self.unary_scores, self._is_unit, transition_scores=transition_scores)
             # Finite scores leave every sequence legal; only where there are others is a pass worth its time.
             if self._has_impossible_scores():
@@ -79,7 +78,7 @@ class LinearChain(LabelDistribution):
     def from_potentials(
         cls,
         potentials: Potentials,
-        lengths: Int[Tensor, "B"],
+        lengths: Lengths,
         *,
         allowed: Bool[Tensor, "B N K"] | None = None,
         settings: InferenceSettings | None = None,

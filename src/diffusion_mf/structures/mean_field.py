@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffusion_mf.ops.backends import Backend
-from diffusion_mf.ops.chain_scores import blank_padding, fold_scores
+from diffusion_mf.ops.chain_scores import Lengths, blank_padding, check_lengths, fold_scores
 from diffusion_mf.ops.mean_field import mean_field
 from diffusion_mf.structures.distribution import InferenceSettings, Potentials, remember
 from diffusion_mf.structures.factorised import Factorised
-from diffusion_mf.structures.validation import check_lengths, check_positions, check_scores, check_shapes
+from diffusion_mf.structures.validation import check_positions, check_scores, check_shapes
 
 
 class MeanField(Factorised):
@@ -31,7 +31,7 @@ class MeanField(Factorised):
         self,
         unary_scores: Float[Tensor, "B N K"],
         transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B N-1 K K"],
-        lengths: Int[Tensor, "B"],
+        lengths: Lengths,
         num_iterations: int = 5,
         *,
         start_scores: Float[Tensor, "K"] | None = None,
@@ -42,7 +42,6 @@ class MeanField(Factorised):
     ) -> None:
         check_shapes(
             unary_scores,
-            lengths,
             transition_scores=transition_scores,
             start_scores=start_scores,
             end_scores=end_scores,
@@ -56,13 +55,13 @@ class MeanField(Factorised):
         self.transition_scores = transition_scores
         self.unary_scores = fold_scores(
             unary_scores,
-            lengths,
+            self.lengths,
             start_scores=None if start_scores is None else start_scores.to(self.dtype),
             end_scores=None if end_scores is None else end_scores.to(self.dtype),
             allowed=allowed,
         )
         if check:
-            check_lengths(lengths, self.num_units)
+            check_lengths(self.lengths, self.num_units)
             check_scores(self.unary_scores, self._is_unit, transition_scores=transition_scores)
             check_positions(self.unary_scores, self._is_unit)
 
@@ -70,7 +69,7 @@ class MeanField(Factorised):
     def from_potentials(
         cls,
         potentials: Potentials,
-        lengths: Int[Tensor, "B"],
+        lengths: Lengths,
         *,
         allowed: Bool[Tensor, "B N K"] | None = None,
         settings: InferenceSettings | None = None,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from diffusion_mf.ops.chain_scores import fold_scores, softmax
+from diffusion_mf.ops.chain_scores import Lengths, check_lengths, fold_scores, softmax
 from diffusion_mf.structures.distribution import InferenceSettings, Potentials, remember
 from diffusion_mf.structures.factorised import Factorised, safe_log_softmax
-from diffusion_mf.structures.validation import check_lengths, check_positions, check_scores, check_shapes
+from diffusion_mf.structures.validation import check_positions, check_scores, check_shapes
 
 
 class Unigram(Factorised):
@@ -24,16 +24,16 @@ class Unigram(Factorised):
     def __init__(
         self,
         unary_scores: Float[Tensor, "B N K"],
-        lengths: Int[Tensor, "B"],
+        lengths: Lengths,
         *,
         allowed: Bool[Tensor, "B N K"] | None = None,
         check: bool = True,
     ) -> None:
-        check_shapes(unary_scores, lengths, allowed=allowed)
+        check_shapes(unary_scores, allowed=allowed)
         super().__init__(unary_scores, lengths, check=check)
-        scores = fold_scores(unary_scores, lengths, allowed=allowed).to(self.dtype)
+        scores = fold_scores(unary_scores, self.lengths, allowed=allowed).to(self.dtype)
         if check:
-            check_lengths(lengths, self.num_units)
+            check_lengths(self.lengths, self.num_units)
             check_scores(scores, self._is_unit)
             check_positions(scores, self._is_unit)
         self.unary_scores = torch.where(self._is_unit[..., None], scores, 0)
@@ -42,7 +42,7 @@ class Unigram(Factorised):
     def from_potentials(
         cls,
         potentials: Potentials,
-        lengths: Int[Tensor, "B"],
+        lengths: Lengths,
         *,
         allowed: Bool[Tensor, "B N K"] | None = None,
         settings: InferenceSettings | None = None,

@@ -13,7 +13,6 @@ from diffusion_mf.errors import NoLegalSequenceError
 
 def check_shapes(
     unary_scores: Tensor,
-    lengths: Tensor,
     *,
     transition_scores: Tensor | None = None,
     start_scores: Tensor | None = None,
@@ -34,7 +33,6 @@ def check_shapes(
             f" found {tuple(transition_scores.shape)}"
         )
     expected = {
-        "lengths": (lengths, (B,)),
         "start_scores": (start_scores, (K,)),
         "end_scores": (end_scores, (K,)),
         "allowed": (allowed, (B, N, K)),
@@ -44,18 +42,6 @@ def check_shapes(
             raise ValueError(f"{name} must be {shape} beside unary_scores {(B, N, K)}, found {tuple(tensor.shape)}")
     if allowed is not None and allowed.dtype != torch.bool:
         raise ValueError(f"allowed must be boolean, found {allowed.dtype}")
-    if lengths.is_floating_point() or lengths.dtype == torch.bool:
-        raise ValueError(f"lengths must be of an integer type, found {lengths.dtype}")
-
-
-def check_lengths(lengths: Tensor, num_units: int) -> None:
-    """Raise `ValueError` for a length outside 1…N."""
-    is_bad = (lengths < 1) | (lengths > num_units)
-    if bool(is_bad.any()):
-        sentence = _first(is_bad)
-        raise ValueError(
-            f"lengths must lie in 1…{num_units}, found {int(lengths[sentence])} for sentence {sentence} of the batch"
-        )
 
 
 def check_scores(

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diffusion_mf.ops.attention import reference
-from diffusion_mf.ops.backends import Backend, has_triton, is_interpreting
+from diffusion_mf.ops.backends import Backend, differentiable_gradients, has_triton, is_interpreting
 
 MAX_FUSED_UNITS = 128
 
@@ -77,3 +78,22 @@ def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
 
 
 _fused.register_autograd(_gradient, setup_context=_keep)
+
+
+def _second_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Of the fused gradient, by the reference; PyTorch's own kernels of attention have no second gradient, its formula has."""
+    grad_output, inputs, *constants = ctx.saved_tensors
+
+    def gradient(grad_output: Tensor, inputs: Tensor) -> Tensor:
+        def attention(inputs: Tensor) -> Tensor:
+            return reference.packed_attention(inputs, *constants)
+
+        (found,) = differentiable_gradients(attention, (inputs,), (grad_output,))
+        assert found is not None
+        return found
+
+    with sdpa_kernel(SDPBackend.MATH):
+        return (*differentiable_gradients(gradient, (grad_output, inputs), (grad,)), None, None, None)
+
+
+_fused_gradient.register_autograd(_second_gradient, setup_context=_keep)

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from diffusion_mf.ops.chain_scores import accumulation_dtype
+
 
 def packed_attention(inputs: Tensor, boundaries: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """See `ops.attention.packed_attention`; takes memory for the mask of T × T."""
@@ -20,7 +22,7 @@ def packed_attention(inputs: Tensor, boundaries: Tensor, cosine: Tensor, sine: T
 
 
 def turn(values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """The two halves of each vector turned against each other, in float32."""
-    first, second = values.float().chunk(2, dim=-1)
+    """The two halves of each vector turned against each other, in float32 at least."""
+    first, second = values.to(accumulation_dtype(values.dtype)).chunk(2, dim=-1)
     turned = (first * cosine - second * sine, second * cosine + first * sine)
     return torch.cat(turned, dim=-1).to(values.dtype)

@@ -4,6 +4,8 @@
 
 Exact in O(N K²) time. The fast paths keep messages only, O(B N K) memory beyond their inputs: their backward pass
 recomputes pair marginals where it needs them, and is a forward-mode sweep where marginals themselves are differentiated.
+Gradients have gradients, of any order (``create_graph=True``): those of log Z are marginals, and have the fast paths' own;
+those of marginals come from the reference.
 Paper: section 2.1 (bigram models) and “Structured Denoising”.
 """
 
@@ -12,12 +14,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from diffusion_mf.ops.backends import Backend, choose_backend
-from diffusion_mf.ops.chain_scores import accumulation_dtype, blank_padding, logsumexp, unit_mask
+from diffusion_mf.ops.backends import Backend, choose_backend, differentiable_gradients
+from diffusion_mf.ops.chain_scores import (
+    Lengths,
+    accumulation_dtype,
+    blank_padding,
+    length_tensor,
+    unit_mask,
+)
 from diffusion_mf.ops.forward_backward import cpu, reference
 
 
@@ -57,14 +64,15 @@ class _Chain(torch.autograd.Function):
         transition: Tensor,
         lengths: Tensor,
         backend: str,
-        found: tuple[Tensor, Tensor, Tensor],
+        found: tuple[Tensor | None, Tensor, Tensor],
         results: tuple[str, ...],
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor | None, ...]:
         log_partition, forward, backward = found
         ctx.backend, ctx.results = backend, results
         ctx.set_materialize_grads(False)
+        # log Z is not kept: callers may change it in place.
         ctx.save_for_backward(unary, transition, lengths, forward, backward)
-        outputs = []
+        outputs: list[Tensor | None] = []
         if "log_partition" in results:
             outputs.append(log_partition)
         if "marginals" in results:
@@ -74,15 +82,61 @@ class _Chain(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         if all(grad is None for grad in grads):
             return (None,) * 6
         wanted = dict(zip(ctx.results, grads, strict=True))
-        found = _kernels(ctx.backend).gradient(
-            *ctx.saved_tensors, wanted.get("log_partition"), wanted.get("marginals"), wanted.get("pairs")
-        )
-        return (*found, None, None, None, None)
+        gradients: tuple[Tensor | None, Tensor | None]
+        if torch.is_grad_enabled():  # create_graph=True
+            gradients = _differentiable_gradients(*ctx.saved_tensors, backend=ctx.backend, wanted=wanted)
+        else:
+            gradients = _kernels(ctx.backend).gradient(
+                *ctx.saved_tensors, wanted.get("log_partition"), wanted.get("marginals"), wanted.get("pairs")
+            )
+        return (*gradients, None, None, None, None)
+
+
+def _differentiable_gradients(
+    unary: Tensor,
+    transition: Tensor,
+    lengths: Tensor,
+    forward: Tensor,
+    backward: Tensor,
+    *,
+    backend: str,
+    wanted: dict[str, Tensor | None],
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients of `_Chain` as differentiable functions of scores and incoming gradients."""
+    gradients: list[Tensor | None] = [None, None]
+    others = {name: grad for name, grad in wanted.items() if grad is not None}
+    weight = others.pop("log_partition", None)
+    if weight is not None:
+        # ∂ log Z/∂ unary are the marginals and ∂ log Z/∂ transition the pair marginals, each with a gradient of its own.
+        results = ("marginals", "pairs") if transition.requires_grad else ("marginals",)
+        marginals, *pairs = _Chain.apply(unary, transition, lengths, backend, (None, forward, backward), results)
+        gradients[0] = (weight[:, None, None] * marginals).to(unary.dtype)
+        if pairs:
+            weighted = weight[:, None, None, None] * pairs[0]
+            gradients[1] = (weighted if transition.dim() == 4 else weighted.sum((0, 1))).to(transition.dtype)
+    if others:
+
+        def by_reference(unary: Tensor, transition: Tensor) -> list[Tensor]:
+            results = {}
+            if "marginals" in others:
+                results["marginals"] = reference.forward_backward(unary, transition, lengths)[1]
+            if "pairs" in others:
+                results["pairs"] = reference.pair_marginals(unary, transition, lengths)
+            return [results[name].to(grad.dtype) for name, grad in others.items()]
+
+        of_others = differentiable_gradients(by_reference, (unary, transition), list(others.values()))
+        gradients = [_sum(*both) for both in zip(gradients, of_others, strict=True)]
+    return gradients[0], gradients[1]
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
 
 
 def _pairs(unary: Tensor, transition: Tensor, lengths: Tensor, forward: Tensor, backward: Tensor) -> Tensor:
@@ -93,9 +147,11 @@ def _pairs(unary: Tensor, transition: Tensor, lengths: Tensor, forward: Tensor, 
         transition_scores = transition_scores[None, None]
     left = (forward + unary_scores)[:, :-1, :, None]
     right = (unary_scores + backward)[:, 1:, None, :]
-    score = torch.where(is_pair, left + transition_scores + right, -torch.inf)
-    normaliser = logsumexp(score.flatten(2), -1)[..., None, None]
-    pairs = (score - torch.where(normaliser == -torch.inf, 0, normaliser)).exp()
+    score = (left + transition_scores).add_(right).masked_fill_(~is_pair, -torch.inf)
+    top = score.amax((-1, -2), keepdim=True)
+    pairs = score.sub_(torch.where(top == -torch.inf, 0, top)).exp_()
+    # The largest is 1, where there is any.
+    pairs /= pairs.sum((-1, -2), keepdim=True).clamp_(min=1)
     return pairs.to(accumulation_dtype(unary.dtype))
 
 
@@ -116,12 +172,12 @@ def _messages(
 def log_partition(
     unary_scores: Float[Tensor, "B N K"],
     transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B M K K"],
-    lengths: Int[Tensor, "B"],
+    lengths: Lengths,
     *,
     backend: Backend = "auto",
 ) -> Float[Tensor, "B"]:
     """log Z; start and end scores and clamps come folded in (`ops.chain_scores`). Its gradient are the marginals."""
-    lengths = lengths.contiguous()
+    lengths = length_tensor(lengths, unary_scores)
     chosen, found = _messages(unary_scores, transition_scores, lengths, backend)
     if found is None:
         result = reference.forward_backward(unary_scores, transition_scores, lengths)[0]
@@ -132,12 +188,12 @@ def log_partition(
 def forward_backward(
     unary_scores: Float[Tensor, "B N K"],
     transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B M K K"],
-    lengths: Int[Tensor, "B"],
+    lengths: Lengths,
     *,
     backend: Backend = "auto",
 ) -> ForwardBackward:
     """Log-partition and marginals, both differentiable by one backward pass, and messages."""
-    lengths = lengths.contiguous()
+    lengths = length_tensor(lengths, unary_scores)
     chosen, found = _messages(unary_scores, transition_scores, lengths, backend)
     if found is None:
         dtype = accumulation_dtype(unary_scores.dtype)
@@ -152,12 +208,12 @@ def forward_backward(
 def pair_marginals(
     unary_scores: Float[Tensor, "B N K"],
     transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B M K K"],
-    lengths: Int[Tensor, "B"],
+    lengths: Lengths,
     *,
     backend: Backend = "auto",
 ) -> Float[Tensor, "B M K K"]:
     """P(yᵢ = j, yᵢ₊₁ = k) for neighbours, differentiable; zero past each length. O(B N K²) memory."""
-    lengths = lengths.contiguous()
+    lengths = length_tensor(lengths, unary_scores)
     chosen, found = _messages(unary_scores, transition_scores, lengths, backend)
     if found is None:
         result = reference.pair_marginals(unary_scores, transition_scores, lengths)

@@ -3,7 +3,7 @@
     q⁰ᵢ = softmax(unaryᵢ),   qᵢ ← softmax(unaryᵢ + Σⱼ qᵢ₋₁(j) Tᵢ₋₁(j, ·) + Σₖ Tᵢ(·, k) qᵢ₊₁(k))
 
 A fixed number of updates, all positions at once, differentiable through them; the fast paths recompute the iterations in
-their backward pass instead of keeping them. Paper: “Structured Denoising” (after Wang et al., 2020).
+their backward pass instead of keeping them. Gradients have gradients, of any order (``create_graph=True``). Paper: “Structured Denoising” (after Wang et al., 2020).
 
 A transition of −∞ has no finite expectation under a factorised q, so it enters as `ILLEGAL_TRANSITION`, a large finite
 penalty without gradient. Unary scores of −∞ (clamped labels) are exact: their belief is 0.
@@ -17,12 +17,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from diffusion_mf.ops.backends import Backend, choose_backend
-from diffusion_mf.ops.chain_scores import accumulation_dtype
+from diffusion_mf.ops.backends import Backend, choose_backend, differentiable_gradients
+from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, length_tensor
 from diffusion_mf.ops.mean_field import cpu, reference
 
 ILLEGAL_TRANSITION = -1e4
@@ -44,12 +43,18 @@ class _MeanField(torch.autograd.Function):
         return triton.iterate(unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION, is_log=is_log)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_beliefs: Tensor) -> tuple:
         num_iterations, backend, is_log = ctx.settings
         unary, transition, lengths = ctx.saved_tensors
         if backend == "cpu":
-            grads = cpu.gradient(unary, transition, lengths, num_iterations, grad_beliefs, is_log=is_log)
+            # Made of differentiable operations: under create_graph=True its results have gradients, too.
+            grads: Any = cpu.gradient(unary, transition, lengths, num_iterations, grad_beliefs, is_log=is_log)
+        elif torch.is_grad_enabled():
+
+            def by_cpu_path(unary: Tensor, transition: Tensor) -> Tensor:
+                return mean_field(unary, transition, lengths, num_iterations, backend="cpu", is_log=is_log)
+
+            grads = differentiable_gradients(by_cpu_path, (unary, transition), (grad_beliefs,))
         else:
             from diffusion_mf.ops.mean_field import triton
 
@@ -62,7 +67,7 @@ class _MeanField(torch.autograd.Function):
 def mean_field(
     unary_scores: Float[Tensor, "B N K"],
     transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B M K K"],
-    lengths: Int[Tensor, "B"],
+    lengths: Lengths,
     num_iterations: int,
     *,
     backend: Backend = "auto",
@@ -74,7 +79,7 @@ def mean_field(
     that are not allowed, 0 past each length.
     """
     chosen = choose_backend(backend, unary_scores)
-    lengths = lengths.contiguous()
+    lengths = length_tensor(lengths, unary_scores)
     if chosen == "triton" and transition_scores.dim() == 2:
         from diffusion_mf.ops.mean_field.triton import MAX_GLOBAL_LABELS
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from diffusion_mf.ops.backends import Backend, choose_backend
-from diffusion_mf.ops.chain_scores import accumulation_dtype
+from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, length_tensor
 from diffusion_mf.ops.viterbi import cpu, reference
 
 
@@ -30,13 +30,13 @@ class BestSequence(NamedTuple):
 def viterbi(
     unary_scores: Float[Tensor, "B N K"],
     transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B M K K"],
-    lengths: Int[Tensor, "B"],
+    lengths: Lengths,
     *,
     backend: Backend = "auto",
 ) -> BestSequence:
     """Best labels and scores; start and end scores and clamps come folded in (`ops.chain_scores.fold_scores`)."""
     chosen = choose_backend(backend, unary_scores)
-    lengths = lengths.contiguous()
+    lengths = length_tensor(lengths, unary_scores)
     if chosen == "reference":
         labels, scores = reference.viterbi(unary_scores, transition_scores, lengths)
         return BestSequence(labels, scores.to(accumulation_dtype(unary_scores.dtype)))
