@@ -27,7 +27,13 @@ CONTENTS = [
     ("a.conllu", b"# \x00\x01\n", 1, "binary file", "text file"),
     ("a.tsv", b"a\tO\ncaf\xe9\tO\n", 2, "not UTF-8", "iconv"),
     ("a.conllu.gz", b"not compressed", None, "damaged or not gz", "again"),
-    ("a.conllu.gz", gzip.compress(WORD.encode() * 1000, mtime=0)[:-20], None, "damaged", "again"),
+    (
+        "a.conllu.gz",
+        gzip.compress(WORD.encode() * 1000, mtime=0)[:-20],
+        None,
+        "ends in the middle of its compressed data",
+        "again",
+    ),
     ("a.conllu.zst", b"not compressed", None, "damaged or not zst", "again"),
 ]
 
