@@ -54,6 +54,8 @@ def open_input(path: StrPath) -> Iterator[IO[bytes]]:
     """Open ``path`` for streaming bytes; a missing file, a directory or damaged compression is an `InputError`."""
     name = os.fspath(path)
     if name == "-":
+        if sys.stdin is None:
+            raise InputError("is closed", path=name, remedy="name a file, or open it with < FILE")
         yield sys.stdin.buffer
         return
     if os.path.isdir(name):
