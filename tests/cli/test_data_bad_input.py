@@ -73,7 +73,9 @@ def test_limits_hold_whatever_the_command(dmf, tmp_path: Path, monkeypatch: pyte
         ["score", gold, source, "--task", "pos"],
     ):
         limit = "a sentence of more than 1 MiB begins here"
-        check(dmf(*command), source, 3, limit, "put a blank line after every sentence", "DIFFUSION_MF_MAX_SENTENCE_MIB=2")
+        check(
+            dmf(*command), source, 3, limit, "put a blank line after every sentence", "DIFFUSION_MF_MAX_SENTENCE_MIB=2"
+        )
     monkeypatch.setenv("DIFFUSION_MF_MAX_SENTENCE_MIB", "2")
     assert dmf("data", "stats", source, "--task", "pos").status == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.conllu", "gold.conllu"]

@@ -48,8 +48,9 @@ def _parse_line(line: str, number: int, path: StrPath) -> tuple[Sentence, str | 
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        # A number of thousands of digits is a ValueError of another kind.
-        reason = getattr(error, "msg", "nested too deeply" if isinstance(error, RecursionError) else "too long a number")
+        # A number of thousands of digits is a ValueError without a message of its own.
+        other = "nested too deeply" if isinstance(error, RecursionError) else "too long a number"
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else other
         refuse(f"not JSON ({reason})", 'write one object a line, such as {"units": ["a"], "labels": ["X"]}')
     if not isinstance(row, dict) or "units" not in row:
         refuse('no object with the key "units"', 'write {"units": ["a", "b"], "labels": ["X", "Y"]}')

@@ -35,7 +35,9 @@ class SentenceLimits(NamedTuple):
         if not text:
             return cls()
         if not (text.isascii() and text.isdecimal() and int(text)):
-            raise InputError(f"{LIMIT_VARIABLE} is {text!r}, not a number of MiB", remedy=f"set {LIMIT_VARIABLE}=64, say")
+            raise InputError(
+                f"{LIMIT_VARIABLE} is {text!r}, not a number of MiB", remedy=f"set {LIMIT_VARIABLE}=64, say"
+            )
         return cls(int(text))
 
     def __str__(self) -> str:
@@ -190,7 +192,9 @@ def _whole_lines(stream: IO[bytes], path: StrPath) -> Iterator[tuple[int, bytes]
         _check_is_text(chunk, line, path, is_first=line == 1 and not pending)
         num_blank = num_blank + len(chunk) if chunk.isspace() else 0
         if num_blank > limits.size:
-            limits.refuse(f"more than {limits} of blank lines end here", path, line, "check that this is the right file")
+            limits.refuse(
+                f"more than {limits} of blank lines end here", path, line, "check that this is the right file"
+            )
         end = chunk.find(b"\n")
         if num_pending + (len(chunk) if end < 0 else end) > limits.size:
             limits.refuse(f"a line of more than {limits}", path, line, "check that this is text with line ends")
@@ -221,8 +225,8 @@ def _check_is_text(chunk: bytes, line: int, path: StrPath, *, is_first: bool) ->
         )
 
 
-def _refuse_returns(path: StrPath, lines: list[str], number: int) -> None:
-    for number, line in enumerate(lines, number):
+def _refuse_returns(path: StrPath, lines: list[str], first: int) -> None:
+    for number, line in enumerate(lines, first):
         if "\r" in line:
             raise InputError(
                 "a carriage return within the line",
@@ -237,5 +241,7 @@ def check_fields(sentence: Sentence, allowed: re.Pattern[str], place: str) -> No
     for text in (*sentence.units, *(sentence.labels or ())):
         if not allowed.fullmatch(text):
             raise InputError(
-                f"{reprlib.repr(text)} does not fit {place}", line=sentence.line, remedy="use JSON Lines, which can hold any text"
+                f"{reprlib.repr(text)} does not fit {place}",
+                line=sentence.line,
+                remedy="use JSON Lines, which can hold any text",
             )
