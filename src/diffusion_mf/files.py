@@ -20,7 +20,7 @@ StrPath = str | os.PathLike[str]
 
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")
 
-_COMPRESSED_BYTES = 1 << 16
+_COMPRESSED_BYTES = 1 << 18
 _UNPACKED_BYTES = 1 << 20
 # zstd cannot be told to stop after so many bytes, and a kilobyte of it may unpack to 32 MiB.
 _ZSTD_BYTES = 1 << 10

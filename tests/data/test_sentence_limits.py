@@ -89,7 +89,7 @@ def test_every_reader_refuses_what_does_not_end(
 @pytest.mark.parametrize("name", ["a.conllu", "a.tsv", "a.jsonl", "a.tok"])
 def test_units_are_limited_in_number_and_length(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LIMIT_VARIABLE, "1")
-    limits = SentenceLimits(1)
+    limits = SentenceLimits.from_environment()
     path = tmp_path / name
 
     def read(units: list[str]) -> int:

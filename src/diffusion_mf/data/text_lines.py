@@ -18,45 +18,36 @@ from diffusion_mf.files import StrPath, open_input
 
 BYTE_ORDER_MARK = "\ufeff"
 LIMIT_VARIABLE = "DIFFUSION_MF_MAX_SENTENCE_MIB"
+DEFAULT_MEBIBYTES = 16
 _CHUNK_BYTES = 1 << 20
 
 Item = TypeVar("Item")
 
 
 class SentenceLimits(NamedTuple):
-    """How long a sentence may be: its lines together, its units, and each unit; `LIMIT_VARIABLE` raises all three."""
+    """How long a sentence may be; `LIMIT_VARIABLE` raises all limits."""
 
-    mebibytes: int = 16
+    mebibytes: int
+    size: int
+    """bytes or characters of a sentence's lines, comments included; of blank lines in a row, too"""
+    units: int
+    """units of a sentence; its lines, too, comments included"""
+    unit_size: int
+    """characters of a unit"""
 
     @classmethod
     def from_environment(cls) -> SentenceLimits:
         """The limits that hold now."""
-        text = os.environ.get(LIMIT_VARIABLE)
-        if not text:
-            return cls()
+        text = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_MEBIBYTES)
         if not (text.isascii() and text.isdecimal() and int(text)):
             raise InputError(
                 f"{LIMIT_VARIABLE} is {text!r}, not a number of MiB", remedy=f"set {LIMIT_VARIABLE}=64, say"
             )
-        return cls(int(text))
+        mebibytes = int(text)
+        return cls(mebibytes, mebibytes << 20, mebibytes << 16, mebibytes << 12)
 
     def __str__(self) -> str:
         return f"{self.mebibytes} MiB"
-
-    @property
-    def size(self) -> int:
-        """The bytes or characters of a sentence's lines, comments included; of a stretch of blank lines, too."""
-        return self.mebibytes << 20
-
-    @property
-    def units(self) -> int:
-        """The units of a sentence, and its lines, comments included."""
-        return self.mebibytes << 16
-
-    @property
-    def unit_size(self) -> int:
-        """The characters of a unit."""
-        return self.mebibytes << 12
 
     def refuse(self, problem: str, path: StrPath, line: int, remedy: str, *, needed: int = 0) -> NoReturn:
         """Refuse what is too long, and say how to raise the limits, to what is ``needed`` if that is known."""
@@ -111,7 +102,7 @@ def read_lines(
             lines.pop()
         if "\r" in text:
             lines = [line.removesuffix("\r") for line in lines]
-            if not allow_returns:
+            if not allow_returns and "\r" in "".join(lines):
                 _refuse_returns(path, lines, number)
         held.add(lines)
         yield from lines
