@@ -14,12 +14,15 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath, open_input
 
 Key = tuple[str, ...]
+MAX_BYTES = 1 << 20
 
 
 def read_toml(path: StrPath) -> tuple[dict[str, Any], str]:
     """A TOML file's values, and its text."""
     with open_input(path) as stream:
-        content = stream.read()
+        content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise InputError("is too long for a configuration (over 1 MiB)", path=path, remedy="name a TOML file")
     try:
         text = content.decode("utf-8")
         return tomllib.loads(text), text

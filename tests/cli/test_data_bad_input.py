@@ -27,7 +27,13 @@ CONTENTS = [
     ("a.conllu", b"# \x00\x01\n", 1, "binary file", "text file"),
     ("a.tsv", b"a\tO\ncaf\xe9\tO\n", 2, "not UTF-8", "iconv"),
     ("a.conllu.gz", b"not compressed", None, "damaged or not gz", "again"),
-    ("a.conllu.gz", gzip.compress(WORD.encode() * 1000, mtime=0)[:-20], None, "damaged", "again"),
+    (
+        "a.conllu.gz",
+        gzip.compress(WORD.encode() * 1000, mtime=0)[:-20],
+        None,
+        "ends in the middle of its compressed data",
+        "again",
+    ),
     ("a.conllu.zst", b"not compressed", None, "damaged or not zst", "again"),
 ]
 
@@ -52,6 +58,27 @@ def test_bad_content(name, content, line, problem, remedy, dmf, tmp_path: Path) 
     if name.endswith(".tsv") or name == "a.conllu":
         task = "ner" if name.endswith(".tsv") else "pos"
         check(dmf("data", "stats", source, "--task", task, "--json"), source, line, problem, remedy)
+
+
+def test_limits_hold_whatever_the_command(dmf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIFFUSION_MF_MAX_SENTENCE_MIB", "1")
+    source, gold = tmp_path / "a.conllu", tmp_path / "gold.conllu"
+    source.write_text(f"{WORD}\n" + WORD * 70_000)
+    gold.write_text(f"{WORD}\n" * 2)
+    for command in (
+        ["data", "stats", source, "--task", "pos"],
+        ["data", "convert", source, tmp_path / "out.jsonl"],
+        ["data", "convert", source, tmp_path / "out.conllu"],
+        ["score", source, gold, "--task", "pos"],
+        ["score", gold, source, "--task", "pos"],
+    ):
+        limit = "a sentence of more than 1 MiB begins here"
+        check(
+            dmf(*command), source, 3, limit, "put a blank line after every sentence", "DIFFUSION_MF_MAX_SENTENCE_MIB=2"
+        )
+    monkeypatch.setenv("DIFFUSION_MF_MAX_SENTENCE_MIB", "2")
+    assert dmf("data", "stats", source, "--task", "pos").status == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.conllu", "gold.conllu"]
 
 
 def test_a_copy_of_bad_conllu_is_not_written_either(dmf, tmp_path: Path) -> None:

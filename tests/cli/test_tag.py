@@ -1,12 +1,18 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.formats import FileFormat
+from diffusion_mf.tagger import Tagger
+from diffusion_mf.tagger.files import TaggingOptions, tag_file
+from diffusion_mf.tagger.streaming import WINDOW_BATCHES
 from tagger.small_models import write_model
 
 CONLLU = (
@@ -243,3 +249,50 @@ def test_options_that_mean_nothing_to_a_model_are_named(dmf: Callable, models: d
         "dmf: --on-long makes no difference: this model's encoder takes sentences of any length\n"
         "dmf: --one-document makes no difference: this model was trained without recall (denoiser.recall)\n"
     )
+
+
+def test_words_without_end_are_refused(dmf: Callable, models: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIFFUSION_MF_MAX_SENTENCE_MIB", "1")
+    outcome = dmf("tag", models[Task.POS], "-", "--batch-tokens", "1", stdin=b"mira\n" + b"a " * (1 << 20))
+    assert outcome.status == 2
+    assert outcome.stderr == (
+        "dmf: standard input, line 2: a line of more than 1 MiB; check that this is text with line ends, "
+        "or raise the limit with DIFFUSION_MF_MAX_SENTENCE_MIB=2.\n"
+    )
+
+
+@pytest.mark.parametrize("file_format", ["text", "columns", "jsonl", "conllu"])
+def test_sentences_of_a_named_pipe_are_labelled_while_it_is_open(
+    file_format: str, tmp_path: pathlib.Path, models: dict
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    is_labelled = threading.Event()
+    words = ["mira"] * WINDOW_BATCHES
+    sentence = {
+        "text": " ".join(words) + "\n",
+        "columns": "\n".join(words) + "\n\n",
+        "jsonl": json.dumps({"units": words}) + "\n",
+        "conllu": "".join(f"{number}\t{word}" + "\t_" * 8 + "\n" for number, word in enumerate(words, 1)) + "\n",
+    }[file_format]
+    was_labelled: list[bool] = []
+
+    def write() -> None:
+        with pipe.open("w") as stream:
+            # Of CoNLL-U the blank lines after a sentence belong to it, and the next line tells that there are no more.
+            stream.write(sentence + sentence)
+            stream.flush()
+            was_labelled.append(is_labelled.wait(10))
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    count = tag_file(
+        Tagger.load(models[Task.POS], device="cpu"),
+        pipe,
+        tmp_path / "out.jsonl",
+        file_format=FileFormat(file_format),
+        options=TaggingOptions(batch_tokens=1),
+        advance=lambda count: is_labelled.set(),
+    )
+    writer.join()
+    assert (count, was_labelled) == (2, [True])

@@ -8,6 +8,7 @@ import lzma
 import os
 import sys
 import threading
+import zlib
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -32,7 +33,7 @@ def test_raw_lines_are_the_file_whatever_the_chunks(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_lines, "_CHUNK_BYTES", chunk)
         raw = list(read_raw_lines(path))
-        lines = list(read_lines(path))
+        lines = list(read_lines(path, allow_returns=True))
     assert "".join(raw) == text
     assert all(line.find("\n") in (-1, len(line) - 1) for line in raw)
     expected = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
@@ -75,6 +76,50 @@ def test_binary_and_utf16_files_are_told_apart(tmp_path: Path) -> None:
     wide.write_bytes("ab\n".encode("utf-16"))
     with pytest.raises(InputError, match="UTF-16"):
         list(read_lines(wide))
+
+
+@pytest.mark.parametrize(("mark", "encoding"), [(b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")])
+def test_utf16_without_a_single_nul_byte_is_recognised(mark: bytes, encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.tok"
+    path.write_bytes(mark + "\u4e2d\u6587".encode(encoding))
+    with pytest.raises(InputError, match="this is UTF-16, not UTF-8 text; convert it with iconv -f UTF-16"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
+def test_a_lone_carriage_return_is_refused_by_its_line(
+    chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_lines, "_CHUNK_BYTES", chunk)
+    path = tmp_path / "a.tsv"
+    path.write_bytes(b"a\tO\r\nb\tO\r\nc\tO\rd\tO\r\n")
+    with pytest.raises(InputError) as caught:
+        list(read_lines(path))
+    assert str(caught.value) == (
+        f"{path}, line 3: a carriage return within the line; "
+        "remove it or, if lines end in it, convert the file with tr '\\r' '\\n'."
+    )
+
+
+def test_lines_of_a_named_pipe_come_as_they_are_written(tmp_path: Path) -> None:
+    path = tmp_path / "pipe.tok.gz"
+    os.mkfifo(path)
+    is_read = threading.Event()
+    compressed = zlib.compressobj(wbits=31)
+
+    def write() -> None:
+        with path.open("wb", buffering=0) as stream:
+            stream.write(compressed.compress(b"first\nsec") + compressed.flush(zlib.Z_SYNC_FLUSH))
+            assert is_read.wait(10)
+            stream.write(compressed.compress(b"ond\n") + compressed.flush())
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    lines = read_lines(path)
+    assert next(lines) == "first"
+    is_read.set()
+    assert list(lines) == ["second"]
+    writer.join()
 
 
 def test_lines_of_a_pipe_come_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import IO
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.scheme_detection import detect_scheme
 from diffusion_mf.data.sentence import Sentence, begins_document
-from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, Rereadable, check_fields, read_lines
+from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, Rereadable, SentenceLimits, check_fields, read_lines
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath
 
@@ -69,8 +69,8 @@ def detect_layout(
 
     The scheme takes the whole file to tell. ``lines`` stands for the file's lines where they cannot be read twice.
     """
-    lines = Rereadable(path, read_lines) if lines is None else lines
-    head = list(through_first_unit(iter(lines)))
+    lines = Rereadable(path, read_column_lines) if lines is None else lines
+    head = list(through_first_unit(iter(lines), path))
     if not head or _is_skipped(head[-1]):
         raise InputError("holds no sentences", path=path, remedy="check that this is the right file")
     line = head[-1]
@@ -108,11 +108,15 @@ def read_columns(path: StrPath, layout: ColumnLayout, *, lines: Iterable[str] | 
     units: list[str] = []
     tags: list[str] = []
     number, document = 0, 0
+    limits = SentenceLimits.from_environment()
 
     def sentence(line: int) -> Sentence:
-        return Sentence(tuple(units), None if tag_column is None else tuple(tags), line, document)
+        result = Sentence(tuple(units), None if tag_column is None else tuple(tags), line, document)
+        if len("".join(units)) > limits.unit_size:
+            limits.check_units(result, path)
+        return result
 
-    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
+    for number, line in enumerate(read_column_lines(path) if lines is None else lines, 1):
         if _is_skipped(line):
             if units:
                 yield sentence(number - len(units))
@@ -138,12 +142,20 @@ def read_columns(path: StrPath, layout: ColumnLayout, *, lines: Iterable[str] | 
         yield sentence(number - len(units) + 1)
 
 
-def through_first_unit(lines: Iterator[str]) -> Iterator[str]:
+def read_column_lines(path: StrPath) -> Iterator[str]:
+    """The lines of a column file; how long they go on without a blank one is limited."""
+    return read_lines(path, is_end=_is_skipped)
+
+
+def through_first_unit(lines: Iterator[str], path: StrPath) -> Iterator[str]:
     """Take from ``lines`` up to the first that holds a unit, and no further."""
-    for line in lines:
+    limits = SentenceLimits.from_environment()
+    for number, line in enumerate(lines, 1):
         yield line
         if not _is_skipped(line):
             return
+        if number > limits.units:
+            limits.refuse(f"no unit in {number:,} lines", path, number, "check that this is the right file")
 
 
 def _is_skipped(line: str) -> bool:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import enum
 import itertools
+import operator
 import re
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
 from diffusion_mf.data.sentence import Sentence, begins_document
-from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, check_fields, read_lines, read_raw_lines
+from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, SentenceLimits, check_fields, read_lines, read_raw_lines
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath
 
@@ -51,23 +53,25 @@ class ConlluBlock(NamedTuple):
 def read_conllu(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS) -> Iterator[Sentence]:
     """Stream the sentences of ``path``; labels are the column's values as they stand, ``_`` included."""
     index = _label_index(column)
+    limits = SentenceLimits.from_environment()
     lines: list[str] = []
     number, document = 0, 0
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, is_end=operator.not_, allow_returns=True), 1):
         if line:
             lines.append(line)
         elif lines:
             document += _begins_document(lines)
-            yield _parse_sentence(lines, number - len(lines), index, path, document)
+            yield _parse_sentence(lines, number - len(lines), index, path, document, limits)
             lines.clear()
     if lines:
         document += _begins_document(lines)
-        yield _parse_sentence(lines, number - len(lines) + 1, index, path, document)
+        yield _parse_sentence(lines, number - len(lines) + 1, index, path, document, limits)
 
 
 def read_conllu_blocks(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS) -> Iterator[ConlluBlock]:
     """Stream ``path`` sentence by sentence without losing a byte; what `ConlluBlock.text` is for: see `with_labels`."""
     index = _label_index(column)
+    limits = SentenceLimits.from_environment()
     raw: list[str] = []
     lines: list[str] = []
     sentence: Sentence | None = None
@@ -85,12 +89,12 @@ def read_conllu_blocks(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPO
             lines.append(line)
         elif lines:
             document += _begins_document(lines)
-            sentence = _parse_sentence(lines, first, index, path, document)
+            sentence = _parse_sentence(lines, first, index, path, document, limits)
             lines = []
         raw.append(raw_line)
     if lines:
         document += _begins_document(lines)
-        sentence = _parse_sentence(lines, first, index, path, document)
+        sentence = _parse_sentence(lines, first, index, path, document, limits)
     if raw:
         yield ConlluBlock("".join(raw), sentence)
 
@@ -105,7 +109,9 @@ def _begins_document(lines: Sequence[str]) -> bool:
     return any(_NEW_DOCUMENT.match(line) for line in itertools.takewhile(lambda line: line[0] == "#", lines))
 
 
-def _parse_sentence(lines: Sequence[str], first: int, label_index: int, path: StrPath, document: int) -> Sentence:
+def _parse_sentence(
+    lines: Sequence[str], first: int, label_index: int, path: StrPath, document: int, limits: SentenceLimits
+) -> Sentence:
     """The words of one block of lines without line ends; ``first`` is the number of its first line."""
     units: list[str] = []
     labels: list[str] = []
@@ -126,7 +132,7 @@ def _parse_sentence(lines: Sequence[str], first: int, label_index: int, path: St
             if _SKIPPED_ID.fullmatch(identifier):
                 continue
             raise InputError(
-                f"the ID {identifier!r} is not a number, a range or an empty node",
+                f"the ID {reprlib.repr(identifier)} is not a number, a range or an empty node",
                 path=path,
                 line=first + offset,
                 remedy="check the first column",
@@ -142,7 +148,10 @@ def _parse_sentence(lines: Sequence[str], first: int, label_index: int, path: St
         labels.append(label)
     if not units:
         raise InputError("a sentence without words", path=path, line=first, remedy="remove its lines")
-    return Sentence(tuple(units), tuple(labels), start, document)
+    sentence = Sentence(tuple(units), tuple(labels), start, document)
+    if len("".join(units)) > limits.unit_size:
+        limits.check_units(sentence, path)
+    return sentence
 
 
 def with_labels(

@@ -12,6 +12,7 @@ from diffusion_mf.data.columns import (
     ColumnLayout,
     Separator,
     detect_layout,
+    read_column_lines,
     read_columns,
     through_first_unit,
     write_columns,
@@ -24,7 +25,7 @@ from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.plain_text import read_plain_text, write_plain_text
 from diffusion_mf.data.scheme_detection import detect_scheme
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.text_lines import Rereadable, read_lines
+from diffusion_mf.data.text_lines import Rereadable
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath, uncompressed_suffix
 
@@ -69,10 +70,10 @@ def _read_columns(path: StrPath, options: FormatOptions) -> Source:
     lines: Iterable[str]
     if options.scheme is None:
         # Only the whole file tells the scheme, so it is gone through twice.
-        head = lines = Rereadable(path, read_lines)
+        head = lines = Rereadable(path, read_column_lines)
     else:
-        rest = read_lines(path)
-        head = list(through_first_unit(rest))
+        rest = read_column_lines(path)
+        head = list(through_first_unit(rest, path))
         lines = itertools.chain(head, rest)
     layout = detect_layout(
         path,

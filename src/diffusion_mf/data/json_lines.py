@@ -11,7 +11,7 @@ from typing import IO, NoReturn
 
 from diffusion_mf.data.documents import DocumentNumbers
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.text_lines import read_lines
+from diffusion_mf.data.text_lines import SentenceLimits, read_lines
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath
 
@@ -19,9 +19,12 @@ from diffusion_mf.files import StrPath
 def read_json_lines(path: StrPath) -> Iterator[Sentence]:
     """Stream the sentences of ``path``; keys other than ``units``, ``labels`` and ``document`` are ignored, blank lines skipped."""
     number_of = DocumentNumbers()
+    limits = SentenceLimits.from_environment()
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
             sentence, document = _parse_line(line, number, path)
+            if len(line) > limits.unit_size:
+                limits.check_units(sentence, path)
             yield sentence._replace(document=number_of(document))
 
 
@@ -44,8 +47,10 @@ def _parse_line(line: str, number: int, path: StrPath) -> tuple[Sentence, str | 
 
     try:
         row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
+    except (ValueError, RecursionError) as error:
+        # A number of thousands of digits is a ValueError without a message of its own.
+        other = "nested too deeply" if isinstance(error, RecursionError) else "too long a number"
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else other
         refuse(f"not JSON ({reason})", 'write one object a line, such as {"units": ["a"], "labels": ["X"]}')
     if not isinstance(row, dict) or "units" not in row:
         refuse('no object with the key "units"', 'write {"units": ["a", "b"], "labels": ["X", "Y"]}')

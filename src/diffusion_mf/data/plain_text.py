@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO
 
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, check_fields, read_lines
+from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, SentenceLimits, check_fields, read_lines
 from diffusion_mf.files import StrPath
 
 # Only space and tab part units: a no-break or ideographic space may stand inside one.
@@ -17,10 +17,14 @@ _FIELD = re.compile(r"[^ \t\n\r\0]+")
 
 def read_plain_text(path: StrPath) -> Iterator[Sentence]:
     """Stream the unlabelled sentences of ``path``, one a line; blank lines part paragraphs and are no sentences."""
+    limits = SentenceLimits.from_environment()
     for number, line in enumerate(read_lines(path), 1):
         units = _BLANKS.split(line.strip(" \t"))
         if units != [""]:
-            yield Sentence(tuple(units), None, number)
+            sentence = Sentence(tuple(units), None, number)
+            if len(line) > limits.unit_size:
+                limits.check_units(sentence, path)
+            yield sentence
 
 
 def write_plain_text(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:

@@ -1,21 +1,69 @@
-"""Lines of UTF-8 text from any input, streaming; every problem names the file and the line."""
+"""Lines of UTF-8 text from any input, streaming; every problem names the file and the line.
+
+What is read at once is bounded, so that no input fills the memory: see `SentenceLimits`.
+"""
 
 from __future__ import annotations
 
 import io
 import os
 import re
+import reprlib
 from collections.abc import Callable, Iterator
-from typing import IO, Generic, TypeVar, cast
+from typing import IO, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath, open_input
 
 BYTE_ORDER_MARK = "\ufeff"
+LIMIT_VARIABLE = "DIFFUSION_MF_MAX_SENTENCE_MIB"
+DEFAULT_MEBIBYTES = 16
 _CHUNK_BYTES = 1 << 20
 
 Item = TypeVar("Item")
+
+
+class SentenceLimits(NamedTuple):
+    """How long a sentence may be; `LIMIT_VARIABLE` raises all limits."""
+
+    mebibytes: int
+    size: int
+    """bytes or characters of a sentence's lines, comments included; of blank lines in a row, too"""
+    units: int
+    """units of a sentence; its lines, too, comments included"""
+    unit_size: int
+    """characters of a unit"""
+
+    @classmethod
+    def from_environment(cls) -> SentenceLimits:
+        """The limits that hold now."""
+        text = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_MEBIBYTES)
+        if not (text.isascii() and text.isdecimal() and int(text)):
+            raise InputError(
+                f"{LIMIT_VARIABLE} is {text!r}, not a number of MiB", remedy=f"set {LIMIT_VARIABLE}=64, say"
+            )
+        mebibytes = int(text)
+        return cls(mebibytes, mebibytes << 20, mebibytes << 16, mebibytes << 12)
+
+    def __str__(self) -> str:
+        return f"{self.mebibytes} MiB"
+
+    def refuse(self, problem: str, path: StrPath, line: int, remedy: str, *, needed: int = 0) -> NoReturn:
+        """Refuse what is too long, and say how to raise the limits, to what is ``needed`` if that is known."""
+        raised = f"{LIMIT_VARIABLE}={max(needed, 2 * self.mebibytes)}"
+        raise InputError(problem, path=path, line=line, remedy=f"{remedy}, or raise the limit with {raised}")
+
+    def check_units(self, sentence: Sentence, path: StrPath) -> None:
+        """Refuse too many or too long units, which only a text of more than `unit_size` characters can have."""
+        num_units = len(sentence.units)
+        if num_units > self.units:
+            problem = f"a sentence of {num_units:,} units, more than {self.units:,}"
+            self.refuse(problem, path, sentence.line, "divide it", needed=(num_units >> 16) + 1)
+        for number, unit in enumerate(sentence.units, 1):
+            if len(unit) > self.unit_size:
+                problem = f"unit {number:,} of the sentence has {len(unit):,} characters, more than {self.unit_size:,}"
+                self.refuse(problem, path, sentence.line, "shorten it", needed=(len(unit) >> 12) + 1)
 
 
 class Rereadable(Generic[Item]):
@@ -36,38 +84,79 @@ class Rereadable(Generic[Item]):
         return iter(self._kept)
 
 
-def read_lines(path: StrPath) -> Iterator[str]:
-    """The lines of ``path`` without line ends (LF or CRLF) and without a byte order mark."""
-    is_first = True
+def read_lines(
+    path: StrPath, *, is_end: Callable[[str], bool] | None = None, allow_returns: bool = False
+) -> Iterator[str]:
+    """The lines of ``path`` without line ends (LF or CRLF) and without a byte order mark.
+
+    ``is_end`` tells the lines between sentences, where a sentence has several: what stands between two is then limited. A
+    carriage return elsewhere than before LF is refused unless allowed: it may be the line end of old, and the file one line.
+    """
+    number = 1
+    held = _HeldLines(path, is_end)
     for text in _read_chunks(path):
-        if is_first:
+        if number == 1:
             text = text.removeprefix(BYTE_ORDER_MARK)
-            is_first = False
         lines = text.split("\n")
         if not lines[-1]:
             lines.pop()
         if "\r" in text:
             lines = [line.removesuffix("\r") for line in lines]
+            if not allow_returns and "\r" in "".join(lines):
+                _refuse_returns(path, lines, number)
+        held.add(lines)
         yield from lines
+        number += len(lines)
 
 
 def read_raw_lines(path: StrPath) -> Iterator[str]:
-    """The lines of ``path`` with everything that belongs to them; joined and encoded they are the file, byte for byte."""
+    """The lines of ``path`` with everything that belongs to them; joined and encoded they are the file, byte for byte.
+
+    What stands between two blank lines is limited.
+    """
+    held = _HeldLines(path, lambda line: not line.removesuffix("\r"))
     for text in _read_chunks(path):
         *lines, rest = text.split("\n")
+        held.add(lines)
         for line in lines:
             yield line + "\n"
         if rest:
             yield rest
 
 
+class _HeldLines:
+    """Counts what a reader holds of a sentence that has not come to its end, once for many lines: it costs no time."""
+
+    def __init__(self, path: StrPath, is_end: Callable[[str], bool] | None) -> None:
+        self._path = path
+        self._is_end = is_end
+        self._limits = SentenceLimits.from_environment()
+        self._num_lines = self._first = self._size = 0
+
+    def add(self, lines: list[str]) -> None:
+        """The lines that come next; `InputError` if the sentence at their end has become too long."""
+        if self._is_end is None:
+            return
+        self._num_lines += len(lines)
+        size = 0
+        for number, line in enumerate(reversed(lines)):
+            if self._is_end(line):
+                self._first, self._size = self._num_lines - number, 0
+                break
+            size += len(line)
+        self._size += size
+        limits = self._limits
+        is_too_long = self._size > limits.size
+        if is_too_long or self._num_lines - self._first > limits.units:
+            amount = str(limits) if is_too_long else f"{limits.units:,} lines"
+            remedy = "put a blank line after every sentence"
+            limits.refuse(f"a sentence of more than {amount} begins here", self._path, self._first + 1, remedy)
+
+
 def _read_chunks(path: StrPath) -> Iterator[str]:
     """Decoded stretches of whole lines; only the last may lack its line end."""
     with open_input(path) as stream:
-        line = 1
-        for chunk in _whole_lines(stream):
-            if b"\0" in chunk:
-                _refuse_null(path, chunk, line)
+        for line, chunk in _whole_lines(stream, path):
             try:
                 text = chunk.decode()
             except UnicodeDecodeError as error:
@@ -78,35 +167,64 @@ def _read_chunks(path: StrPath) -> Iterator[str]:
                     remedy="convert it with iconv -t UTF-8",
                 ) from None
             yield text
-            line += chunk.count(b"\n")
 
 
-def _whole_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Bytes as they arrive, cut after the last line end; read1 does not wait for more than there is on a pipe."""
+def _whole_lines(stream: IO[bytes], path: StrPath) -> Iterator[tuple[int, bytes]]:
+    """Bytes as they arrive, cut after the last line end, and the number of their first line.
+
+    read1 does not wait for more than there is on a pipe.
+    """
     read = cast("io.BufferedIOBase", stream).read1
+    limits = SentenceLimits.from_environment()
+    line = 1
     pending: list[bytes] = []
+    num_pending = num_blank = 0
     while chunk := read(_CHUNK_BYTES):
+        _check_is_text(chunk, line, path, is_first=line == 1 and not pending)
+        num_blank = num_blank + len(chunk) if chunk.isspace() else 0
+        if num_blank > limits.size:
+            limits.refuse(
+                f"more than {limits} of blank lines end here", path, line, "check that this is the right file"
+            )
+        end = chunk.find(b"\n")
+        if num_pending + (len(chunk) if end < 0 else end) > limits.size:
+            limits.refuse(f"a line of more than {limits}", path, line, "check that this is text with line ends")
         end = chunk.rfind(b"\n") + 1
         if end:
-            yield b"".join([*pending, chunk[:end]])
+            yield line, b"".join([*pending, chunk[:end]])
             pending.clear()
+            num_pending = 0
+            line += chunk.count(b"\n")
         if end < len(chunk):
             pending.append(chunk[end:])
+            num_pending += len(chunk) - end
     if pending:
-        yield b"".join(pending)
+        yield line, b"".join(pending)
 
 
-def _refuse_null(path: StrPath, chunk: bytes, line: int) -> None:
-    if line == 1 and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
+def _check_is_text(chunk: bytes, line: int, path: StrPath, *, is_first: bool) -> None:
+    if is_first and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InputError(
             "this is UTF-16, not UTF-8 text", path=path, line=1, remedy="convert it with iconv -f UTF-16 -t UTF-8"
         )
-    raise InputError(
-        "this is a binary file, not text (it holds a NUL byte)",
-        path=path,
-        line=line + chunk.count(b"\n", 0, chunk.index(b"\0")),
-        remedy="name a text file; compressed ones must end in .gz, .xz or .zst",
-    )
+    if b"\0" in chunk:
+        raise InputError(
+            "this is a binary file, not text (it holds a NUL byte)",
+            path=path,
+            line=line + chunk.count(b"\n", 0, chunk.index(b"\0")),
+            remedy="name a text file; compressed ones must end in .gz, .xz or .zst",
+        )
+
+
+def _refuse_returns(path: StrPath, lines: list[str], first: int) -> None:
+    for number, line in enumerate(lines, first):
+        if "\r" in line:
+            raise InputError(
+                "a carriage return within the line",
+                path=path,
+                line=number,
+                remedy="remove it or, if lines end in it, convert the file with tr '\\r' '\\n'",
+            )
 
 
 def check_fields(sentence: Sentence, allowed: re.Pattern[str], place: str) -> None:
@@ -114,5 +232,7 @@ def check_fields(sentence: Sentence, allowed: re.Pattern[str], place: str) -> No
     for text in (*sentence.units, *(sentence.labels or ())):
         if not allowed.fullmatch(text):
             raise InputError(
-                f"{text!r} does not fit {place}", line=sentence.line, remedy="use JSON Lines, which can hold any text"
+                f"{reprlib.repr(text)} does not fit {place}",
+                line=sentence.line,
+                remedy="use JSON Lines, which can hold any text",
             )

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from diffusion_mf.data.columns import DOCUMENT_START, detect_layout, read_columns, through_first_unit
+from diffusion_mf.data.columns import DOCUMENT_START, detect_layout, read_column_lines, read_columns, through_first_unit
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, read_conllu_blocks
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import FileFormat
@@ -14,7 +14,6 @@ from diffusion_mf.data.json_lines import read_json_lines
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.plain_text import read_plain_text
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.text_lines import read_lines
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath
 
@@ -47,8 +46,8 @@ def read_items(path: StrPath, file_format: FileFormat, task: Task, *, is_guess: 
 
 
 def _read_columns(path: StrPath) -> Iterator[Sentence]:
-    lines = read_lines(path)
-    head = list(through_first_unit(lines))
+    lines = read_column_lines(path)
+    head = list(through_first_unit(lines, path))
     if not head or not head[-1].strip(" \t") or head[-1].startswith(DOCUMENT_START):
         return iter(())
     # With a scheme given nobody goes through the file to find out which one its tags are in.

@@ -78,7 +78,7 @@ def tag_file(
             yield item.sentence._replace(document=1) if options.one_document else item.sentence
 
     # Whoever writes into a pipe may wait for an answer before writing more.
-    looks_ahead = input_format is FileFormat.COLUMNS and path != "-"
+    looks_ahead = input_format is FileFormat.COLUMNS and path != "-" and os.path.isfile(path)
     results = tagger.stream(
         with_first_document(sentences()) if looks_ahead else sentences(),
         batch_tokens=options.batch_tokens,
