@@ -136,11 +136,12 @@ def test_with_early_exit_nothing_is_recorded(corpus: Path) -> None:
 
 
 def test_graphs_that_nobody_needs_do_not_disturb_the_recording_of_others() -> None:
-    """They die with a cycle of references, as predictors do: whenever Python's collector finds them."""
+    """They die with a cycle of references: whenever Python's collector finds them."""
 
     class Owner:
         def __init__(self, device: torch.device) -> None:
-            self.recorder = Recorder(self.work, device)
+            self.recorder: Recorder[torch.Tensor] = Recorder(device)
+            self.itself = self  # a cycle
             self.others: list[object] = []
 
         def work(self, form: object, numbers: torch.Tensor) -> torch.Tensor:
@@ -153,7 +154,7 @@ def test_graphs_that_nobody_needs_do_not_disturb_the_recording_of_others() -> No
     try:
         for _ in range(20):
             owner = Owner(torch.device("cuda"))
-            found = [owner.recorder(batch).cpu() for _ in range(3)]
+            found = [owner.recorder(batch, owner.work).cpu() for _ in range(3)]
             assert owner.recorder.num_recordings == 1
             torch.testing.assert_close(found[2], found[0])
     finally:

@@ -15,6 +15,7 @@ from diffusion_mf.acceleration.recording import Recorder
 from diffusion_mf.config import Config
 from diffusion_mf.data.batching import Batch
 from diffusion_mf.data.packing import pack, shape_for
+from diffusion_mf.diffusion import CategoricalDiffusion
 from diffusion_mf.model import Labeller, Prediction
 
 BATCHES_IN_FLIGHT = 2
@@ -41,14 +42,13 @@ class Predictor:
         settings = config.inference
         self._settings = settings
         self._max_characters = config.encoder.max_characters
-        # With a tolerance the host decides after every call whether there is another: that can be neither recorded, nor asked
-        # of a packed batch, which no longer knows its documents.
-        self.is_packed = settings.exit_tolerance is None and uses_packing(
-            device, config.encoder.kind, layout=settings.layout, precision=settings.precision
-        )
+        is_packed = uses_packing(device, config.encoder.kind, layout=settings.layout, precision=settings.precision)
+        # After every call the host decides whether another follows: that cannot be recorded, and packed batches no longer know
+        # the documents that settle together. Samples never settle, and other processes have no marginals to watch.
+        has_early_exit = settings.exit_tolerance is not None and settings.posterior != "sampled"
+        self.is_packed = is_packed and not (has_early_exit and isinstance(labeller.process, CategoricalDiffusion))
         self._autocast = autocast_for(device, settings.precision, is_training=False)
-        self._num_calls: int | None = None
-        self._recorder = Recorder(self._recorded, device)
+        self._recorder: Recorder[Prediction] = Recorder(device)
         self._lanes: list[Lane] = []
         self._num_submitted = 0
 
@@ -94,8 +94,7 @@ class Predictor:
             return to_host(finish(self(batch, budget=budget, num_calls=num_calls)))
         if not self._lanes:
             self._lanes = [
-                Lane(torch.cuda.Stream(self.device), Recorder(self._recorded, self.device))
-                for _ in range(BATCHES_IN_FLIGHT)
+                Lane(torch.cuda.Stream(self.device), Recorder(self.device)) for _ in range(BATCHES_IN_FLIGHT)
             ]
         lane = self._lanes[self._num_submitted % BATCHES_IN_FLIGHT]
         self._num_submitted += 1
@@ -104,11 +103,9 @@ class Predictor:
             return to_host(finish(self._replayed(lane.recorder, batch, budget, num_calls)))
 
     def _replayed(self, recorder: Recorder[Prediction], batch: Batch, budget: int, num_calls: int | None) -> Prediction:
-        shape = shape_for(batch, budget=budget, max_characters=self._max_characters)
-        self._num_calls = num_calls
-        return recorder(flatten(pack(batch, shape)), num_calls)
+        def predict(form: Form, numbers: Tensor) -> Prediction:
+            with self._autocast():
+                return self.labeller.predict(unflatten(form, numbers)[0], num_calls=num_calls, settings=self._settings)
 
-    def _recorded(self, form: Form, numbers: Tensor) -> Prediction:
-        batch, _ = unflatten(form, numbers)
-        with self._autocast():
-            return self.labeller.predict(batch, num_calls=self._num_calls, settings=self._settings)
+        shape = shape_for(batch, budget=budget, max_characters=self._max_characters)
+        return recorder(flatten(pack(batch, shape)), predict, kind=num_calls)
