@@ -278,7 +278,7 @@ class InferenceConfig(Section):
     budget: PositiveInt = 20000
     """units of a batch, padding counted; subwords, with a pretrained encoder"""
     exit_tolerance: PositiveFloat | None = None
-    """a sentence whose marginals change by less between two calls makes no more calls; None, or samples: all make all"""
+    """a sentence whose marginals change by less between two calls keeps them; calls end when all sentences of a batch do"""
     posterior: Literal["product", "mixture", "sampled"] = "product"
     """categorical diffusion: how beliefs at s follow from beliefs at t (`diffusion.Reading`); one trained model takes any"""
     scores_from: Literal["first", "last"] = "last"

@@ -28,7 +28,7 @@ def pos_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def model(pos_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> StoredModel:
-    """Diffusion-MF that has learnt something: sentences settle after different numbers of calls."""
+    """Diffusion-MF that has learnt something."""
     config = small_runs.small_config(
         pos_corpus,
         small_runs.NO_DROPOUT,

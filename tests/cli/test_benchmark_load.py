@@ -1,4 +1,4 @@
-"""``dmf benchmark scaling``, ``sharing``, ``agreement`` and ``throughput --early-exit`` on tiny models."""
+"""``dmf benchmark scaling``, ``sharing`` and ``agreement`` on tiny models."""
 
 from __future__ import annotations
 
@@ -79,39 +79,27 @@ def test_data_that_cannot_be_read(dmf, options: list[str]) -> None:  # type: ign
     assert "nowhere.txt" in outcome.stderr
 
 
-def test_throughput_with_early_exit(dmf, options: list[str]) -> None:  # type: ignore[no-untyped-def]
-    arguments = ("--tasks", "ner", "--systems", "diffusion-mf", "--only-early-exit", "--exit-tolerance", "0.2")
-    outcome = dmf("benchmark", "throughput", *arguments, *options, "--repeats", "1", "--json")
-    assert outcome.status == 0, outcome.stderr
-    (row,) = json.loads(outcome.stdout)
-    assert (row["implementation"], row["phase"]) == ("fast, early exit", "inference")
-    assert row["exit_tolerance"] == 0.2
-    assert 2 <= row["mean_calls"] < row["num_calls"] == 10
-
-
 def test_agreement(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     folder = small_models.write_model(tmp_path / "model")
     file = tmp_path / "dev.txt"
     file.write_text("Ada B-PER\nByron E-PER\nsings O\n\nEve S-PER\nin O\nOslo S-LOC\n\n")
-    arguments = (folder, file, "--exit-tolerance", "0.05", "--device", "cpu")
-    outcome = dmf("benchmark", "agreement", *arguments, "--json", "--output", tmp_path / "efficiency.json")
+    arguments = (folder, file, "--device", "cpu", "--json", "--output", tmp_path / "efficiency.json")
+    outcome = dmf("benchmark", "agreement", *arguments)
     assert outcome.status == 0, outcome.stderr
     rows = json.loads(outcome.stdout)
-    assert [row["implementation"] for row in rows] == ["plain eager", "fast", "fast, early exit"]
+    assert [row["implementation"] for row in rows] == ["plain eager", "fast"]
     assert {row["units"] for row in rows} == {6}
     assert rows[1]["share_labelled_differently"] == 0
     assert rows[1]["largest_marginal_difference"] < 1e-4
-    assert rows[2]["setting"] == 0.05
-    assert rows[2]["mean_calls"] >= 2
 
 
 def test_tables(dmf, options: list[str], tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """What people read: the calls that early exit made, the time of a sentence, the differences between paths."""
-    arguments = ("--tasks", "ner", "--systems", "diffusion-mf", "--only-early-exit", "--exit-tolerance", "1")
+    """What people read: the calls, the time of a sentence, the differences between paths."""
+    arguments = ("--tasks", "ner", "--systems", "diffusion-mf", "--only-plain")
     outcome = dmf("benchmark", "throughput", *arguments, *options, "--repeats", "1")
-    header, row = (line for line in outcome.stdout.decode().splitlines() if "calls" in line or "early exit" in line)
+    header, row = (line for line in outcome.stdout.decode().splitlines() if "calls" in line or "inference" in line)
     assert header.split()[-4:] == ["calls", "%", "peak", "GB"]
-    assert row.split()[-3] == "2.0"
+    assert "10" in row.split()[-3:]
     sizes = ("--task", "ner", "--times", "1", "--lengths", "40", "--units", "80", "--repeats", "1")
     table = dmf("benchmark", "scaling", *sizes, *options).stdout.decode()
     assert "1× data" in table
@@ -121,7 +109,6 @@ def test_tables(dmf, options: list[str], tmp_path: Path) -> None:  # type: ignor
     folder = small_models.write_model(tmp_path / "model")
     table = dmf("benchmark", "agreement", folder, file, "--device", "cpu").stdout.decode()
     assert "plain eager" in table
-    assert "early exit" not in table
 
 
 @pytest.mark.parametrize(
@@ -130,7 +117,6 @@ def test_tables(dmf, options: list[str], tmp_path: Path) -> None:  # type: ignor
         (("scaling", "--task", "nar"), "unknown task 'nar'"),
         (("scaling", "--times", "1,x"), "'1,x' is no list of numbers"),
         (("sharing", "--counts", "0"), "'0' is no list of numbers"),
-        (("throughput", "--early-exit", "--exit-tolerance", "0"), "must be more than 0"),
         (("agreement", "model", "file", "--precision", "half"), "unknown precision 'half'"),
     ],
 )

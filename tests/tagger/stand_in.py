@@ -51,7 +51,6 @@ class StandIn(nn.Module):
         base: float | None = None,
         allowed: Tensor | None = None,
         keep_trajectory: bool = False,
-        exit_tolerance: float | None = None,
         settings: object = None,
     ) -> StandInPrediction:
         self.batches.append(tuple(batch.form_ids.shape))

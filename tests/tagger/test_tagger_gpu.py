@@ -48,7 +48,7 @@ def test_labels_and_scores(system: str, precision: str, exit_tolerance: float | 
 
 @pytest.mark.parametrize("exit_tolerance", [None, 1e-6], ids=["all calls", "early exit"])
 def test_documents(exit_tolerance: float | None) -> None:
-    """Batches of documents are recorded and replayed like others; early exit computes them directly.
+    """Batches of documents are recorded and replayed like others; with early exit they are computed directly.
 
     In float32 only: with random weights documents magnify any difference.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -115,10 +115,10 @@ def test_pieces_add_up_where_results_lie_in_memory_that_is_used_again(labeller: 
     plan = [[0, 1, 2], [3, 4, 5]]
     expected = _gradient(labeller, data, plan)
     gradients = _step_gradients(labeller, data)
-    compute, memory = gradients._recorded_piece, {}
+    memory: dict[str, PieceResult] = {}
 
-    def replay(flat: FlatBatch, kind: object) -> PieceResult:
-        result = compute(flat.form, flat.numbers)
+    def replay(flat: FlatBatch, work: Callable[..., PieceResult], kind: object) -> PieceResult:
+        result = work(flat.form, flat.numbers)
         kept = memory.setdefault("result", result)
         for old, new in zip((kept.sums, *kept.gradients), (result.sums, *result.gradients), strict=True):
             if old is not None and new is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
@@ -33,7 +32,7 @@ class FlatBatch(NamedTuple):
     numbers: Int64[Tensor, "total"]
 
 
-def flatten(batch: Batch, extras: Sequence[int] | np.ndarray = ()) -> FlatBatch:
+def flatten(batch: Batch, extras: Sequence[int] = ()) -> FlatBatch:
     """A packed batch, and some more integers, as one vector; int32 tensors are widened."""
     if batch.packing is None or batch.encoder_input is not None:
         raise ValueError("only packed batches without an encoder's own input can be flattened")

@@ -15,11 +15,6 @@ class Pending:
         self._tensors = tensors
         self._arrival = arrival
 
-    @property
-    def is_there(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._arrival is None or self._arrival.query()
-
     def wait(self) -> Sequence[Tensor]:
         """The tensors, once they are there."""
         if self._arrival is not None:

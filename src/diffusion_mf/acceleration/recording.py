@@ -33,12 +33,11 @@ class Recording(NamedTuple, Generic[Result]):
 class Recorder(Generic[Result]):
     """Runs ``work(form, numbers)`` on the device, by replay where the form and ``kind`` of work have been seen before.
 
-    Results of a replay lie in memory that the next replay, of any form, may overwrite. ``work`` must not wait for the device
-    or depend on anything of the host but its arguments and ``kind``.
+    Results of a replay lie in memory that the next replay, of any form, may overwrite. ``work`` must not wait for the device;
+    work of one kind must be the same for all batches of a form, whatever else of the host it knows.
     """
 
-    def __init__(self, work: Callable[[Form, Tensor], Result], device: torch.device) -> None:
-        self._work = work
+    def __init__(self, device: torch.device) -> None:
         self._device = device
         self._recordings: dict[Hashable, Recording[Result]] = {}
         self._seen: set[Hashable] = set()
@@ -50,14 +49,14 @@ class Recorder(Generic[Result]):
         """How many pieces of work can be replayed by now."""
         return len(self._recordings)
 
-    def __call__(self, batch: FlatBatch, kind: Hashable = None) -> Result:
+    def __call__(self, batch: FlatBatch, work: Callable[[Form, Tensor], Result], kind: Hashable = None) -> Result:
         """The result for one batch."""
         key = (batch.form, kind)
         if key not in self._recordings:
             if not self._is_worth_recording(key):
                 self._seen.add(key)
-                return self._work(batch.form, batch.numbers.to(self._device, non_blocking=True))
-            self._recordings[key] = self._record(batch)
+                return work(batch.form, batch.numbers.to(self._device, non_blocking=True))
+            self._recordings[key] = self._record(batch, work)
         recording = self._recordings[key]
         recording.numbers.copy_(batch.numbers, non_blocking=True)
         recording.graph.replay()
@@ -74,7 +73,7 @@ class Recorder(Generic[Result]):
     def _is_worth_recording(self, key: Hashable) -> bool:
         return self._device.type == "cuda" and key in self._seen and len(self._recordings) < MOST_RECORDINGS
 
-    def _record(self, batch: FlatBatch) -> Recording[Result]:
+    def _record(self, batch: FlatBatch, work: Callable[[Form, Tensor], Result]) -> Recording[Result]:
         # Kernels are compiled and tables copied already: the form's first batch was computed directly.
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
@@ -86,7 +85,7 @@ class Recorder(Generic[Result]):
         # Other threads (collation) may call CUDA meanwhile, pinning memory: only this one's calls are recorded.
         capture = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
         with _no_collection(), capture:
-            result = self._work(batch.form, numbers)
+            result = work(batch.form, numbers)
         return Recording(graph, numbers, result)
 
 

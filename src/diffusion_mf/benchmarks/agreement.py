@@ -15,7 +15,7 @@ import torch
 
 from diffusion_mf.acceleration.precision import Precision
 from diffusion_mf.acceleration.prediction import Predictor
-from diffusion_mf.benchmarks.throughput import EARLY_EXIT, FAST, PLAIN
+from diffusion_mf.benchmarks.throughput import FAST, PLAIN
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
@@ -34,9 +34,8 @@ def measure_agreement(
     *,
     device: torch.device,
     precision: Precision = "auto",
-    exit_tolerance: float | None = None,
 ) -> Iterator[list[dict[str, Any]]]:
-    """A row of the reference, of the fast path, and of the fast path with early exit if there is a tolerance."""
+    """A row of the reference and one of the fast path."""
     if not any(sentence.units for sentence in sentences):
         raise InputError("there is nothing to label", remedy="name a file with sentences")
     config = model.config
@@ -45,8 +44,6 @@ def measure_agreement(
         PLAIN: {"layout": "padded", "precision": "float32", "exit_tolerance": None},
         FAST: {"layout": packed, "precision": precision, "exit_tolerance": None},
     }
-    if exit_tolerance is not None:
-        paths[EARLY_EXIT] = {**paths[FAST], "exit_tolerance": exit_tolerance}
     labeller = model.labeller.to(device).eval()
     prepared = [config.data.prepare(sentence) for sentence in sentences]
     lengths = [len(sentence.units) for sentence in prepared]
@@ -75,7 +72,7 @@ def measure_agreement(
                 "system": config.system,
                 "phase": "inference",
                 "implementation": name,
-                "setting": changes["exit_tolerance"],
+                "setting": None,
                 "metric": metric,
                 "score": scores[metric],
                 "score_difference": scores[metric] - reference[2],
@@ -84,7 +81,6 @@ def measure_agreement(
                 "share_labelled_differently": (labels != reference[0]).double().mean().item(),
                 "mean_marginal_difference": (marginals - reference[1]).abs().amax(-1).mean().item(),
                 "largest_marginal_difference": (marginals - reference[1]).abs().max().item(),
-                "mean_calls": predictor.mean_calls,
             }
         ]
 

@@ -12,7 +12,7 @@ from torch import nn
 from diffusion_mf.acceleration.compilation import compile_blocks
 from diffusion_mf.acceleration.half_weights import half_weights_for
 from diffusion_mf.acceleration.precision import autocast_for, uses_packing
-from diffusion_mf.acceleration.prediction import Options, Predictor
+from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.benchmarks.timing import synchronise
 from diffusion_mf.config import Config
 from diffusion_mf.data.batching import evaluation_batches
@@ -72,8 +72,6 @@ class Session:
         )
         self._lengths = [len(sentence.units) for sentence in data.train]
         self._step = 0
-        self.mean_calls: float | None = None
-        """denoiser calls per sentence of the last inference, with early exit"""
 
     def training_seconds(self, *, repeats: int, members: Sequence[int] | None = None) -> list[float]:
         """Wall-clock seconds of so many epochs of full updates, collation included, after warm-up.
@@ -126,15 +124,22 @@ class Session:
         self._step += 1
 
     def inference_seconds(
-        self, sentences: Sequence[Sentence], *, repeats: int, options: Options | None = None
+        self, sentences: Sequence[Sentence], *, repeats: int, base: float | None = None
     ) -> list[float]:
-        """Wall-clock seconds of encoder, reverse process and argmax, labels on the host; looked up in the vocabulary before."""
+        """Wall-clock seconds of encoder, reverse process and argmax, labels on the host; looked up in the vocabulary before.
+
+        ``base`` takes the place of the configuration's schedule.
+        """
         self.labeller.eval()
-        budget = self.config.inference.budget
+        config = self.config
+        if base is not None:
+            inference = config.inference.model_copy(update={"base": base, "num_calls": None})
+            config = config.model_copy(update={"inference": inference})
+        budget = config.inference.budget
         if self.config.recall:
             sentences = [*cut_documents(sentences)]
         encoded = EncodedSentences(sentences, self.data.vocabulary, has_labels=False, recall=self.config.recall)
-        predictor = Predictor(self.labeller, self.config, self.device)
+        predictor = Predictor(self.labeller, config, self.device)
         lengths = encoded.lengths.tolist()
         if predictor.is_packed and not self.config.recall:
             batches = packed_batches(lengths, budget=budget, seed=0, epoch=0)
@@ -148,10 +153,7 @@ class Session:
             return [scores.argmax(-1).to(torch.uint8)]
 
         def label() -> list[torch.Tensor]:
-            pending = [
-                predictor.submit(encoded.batch(members), best, options or Options(), budget=budget)
-                for members in batches
-            ]
+            pending = [predictor.submit(encoded.batch(members), best, budget=budget) for members in batches]
             return [labels for each in pending for labels in each.wait()]
 
         with torch.inference_mode():
@@ -161,7 +163,6 @@ class Session:
                 start = time.perf_counter()
                 label()
                 seconds.append(time.perf_counter() - start)
-        self.mean_calls = predictor.mean_calls
         return seconds
 
     def _warm_up(self, run, num_recordings) -> None:  # type: ignore[no-untyped-def]
@@ -174,7 +175,7 @@ class Session:
             before = num_recordings()
 
 
-def linear_operations(labeller: Labeller, *, num_calls: int | float) -> tuple[float, float]:
+def linear_operations(labeller: Labeller, *, num_calls: int) -> tuple[float, float]:
     """Floating-point operations per unit of linear layers: of a training step, and of inference with so many calls.
 
     Backward counts twice the forward pass. Attention, the character LSTM, structures and what is computed once per sentence
@@ -187,4 +188,4 @@ def linear_operations(labeller: Labeller, *, num_calls: int | float) -> tuple[fl
         operations = 2 * module.in_features * module.out_features
         is_shared = name.startswith("encoder.") or "of_state" in name or name.startswith("auxiliary")
         once, per_call = (once + operations, per_call) if is_shared else (once, per_call + operations)
-    return 3.0 * (once + per_call), once + float(num_calls) * per_call
+    return 3.0 * (once + per_call), once + num_calls * per_call

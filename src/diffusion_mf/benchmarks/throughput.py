@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from diffusion_mf.acceleration.prediction import Options
 from diffusion_mf.benchmarks.sessions import Session, linear_operations
 from diffusion_mf.config import Config, load_config
 from diffusion_mf.data.corpus import Task
@@ -43,7 +42,7 @@ CORPORA: dict[Task, Corpus] = {
     Task.SEG_POS: Corpus("zh-gsdsimp", "global"),
 }
 
-FAST, PLAIN, EARLY_EXIT = "fast", "plain eager", "fast, early exit"
+FAST, PLAIN = "fast", "plain eager"
 _FAST_SETTINGS = ("training.compile=true",)
 IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
     FAST: _FAST_SETTINGS,
@@ -54,10 +53,7 @@ IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
         "inference.precision=float32",
         "inference.layout=padded",
     ),
-    EARLY_EXIT: (*_FAST_SETTINGS, "inference.layout=packed"),
 }
-"""early exit has inference alone, on a model that was trained for the epochs that training is measured in"""
-EXIT_TOLERANCE = 0.01
 
 
 def benchmark_config(task: Task, system: str, *, folder: str, overrides: Sequence[str] = ()) -> Config:
@@ -87,7 +83,6 @@ def measure_throughput(
     folder: str,
     overrides: Mapping[Task, Sequence[str]],
     repeats: int = REPEATS,
-    exit_tolerance: float = EXIT_TOLERANCE,
 ) -> Iterator[list[dict[str, Any]]]:
     """The rows of one system on one task after the other: training and inference."""
     torch.backends.cudnn.allow_tf32 = False  # matters to float32 alone
@@ -96,8 +91,6 @@ def measure_throughput(
         for task in tasks:
             for system in systems:
                 settings = [*IMPLEMENTATIONS[implementation], *overrides.get(task, ())]
-                if implementation == EARLY_EXIT:
-                    settings.append(f"inference.exit_tolerance={exit_tolerance}")
                 config = benchmark_config(task, system, folder=folder, overrides=settings)
                 if task not in corpora:
                     corpora[task] = read_training_data(config)
@@ -118,12 +111,8 @@ def _measure(
             torch.cuda.reset_peak_memory_stats()
         if phase == "training":
             seconds = session.training_seconds(repeats=repeats)
-            if implementation == EARLY_EXIT:
-                continue
         else:
             seconds = session.inference_seconds(sentences, repeats=repeats)
-            if session.mean_calls is not None:
-                _, operations = linear_operations(session.labeller, num_calls=session.mean_calls)
         median = statistics.median(seconds)
         units = sum(len(sentence.units) for sentence in sentences)
         paper = paper_tables()["efficiency"].get(config.system, {}).get(corpus)
@@ -147,8 +136,6 @@ def _measure(
                 "seconds": seconds,
             }
         )
-        if implementation == EARLY_EXIT:
-            rows[-1] |= {"exit_tolerance": config.inference.exit_tolerance, "mean_calls": session.mean_calls}
     return rows
 
 
@@ -217,7 +204,7 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
         session = Session(config, data, device)
         for base in BASES:
             num_calls = len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(base=base)) - 1
-            median = statistics.median(session.inference_seconds(data.dev, repeats=REPEATS, options=Options(base=base)))
+            median = statistics.median(session.inference_seconds(data.dev, repeats=REPEATS, base=base))
             # The paper's sweep has a pretrained encoder: no ratio to it means anything for another.
             is_comparable = config.encoder.kind == "pretrained"
             paper = paper_tables()["base"].get(system, {}).get(f"{base:g}") if is_comparable else None

@@ -104,15 +104,6 @@ def throughput(
     only_plain: Annotated[
         bool, typer.Option("--only-plain", help="Measure nothing but the plain implementation.")
     ] = False,
-    early_exit: Annotated[
-        bool, typer.Option("--early-exit", help="Also measure inference that drops sentences which have settled.")
-    ] = False,
-    only_early_exit: Annotated[
-        bool, typer.Option("--only-early-exit", help="Measure nothing but inference with early exit.")
-    ] = False,
-    exit_tolerance: Annotated[
-        float, typer.Option(metavar="P", help="With --early-exit: the change of a probability that settles.")
-    ] = 0.01,
     repeats: Annotated[int, typer.Option(min=1, help="Runs after warm-up, of which the median counts.")] = 5,
     device: Device = "auto",
     configs: Folder = "configs",
@@ -122,16 +113,12 @@ def throughput(
 ) -> None:
     """The paper's efficiency table: sentences per second in training and inference, beside the paper's."""
     place = choose_device(device)
-    from diffusion_mf.benchmarks.throughput import EARLY_EXIT, FAST, PLAIN, measure_throughput
-
-    if not exit_tolerance > 0:
-        raise InputError("--exit-tolerance: must be more than 0", remedy="use 0.01")
+    from diffusion_mf.benchmarks.throughput import FAST, PLAIN, measure_throughput
 
     chosen_tasks = [measured_task("--tasks", name.strip()) for name in tasks.split(",")]
     chosen_systems = _chosen_systems(systems)
-    implementations = [] if only_plain or only_early_exit else [FAST]
+    implementations = [] if only_plain else [FAST]
     implementations += [PLAIN] if compare or only_plain else []
-    implementations += [EARLY_EXIT] if early_exit or only_early_exit else []
     measured = measure_throughput(
         chosen_tasks,
         chosen_systems,
@@ -140,7 +127,6 @@ def throughput(
         folder=configs,
         overrides={task: overrides_of(task.value, overrides) for task in chosen_tasks},
         repeats=repeats,
-        exit_tolerance=exit_tolerance,
     )
     total = len(chosen_tasks) * len(chosen_systems) * len(implementations)
     _show(measured, total=total, output=output, as_json=json)

@@ -132,9 +132,6 @@ def agreement(
     precision: Annotated[
         str, typer.Option(metavar="auto|float32|bfloat16", help="Of the fast path; auto: bfloat16 on a GPU.")
     ] = "auto",
-    exit_tolerance: Annotated[
-        float | None, typer.Option(metavar="P", help="Also with early exit, at this tolerance.")
-    ] = None,
     device: Device = "auto",
     output: Output = None,
     json: AsJson = False,
@@ -143,8 +140,6 @@ def agreement(
     place = choose_device(device)
     if precision not in ("auto", "float32", "bfloat16"):
         raise InputError(f"--precision: unknown precision {precision!r}", remedy="choose auto, float32 or bfloat16")
-    if exit_tolerance is not None and not exit_tolerance > 0:
-        raise InputError("--exit-tolerance: must be more than 0", remedy="use 0.01")
     from diffusion_mf.benchmarks.agreement import ROW_KEY, measure_agreement
     from diffusion_mf.data.formats import read_task
     from diffusion_mf.tagger import load_model
@@ -156,26 +151,22 @@ def agreement(
         corpus.sentences,
         device=place,
         precision=precision,  # type: ignore[arg-type]
-        exit_tolerance=exit_tolerance,
     )
     facts: dict[str, Any] = {"corpus": Path(file).name.split(".")[0], "model": model}
     named = ([{**facts, **row} for row in part] for part in measured)
-    total = 2 if exit_tolerance is None else 3
-    rows = collect(named, total=total, output=output, replace_by=ROW_KEY, unit="paths")
+    rows = collect(named, total=2, output=output, replace_by=ROW_KEY, unit="paths")
     if json:
         print_json(rows)
         return
     print_table(
-        ["path", "tolerance", rows[0]["metric"], "difference", "% labelled differently", "marginals, mean", "calls"],
+        ["path", rows[0]["metric"], "difference", "% labelled differently", "marginals, mean"],
         [
             [
                 row["implementation"],
-                row["setting"],
                 rounded(row, "score", 2),
                 rounded(row, "score_difference", 3),
                 rounded(row, "share_labelled_differently", 3, factor=100),
                 rounded(row, "mean_marginal_difference", 5),
-                rounded(row, "mean_calls", 2),
             ]
             for row in rows
         ],

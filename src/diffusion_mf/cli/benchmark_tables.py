@@ -33,7 +33,7 @@ def print_throughput(rows: list[dict[str, Any]]) -> None:
                 rounded(row, "paper_sentences_per_second", 1),
                 rounded(row, "ratio_to_paper", 1),
                 rounded(row, "relative", 1, factor=100),
-                rounded(row, "mean_calls", 1) or row.get("num_calls"),
+                row.get("num_calls"),
                 rounded(row, "utilisation", 1, factor=100),
                 rounded(row, "peak_memory_gb", 1),
             ]

@@ -78,28 +78,17 @@ def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:
     num_tokens = max(budget, num_real)
     while num_tokens // 2 >= max(num_real, TOKENS_STEP):
         num_tokens //= 2
-    num_tokens = stepped_tokens(num_tokens)
-    num_filling = num_tokens - num_real
+    num_tokens = _stepped(num_tokens, TOKENS_STEP)
+    # Rows without units share the filling, and none may get more than fits a row.
+    num_rows = len(batch.lengths) + max(1, -(-(num_tokens - num_real) // num_units))
     return Shape(
         num_tokens,
-        rows_for(len(batch.lengths), num_filling=num_filling, num_units=num_units),
+        _laddered(num_rows, max(2, min(FEWEST_ROWS, FEWEST_PLACES // num_units))),
         num_units,
         _stepped(len(batch.character_lengths), WORDS_STEP),
         # Either units are hardly more than characters themselves, or some word is long in nearly every batch.
         min(max_characters, SHORT_WORD) if batch.character_ids.shape[1] <= SHORT_WORD else max_characters,
     )
-
-
-def rows_for(num_sentences: int, *, num_filling: int, num_units: int) -> int:
-    """The rows of a form that holds so many sentences and so much filling."""
-    # Rows without units share the filling, and none may get more than fits a row.
-    fewest = max(2, min(FEWEST_ROWS, FEWEST_PLACES // num_units))
-    return _laddered(num_sentences + max(1, -(-num_filling // num_units)), fewest)
-
-
-def stepped_tokens(number: int) -> int:
-    """The units of the smallest packed sequence that holds so many."""
-    return _stepped(number, TOKENS_STEP)
 
 
 def _stepped(number: int, step: int) -> int:

@@ -9,13 +9,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffusion_mf.config import Config
-from diffusion_mf.decoding import Evidence, Legality
+from diffusion_mf.decoding import Evidence
 from diffusion_mf.denoisers import Conditions, LabelDenoiser
 from diffusion_mf.diffusion import (
     CategoricalDiffusion,
     Denoised,
     Reading,
-    ReverseResult,
     draw,
     one_hot,
     reverse_diffusion,
@@ -123,7 +122,24 @@ class CategoricalCore(StructuredCore):
             reading=request.reading,
             uniforms=self._uniforms(request.reading, draws, request.is_unit.shape[1], len(schedule) - 1),
         )
-        return prediction_of(result, lengths=request.lengths, is_unit=request.is_unit, legality=request.legality)
+        assert isinstance(result.potentials, Potentials)
+        evidence = Evidence(
+            lengths=request.lengths,
+            unary_scores=result.log_beliefs(),
+            potentials=result.potentials,
+            legality=request.legality,
+            allowed=result.allowed,
+            check=result.allowed is not None,
+        )
+        # Scores are reported from the first call's marginals where they were kept, else from the last call's.
+        marginals = result.marginals if result.first_marginals is None else result.first_marginals
+        steps = result.trajectory
+        return Prediction(
+            evidence=evidence,
+            marginals=torch.where(request.is_unit[..., None], marginals, 0),
+            num_calls=result.num_calls,
+            trajectory=None if steps is None else [(step.t, step.beliefs) for step in steps],
+        )
 
     def _noisy_labels(self, labels: Tensor, draws: StepDraws) -> NoisyLabels:
         t = self.process.sample_timesteps(len(labels), uniforms=draws.uniforms(Use.TIMESTEP, ()))
@@ -187,29 +203,3 @@ class CategoricalCore(StructuredCore):
             return Denoised(self.distribution(potentials, of.lengths, allowed).marginals(), potentials)
 
         return denoise
-
-
-def prediction_of(
-    result: ReverseResult, *, lengths: Int[Tensor, "B"], is_unit: Bool[Tensor, "B N"], legality: Legality | None
-) -> Prediction:
-    """What the reverse process found, for decoders; every length is at least 1.
-
-    Scores are reported from the first call's marginals where they were kept, else from the last call's.
-    """
-    assert isinstance(result.potentials, Potentials)
-    evidence = Evidence(
-        lengths=lengths,
-        unary_scores=result.log_beliefs(),
-        potentials=result.potentials,
-        legality=legality,
-        allowed=result.allowed,
-        check=result.allowed is not None,
-    )
-    steps = result.trajectory
-    marginals = result.marginals if result.first_marginals is None else result.first_marginals
-    return Prediction(
-        evidence=evidence,
-        marginals=torch.where(is_unit[..., None], marginals, 0),
-        num_calls=result.num_calls,
-        trajectory=None if steps is None else [(step.t, step.beliefs) for step in steps],
-    )

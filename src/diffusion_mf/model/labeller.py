@@ -146,13 +146,12 @@ class Labeller(nn.Module):
         base: int | float | None = None,
         allowed: Bool[Tensor, "B N K"] | None = None,
         keep_trajectory: bool = False,
-        exit_tolerance: int | float | None = None,
         settings: InferenceConfig | None = None,
     ) -> Prediction:
         """What decoders decide from; `eval` must have been called.
 
         ``num_calls`` or ``base`` chooses the schedule, else ``settings`` do: the configuration's, unless given. ``allowed`` clamps labels. The device is
-        waited for only by early exit (once per call); with clamps, decoders check for sentences without a legal sequence.
+        waited for only by ``exit_tolerance`` (once per call); with clamps, decoders check for sentences without a legal sequence.
         """
         if self.training:
             raise RuntimeError("predict would use dropout: call eval() first")
@@ -170,7 +169,7 @@ class Labeller(nn.Module):
             allowed=allowed,
             num_calls=num_calls,
             base=base,
-            exit_tolerance=settings.exit_tolerance if exit_tolerance is None else exit_tolerance,
+            exit_tolerance=settings.exit_tolerance,
             keep_trajectory=keep_trajectory,
             reading=settings.posterior,
             keep_first_marginals=settings.scores_from == "first",

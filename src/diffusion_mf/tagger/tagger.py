@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from diffusion_mf.acceleration.precision import on_device
-from diffusion_mf.acceleration.prediction import LANES, Options, Predictor
+from diffusion_mf.acceleration.prediction import BATCHES_IN_FLIGHT, Predictor
 from diffusion_mf.data.batching import collate
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.documents import grouped, middle
@@ -283,7 +283,7 @@ class Tagger:
 
         budget = options.budget if self._most_units is None else min(options.budget, self._most_units)
         # While the device works on some batches, the host makes the next one and the results of the last.
-        num_ahead = LANES if self.device.type == "cuda" else 0
+        num_ahead = BATCHES_IN_FLIGHT if self.device.type == "cuda" else 0
         sizes = self._sizes(window.requests)
         documents = [*map(_DOCUMENT, window.requests)] if self._recall else None
         return in_order(
@@ -369,12 +369,11 @@ class Tagger:
             label_ids = DECODERS[options.decoder](prediction.evidence)
             return label_ids, self._scores(prediction.marginals, label_ids, allowed)
 
-        how = Options(num_calls=options.calls)
         if allowed is None and not options.trajectory:
-            pending = self._predictor.submit(batch, decide, how, budget=options.budget)
+            pending = self._predictor.submit(batch, decide, budget=options.budget, num_calls=options.calls)
             return lambda: self._results(requests, *pending.wait())
         prediction = self._predictor(
-            batch, how, budget=options.budget, allowed=allowed, keep_trajectory=options.trajectory
+            batch, num_calls=options.calls, allowed=allowed, keep_trajectory=options.trajectory
         )
         results = self._results(requests, *decide(prediction), steps=_steps(prediction) if options.trajectory else None)
         return lambda: results

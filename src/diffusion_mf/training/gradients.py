@@ -73,8 +73,7 @@ class StepGradients:
         self._seed = seed
         self._autocast = autocast
         self._half_weights = half_weights
-        self._step = 0
-        self._recorder = Recorder(self._recorded_piece, processes.device)
+        self._recorder: Recorder[PieceResult] = Recorder(processes.device)
 
     @property
     def num_recordings(self) -> int:
@@ -136,13 +135,12 @@ class StepGradients:
         return self._compute(batch, keys, step, units)
 
     def _by_replay(self, flat: FlatBatch, step: int, units: int) -> PieceResult:
-        self._step = step
-        flat.numbers[-2:] = torch.tensor([step, units])
-        return self._recorder(flat, self._model.choice(seed=self._seed, step=step))
+        def compute(form: Form, numbers: Tensor) -> PieceResult:
+            batch, extras = unflatten(form, numbers)
+            return self._compute(batch, extras[:-2], step, extras[-1], extras[-2])
 
-    def _recorded_piece(self, form: Form, numbers: Tensor) -> PieceResult:
-        batch, extras = unflatten(form, numbers)
-        return self._compute(batch, extras[:-2], self._step, extras[-1], extras[-2])
+        flat.numbers[-2:] = torch.tensor([step, units])
+        return self._recorder(flat, compute, kind=self._model.choice(seed=self._seed, step=step))
 
     def _compute(
         self, batch: Batch, keys: Tensor, step: int, units: int | Tensor, device_step: Tensor | None = None

@@ -1,0 +1,30 @@
+"""What a session times is what it was asked to time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "training"))
+
+import small_runs
+
+from diffusion_mf.benchmarks.sessions import Session
+from diffusion_mf.training.corpora import read_training_data
+
+
+def test_a_base_takes_the_place_of_the_configured_schedule(tmp_path: Path) -> None:
+    corpus = small_runs.write_small_corpus(tmp_path)
+    config = small_runs.small_config(corpus, {"system": "diffusion-mf", "inference": {"num_calls": 2}})
+    data = read_training_data(config)
+    assert data.dev is not None
+    session = Session(config, data, torch.device("cpu"))
+    steps: set[int] = set()
+    session.labeller.core.denoiser.register_forward_pre_hook(lambda _, inputs: steps.add(int(inputs[1][0])))
+    session.inference_seconds(data.dev[:4], repeats=1)
+    assert len(steps) == 2
+    steps.clear()
+    assert len(session.inference_seconds(data.dev[:4], repeats=3, base=4.0)) == 3
+    assert steps == {1000, 250, 62, 15, 3}
