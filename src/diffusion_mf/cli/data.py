@@ -30,6 +30,13 @@ SchemeOption = Annotated[
     LabelScheme | None, typer.Option("--scheme", help="The scheme of the file's labels; detected unless given.")
 ]
 
+FormatOption = Annotated[
+    FileFormat | None, typer.Option("--format", help="Format of the files; by name and task unless given.")
+]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Refuse irregular tags and units without a form instead of repairing them.")
+]
+
 
 class _SplitStatistics(NamedTuple):
     """One file's figures; ``out_of_vocabulary`` counts units unseen in train, None for train itself or without it."""
@@ -52,26 +59,25 @@ def stats(
     test: Annotated[str | None, typer.Option(help="Test split.")] = None,
     column: ColumnOption = None,
     scheme: SchemeOption = None,
-    file_format: Annotated[
-        FileFormat | None, typer.Option("--format", help="Format of the files; by name and task unless given.")
-    ] = None,
+    file_format: FormatOption = None,
+    strict: StrictOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object per file.")] = False,
 ) -> None:
     """The paper's dataset tables: sizes, lengths, vocabulary, OOV rates, label entropy and distribution."""
+    from diffusion_mf.data.label_schemes import complete_labels
     from diffusion_mf.data.statistics import corpus_statistics, out_of_vocabulary
-    from diffusion_mf.data.vocabulary import check_labels
+    from diffusion_mf.data.vocabulary import describe_unknown_labels
 
-    named: list[tuple[str, str | None]] = [(path, None) for path in files or []]
-    named += [(path, split) for path, split in ((train, "train"), (dev, "dev"), (test, "test")) if path is not None]
-    if not named:
-        raise InputError("no files", remedy="name files, or splits with --train, --dev and --test")
+    named = _named_files(files, train, dev, test)
     notes: list[str] = []
 
     def read(path: str) -> Corpus:
-        corpus = read_task(path, task, column=column, scheme=scheme, file_format=file_format)
+        corpus = read_task(path, task, column=column, scheme=scheme, file_format=file_format, strict=strict)
         if task is Task.NER:
             found = corpus.layout.describe() if corpus.layout is not None else f"scheme {corpus.source_scheme}"
             notes.append(f"{path}: {found}")
+        if corpus.repaired is not None:
+            notes.append(corpus.repaired)
         return corpus
 
     training = None if train is None else read(train)
@@ -84,7 +90,9 @@ def stats(
         corpus = read(path)
         unknown = None
         if train is not None and trained is not None:
-            check_labels(corpus, trained.label_counts, train_path=train)
+            known = complete_labels(trained.label_counts, corpus.scheme) if task is Task.NER else trained.label_counts
+            missing = describe_unknown_labels(corpus, known, owner=f"{train} does not have")
+            notes += [] if missing is None else [missing]
             unknown = out_of_vocabulary(corpus, trained.vocabulary)
         rows.append(_SplitStatistics(path, split, corpus_statistics(corpus), unknown))
     for message in notes:
@@ -93,6 +101,17 @@ def stats(
         print_json([_json_row(row, task) for row in rows])
     else:
         _print_tables(rows)
+
+
+def _named_files(
+    files: list[str] | None, train: str | None, dev: str | None, test: str | None
+) -> list[tuple[str, str | None]]:
+    """The files of a command line in order, with the names of their splits."""
+    named: list[tuple[str, str | None]] = [(path, None) for path in files or []]
+    named += [(path, split) for path, split in ((train, "train"), (dev, "dev"), (test, "test")) if path is not None]
+    if not named:
+        raise InputError("no files", remedy="name files, or splits with --train, --dev and --test")
+    return named
 
 
 def _oov_percent(row: _SplitStatistics) -> str | None:
@@ -200,6 +219,7 @@ def convert(
     documents: Annotated[
         bool, typer.Option("--documents", help="Also write where documents begin: -DOCSTART-, # newdoc or a key.")
     ] = False,
+    strict: StrictOption = False,
     separator: Annotated[Separator | None, typer.Option(help="What parts the columns of IN; detected.")] = None,
     unit_column: Annotated[int, typer.Option(min=1, help="The column of the units in a column file.")] = 1,
     tag_column: Annotated[
@@ -222,8 +242,9 @@ def convert(
         target_scheme=target_scheme,
         use_characters=characters,
         keep_documents=documents,
+        strict=strict,
     )
     with progress("converting") as advance:
         found = convert(source, target, conversion, advance=advance)
-    if found is not None:
-        note(f"{source}: {found}")
+    for message in found:
+        note(message)

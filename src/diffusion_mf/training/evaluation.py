@@ -39,7 +39,7 @@ class Evaluation:
     decoder: str
     score: float
     temperature: float
-    """fitted to the marginals; 1 where the gold labels are not all known"""
+    """fitted to the marginals of the units whose gold label is known; 1 where there are none"""
 
 
 def candidate_decoders(labeller: Labeller) -> tuple[str, ...]:
@@ -76,8 +76,9 @@ def evaluate(
         scores[decoder] = score_sentences(config.task, scheme, gold, predicted)
     metric = PRIMARY_METRICS[config.task]
     best = max(decoders, key=lambda decoder: scores[decoder][metric])
-    known = [vocabulary.label_ids.get(label) for label in itertools.chain.from_iterable(gold)]
-    temperature = 1.0 if None in known else fit_temperature(marginals, torch.tensor(known))
+    label_ids = torch.tensor([vocabulary.label_ids.get(label, -1) for label in itertools.chain.from_iterable(gold)])
+    is_known = label_ids >= 0
+    temperature = fit_temperature(marginals[is_known], label_ids[is_known])
     return Evaluation(scores=scores, decoder=best, score=scores[best][metric], temperature=temperature)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from diffusion_mf.training.learner import Learner
 from diffusion_mf.training.state import TrainingState
 
 # What may differ: files may have moved (their content is compared), and threads are warned about.
-_FREE_SETTINGS = {"data.train", "data.dev", "data.test", "training.threads"}
+_FREE_SETTINGS = {"data.train", "data.dev", "data.test", "data.strict", "training.threads"}
 
 
 class RunFolder(NamedTuple):
@@ -93,6 +94,7 @@ def save_run(
     values = {
         "config": config.model_dump(mode="json"),
         "data": data.fingerprint,
+        "labels": list(data.vocabulary.labels),
         "encoder": encoder_digest,
         "conditions": _conditions(processes, is_packed=is_packed),
         "log_bytes": log_bytes,
@@ -147,6 +149,15 @@ def load_run(
                 effect = "its batches will be others, and the present epoch begins anew"
             note(f"the run was begun with {name} {conditions[name]} and goes on with {now}: {effect}")
     return Resumed(state, log_bytes)
+
+
+def has_complete_labels(folder: RunFolder) -> bool:
+    """Whether the run was begun with every boundary label of every type: older runs had those that occur in training."""
+    try:
+        manifest = json.loads((folder.checkpoint / STATE_FILE).read_bytes())
+        return "labels" in manifest["state"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return True  # there is no checkpoint, or `load_run` says what is wrong with it
 
 
 def _conditions(processes: Processes, *, is_packed: bool) -> dict[str, Any]:
