@@ -1,7 +1,9 @@
-"""``dmf data``: statistics, conversion and the synthetic corpus."""
+"""``dmf data``: statistics, checks, conversion and the synthetic corpus."""
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -17,9 +19,13 @@ from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
 
 if TYPE_CHECKING:
+    from diffusion_mf.data.check import CheckResult, Kind, Problem
     from diffusion_mf.data.statistics import CorpusStatistics
 
-app = typer.Typer(help="Statistics, conversion, synthetic corpus.", no_args_is_help=True)
+NUM_PLACES_SHOWN = 10
+"""of each kind of problem, unless all are asked for"""
+
+app = typer.Typer(help="Statistics, checks, conversion, synthetic corpus.", no_args_is_help=True)
 app.command(name="synth")(synth.synth)
 
 ColumnOption = Annotated[
@@ -191,6 +197,86 @@ def _print_tables(rows: list[_SplitStatistics]) -> None:
             for name, (_, _, s, _) in zip(names, rows, strict=True)
         ],
         title="Label distribution: number of labels by their percentage",
+    )
+
+
+@app.command()
+def check(
+    *,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE…", help="Labelled files.", show_default=False)
+    ] = None,
+    task: Annotated[
+        Task | None, typer.Option(help="What is labelled.", show_default="pos for CoNLL-U; else told by the labels")
+    ] = None,
+    train: Annotated[str | None, typer.Option(help="Training split.")] = None,
+    dev: Annotated[str | None, typer.Option(help="Development split.")] = None,
+    test: Annotated[str | None, typer.Option(help="Test split.")] = None,
+    column: ColumnOption = None,
+    scheme: SchemeOption = None,
+    file_format: FormatOption = None,
+    list_all: Annotated[
+        bool, typer.Option("--all", help=f"List every place, not only the first {NUM_PLACES_SHOWN} of each problem.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Every problem of a corpus with its line and meaning; exits 0 if it can be used, repairs included, and 2 if not."""
+    from diffusion_mf.data.check import check_files
+
+    named = _named_files(files, train, dev, test)
+    with progress("checking", total=len(named), unit="files") as advance:
+        result = check_files(named, task=task, column=column, scheme=scheme, file_format=file_format, advance=advance)
+    if as_json:
+        print_json(_check_values(result, list_all=list_all))
+    else:
+        _print_check(result, list_all=list_all)
+    if not result.is_usable:
+        raise typer.Exit(2)
+
+
+def _by_kind(result: CheckResult) -> list[tuple[Kind, list[Problem]]]:
+    return [(kind, list(group)) for kind, group in itertools.groupby(result.problems, key=lambda problem: problem.kind)]
+
+
+def _check_values(result: CheckResult, *, list_all: bool) -> dict[str, Any]:
+    return {
+        "usable": result.is_usable,
+        "task": result.task.value,
+        "files": [
+            {"file": str(each.path), "split": each.split, "sentences": each.sentences, "units": each.units}
+            for each in result.files
+        ],
+        "problems": [
+            {
+                "kind": kind.title,
+                "severity": kind.severity.value,
+                "meaning": kind.meaning,
+                "count": len(problems),
+                "places": [
+                    {"file": str(problem.path), "line": problem.line, "text": problem.text}
+                    for problem in (problems if list_all else problems[:NUM_PLACES_SHOWN])
+                ],
+            }
+            for kind, problems in _by_kind(result)
+        ],
+    }
+
+
+def _print_check(result: CheckResult, *, list_all: bool) -> None:
+    for kind, problems in _by_kind(result):
+        count = "" if problems[0].line is None else f": {len(problems):,}"
+        print(f"{kind.title}{count} ({kind.severity})\n  {kind.meaning}")
+        shown = problems if list_all else problems[:NUM_PLACES_SHOWN]
+        for path, line, text in (problem[1:] for problem in shown):
+            print(f"  {path}: {text}" if line is None else f"  {path}, line {line}: {text}")
+        if len(shown) < len(problems):
+            print(f"  … and {len(problems) - len(shown):,} more; --all lists them")
+        print()
+    severities = Counter(problem.kind.severity.value for problem in result.problems)
+    names = ("error", "repaired", "warning", "note")
+    found = ", ".join(f"{name} {severities[name]:,}" for name in names if severities[name])
+    print(
+        f"The corpus {'can' if result.is_usable else 'cannot'} be used as {result.task} data ({found or 'no problems'})."
     )
 
 

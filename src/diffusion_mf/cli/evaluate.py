@@ -51,6 +51,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
 ) -> None:
     """Tag a labelled file and score the labels, as ``dmf tag`` and ``dmf score`` would, and the scores beside them."""
+    from diffusion_mf.data.corpus import check_labels
     from diffusion_mf.data.formats import read_task
     from diffusion_mf.data.vocabulary import describe_unknown_labels
     from diffusion_mf.evaluation.presentation import detail_values, summary_values
@@ -61,6 +62,7 @@ def evaluate(
     settle(tagger, on_long=on_long, one_document=one_document)
     column = column or tagger.model.config.data.column
     corpus = read_task(file, tagger.task, column=column, scheme=scheme, file_format=file_format, strict=strict)
+    check_labels(corpus)
     if corpus.repaired is not None:
         note(corpus.repaired)
     with progress("evaluating", total=len(corpus)) as advance:

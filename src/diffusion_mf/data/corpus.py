@@ -19,6 +19,7 @@ from diffusion_mf.data.label_schemes import (
     format_label,
     parse_label,
     repair_spans,
+    split_label,
     words_of_characters,
 )
 from diffusion_mf.data.repair import Repairs, refuse
@@ -65,6 +66,32 @@ class Corpus:
     def unit_line(self, sentence: Sentence, index: int) -> int:
         """The line to name for a unit: its own in a column file, its sentence's first elsewhere."""
         return sentence.line + (0 if self.layout is None else index)
+
+
+def missing_labels(corpus: Corpus) -> Iterator[InputError]:
+    """One error for every unit that has no label to learn or to score: ``_``, and of Seg-POS a character outside words."""
+    labels = {label for sentence in corpus for label in sentence.labels or ()}
+    if corpus.task is Task.SEG_POS:
+        bad = {label for label in labels if label == "O" or split_label(label)[1] == "_"}
+    else:
+        bad = labels & {"_"}
+    if not bad:
+        return
+    for sentence in corpus:
+        for index, label in enumerate(sentence.labels or ()):
+            if label in bad:
+                yield InputError(
+                    f"{sentence.units[index]!r} has no label, but {label}",
+                    path=corpus.path,
+                    line=corpus.unit_line(sentence, index),
+                    remedy="give every unit a label, or remove the sentence",
+                )
+
+
+def check_labels(corpus: Corpus) -> None:
+    """`InputError` at the first unit without a label to learn or to score."""
+    for error in missing_labels(corpus):
+        raise error
 
 
 def re_encode(

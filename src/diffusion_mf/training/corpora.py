@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diffusion_mf.config import Config, EncoderConfig
-from diffusion_mf.data.corpus import Corpus, Task
+from diffusion_mf.data.corpus import Corpus, Task, check_labels
 from diffusion_mf.data.documents import cut_documents
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
@@ -100,7 +100,7 @@ def _check_variables(split: str, path: str | None) -> None:
 
 def _read(path: str, config: Config) -> Corpus:
     settings = config.data
-    return read_task(
+    corpus = read_task(
         path,
         config.task,
         column=settings.column,
@@ -108,6 +108,8 @@ def _read(path: str, config: Config) -> Corpus:
         file_format=settings.format,
         strict=settings.strict,
     )
+    check_labels(corpus)
+    return corpus
 
 
 def _prepared(corpus: Corpus, config: Config) -> tuple[Sentence, ...]:
