@@ -90,7 +90,7 @@ def test_a_label_in_dev_never_seen_in_train(dmf, tmp_path: Path) -> None:
     outcome = dmf("data", "stats", "--task", "ner", "--train", train, "--dev", dev)
     assert outcome.status == 0
     assert outcome.stderr.splitlines()[-1] == (
-        f"dmf: {dev}: 1 of 3 units, the first on line 4, have labels that {train} does not have (S-Q): they count as wrong"
+        f"dmf: {dev}: 1 of 3 units have labels that {train} does not have (S-Q), first on line 4: they count as wrong"
     )
     # Only in spans of one unit so far, but the type is known.
     dev.write_text("a\tB-P\nb\tM-P\nc\tE-P\n")

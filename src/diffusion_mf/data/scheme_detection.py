@@ -10,8 +10,8 @@
 | only B and I, a B where IOB1 has none (after O, another type or nothing) | bio2 |
 
 Published corpora have mistakes, so that a single tag decides nothing: a label contradicts a scheme where it cannot follow the
-one before it, and twice where the scheme does not have its letter. Of schemes contradicted equally often, the one that stands
-first in the table counts, but bio2 before iob1.
+one before it, and twice where the scheme does not have its letter. Schemes contradicted equally often are preferred in the order
+bmes or iobes, bilou, bio2, iob1.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def detect_scheme(
         refuse(repairs, error)
     seen = set(letters.values())
     closed = LabelScheme.IOBES if "I" in seen and "M" not in seen else LabelScheme.BMES
-    candidates = (LabelScheme.BILOU, closed, LabelScheme.BIO2, LabelScheme.IOB1)
+    candidates = (closed, LabelScheme.BILOU, LabelScheme.BIO2, LabelScheme.IOB1)
     return min(candidates, key=lambda scheme: _num_contradictions(pairs, scheme))
 
 

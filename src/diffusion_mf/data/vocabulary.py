@@ -124,8 +124,8 @@ def describe_unknown_labels(corpus: Corpus, known: Iterable[str], *, owner: str)
     share = f"{sum(counts[label] for label in unknown):,} of {counts.total():,}"
     more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
     return (
-        f"{corpus.path}: {share} units, the first on line {line}, have labels that {owner} "
-        f"({', '.join(unknown[:3])}{more}): they count as wrong"
+        f"{corpus.path}: {share} units have labels that {owner} ({', '.join(unknown[:3])}{more}), "
+        f"first on line {line}: they count as wrong"
     )
 
 
