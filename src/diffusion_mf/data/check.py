@@ -124,6 +124,8 @@ def check_files(
 
     Without ``task`` it is POS for CoNLL-U, and elsewhere told by the first file: labels with boundaries are entities.
     """
+    # With a task, a name that does not tell stands for the task's usual format.
+    usual = FileFormat.COLUMNS if task is None else None
     task = task or _detect_task(files[0][0], column, file_format)
     problems: list[Problem] = []
     checked: list[CheckedFile] = []
@@ -131,7 +133,14 @@ def check_files(
     for path, split in files:
         collected = _Collected(path)
         try:
-            corpus = read_task(path, task, column=column, scheme=scheme, file_format=file_format, repairs=collected)
+            corpus = read_task(
+                path,
+                task,
+                column=column,
+                scheme=scheme,
+                file_format=file_format or suffix_format(path) or usual,
+                repairs=collected,
+            )
         except InputError as error:
             collected.refuse(error)
             checked.append(CheckedFile(path, split, 0, 0))

@@ -43,9 +43,10 @@ def detect_scheme(
         labels = sentence.labels
         if labels is None or labels.count("O") == len(labels):
             continue
+        num_pairs = len(pairs)
         # The ends of a sentence allow what O does.
         pairs.update(itertools.pairwise(("O", *labels, "O")))
-        if not all(map(lines.__contains__, labels)):
+        if len(pairs) > num_pairs:  # a label that is new comes in a pair that is
             for index, label in enumerate(labels):
                 lines.setdefault(label, sentence.line + (index if is_unit_per_line else 0))
     lines.pop("O", None)

@@ -12,6 +12,7 @@ import pydantic
 import torch
 
 from diffusion_mf.config import Config
+from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.errors import InputError
 from diffusion_mf.training.checkpoint import STATE_FILE, damaged, has_checkpoint, read_checkpoint, write_checkpoint
 from diffusion_mf.training.corpora import TrainingData
@@ -154,10 +155,11 @@ def load_run(
 def has_complete_labels(folder: RunFolder) -> bool:
     """Whether the run was begun with every boundary label of every type: older runs had those that occur in training."""
     try:
-        manifest = json.loads((folder.checkpoint / STATE_FILE).read_bytes())
-        return "labels" in manifest["state"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return True  # there is no checkpoint, or `load_run` says what is wrong with it
+        labels = json.loads((folder.checkpoint / STATE_FILE).read_bytes())["state"].get("labels", ())
+        return bool(labels) and labels == complete_labels(labels, LabelScheme.BMES)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # Labels of another task, or no checkpoint; of a damaged one `load_run` says what is wrong with it.
+        return True
 
 
 def _conditions(processes: Processes, *, is_packed: bool) -> dict[str, Any]:
