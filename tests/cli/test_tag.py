@@ -243,3 +243,15 @@ def test_options_that_mean_nothing_to_a_model_are_named(dmf: Callable, models: d
         "dmf: --on-long makes no difference: this model's encoder takes sentences of any length\n"
         "dmf: --one-document makes no difference: this model was trained without recall (denoiser.recall)\n"
     )
+
+
+def test_a_labelled_file_with_units_without_a_form_is_tagged_and_scored(
+    dmf: Callable, models: dict, tmp_path: pathlib.Path
+) -> None:
+    gold, predicted = tmp_path / "gold.bmes", tmp_path / "predicted.bmes"
+    gold.write_text("Ada\tS-PER\n\tO\nsings\tO\n")
+    outcome = dmf("tag", models[Task.NER], gold, "--output", predicted)
+    assert outcome.status == 0
+    assert outcome.stderr == f"dmf: {gold}: 1 unit without a form read as _, first on line 2\n"
+    assert [line.partition("\t")[0] for line in predicted.read_text().splitlines()] == ["Ada", "_", "sings", ""]
+    assert dmf("score", gold, predicted, "--task", "ner").status == 0

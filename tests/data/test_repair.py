@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -57,6 +58,14 @@ def test_repaired_spans_are_those_of_seqeval(letters: str, data: st.DataObject) 
 @given(labels=tags_of("BIMESLU"))
 def test_letters_of_all_schemes_are_understood_together(labels: list[str]) -> None:
     assert repair_spans(labels) == conlleval_spans(labels)
+
+
+def test_the_examples_of_the_documentation() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (BIO2|BMES): `([^`]+)`[^|]*\| `([^`]+)` \|$", text, flags=re.MULTILINE)
+    assert len(rows) == 4
+    for name, before, after in rows:
+        assert repaired(before.split(), LabelScheme(name.lower()), None) == after.split()
 
 
 @pytest.mark.parametrize("label", ["Q-X", "O-X", "B-", "_", "X", ""])

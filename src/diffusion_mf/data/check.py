@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -181,6 +182,8 @@ def _detect_task(path: StrPath, column: ConlluColumn | None, file_format: FileFo
     file_format = file_format or suffix_format(path) or FileFormat.COLUMNS
     if file_format is FileFormat.CONLLU:
         return Task.POS
+    if path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
+        raise InputError("what can be read only once does not tell its task", path=path, remedy="name it with --task")
     options = FormatOptions(column=column or ConlluColumn.UPOS, scheme=LabelScheme.PLAIN)
     collected = _Collected(path)
     try:

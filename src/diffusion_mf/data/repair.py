@@ -51,8 +51,8 @@ class Repairs:
         """Report what cannot be repaired."""
         raise error
 
-    def describe(self) -> str | None:
-        """One line for the user, None where there was nothing to repair."""
+    def describe(self, *, is_gold: bool = True) -> str | None:
+        """One line for the user, None where there was nothing to repair; of gold data also how to refuse it."""
         parts = []
         if self._spans.count:
             parts.append(
@@ -63,7 +63,9 @@ class Repairs:
             parts.append(f"{units} without a form read as {PLACEHOLDER_FORM}, first on {self._forms.first}")
         if not parts:
             return None
-        return f"{self.path}: {'; '.join(parts)}; dmf data check lists them, --strict (data.strict) refuses them"
+        if is_gold:
+            parts.append("dmf data check lists them, --strict (data.strict) refuses them")
+        return f"{self.path}: {'; '.join(parts)}"
 
 
 def describe_span(old: Sequence[str], new: Sequence[str]) -> str:
