@@ -68,7 +68,7 @@ def test_everything_that_is_refused_is_listed(check: Callable) -> None:
     content = "a\tB-X\nb\tQ-X\nc\tI-X\n\nd\n\ne\t\nf\tI-X\n"
     status, answer, kinds = check("a.tsv", "--task", "ner", a_tsv=content)
     assert (status, answer["usable"]) == (2, False)
-    assert [place[1] for place in kinds["unusable"]] == [5, 7, 2]
+    assert [place[1] for place in kinds["unusable"]] == [2, 5, 7]
     assert kinds["irregular tags"] == [["a.tsv", 8, "I-X read as B-X"]]
     with pytest.raises(InputError):
         read_task("a.tsv", Task.NER)

@@ -264,7 +264,8 @@ def _check_values(result: CheckResult, *, list_all: bool) -> dict[str, Any]:
 
 def _print_check(result: CheckResult, *, list_all: bool) -> None:
     for kind, problems in _by_kind(result):
-        count = "" if problems[0].line is None else f": {len(problems):,}"
+        # A note is a summary per file: how many there are says nothing.
+        count = "" if kind.severity == "note" else f": {len(problems):,}"
         print(f"{kind.title}{count} ({kind.severity})\n  {kind.meaning}")
         shown = problems if list_all else problems[:NUM_PLACES_SHOWN]
         for path, line, text in (problem[1:] for problem in shown):

@@ -155,8 +155,9 @@ def check_files(
         advance(1)
     problems += _overlaps(corpora)
     problems += _lonely_labels(corpora)
-    order = {kind: number for number, kind in enumerate(Kind)}
-    return CheckResult(task, checked, sorted(problems, key=lambda problem: order[problem.kind]))
+    kinds, paths = list(Kind), [path for path, _ in files]
+    problems.sort(key=lambda problem: (kinds.index(problem.kind), paths.index(problem.path), problem.line or 0))
+    return CheckResult(task, checked, problems)
 
 
 class _Collected(Repairs):
@@ -182,7 +183,7 @@ def _detect_task(path: StrPath, column: ConlluColumn | None, file_format: FileFo
     file_format = file_format or suffix_format(path) or FileFormat.COLUMNS
     if file_format is FileFormat.CONLLU:
         return Task.POS
-    if path == "-" or (os.path.exists(path) and not os.path.isfile(path)):
+    if path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)):
         raise InputError("what can be read only once does not tell its task", path=path, remedy="name it with --task")
     options = FormatOptions(column=column or ConlluColumn.UPOS, scheme=LabelScheme.PLAIN)
     collected = _Collected(path)
@@ -238,7 +239,7 @@ def _overlaps(corpora: Iterable[Corpus]) -> list[Problem]:
 
 
 def _lonely_labels(corpora: Sequence[Corpus]) -> list[Problem]:
-    """Labels, of entities types, that only one of several files has."""
+    """Labels (of entities: types) that only one of several files has."""
     if len(corpora) < 2:
         return []
     lines: defaultdict[str, list[tuple[StrPath, int]]] = defaultdict(list)
