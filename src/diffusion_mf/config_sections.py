@@ -45,6 +45,8 @@ class DataConfig(Section):
     """of column files; None: detected"""
     format: Annotated[FileFormat, Field(strict=False)] | None = None
     """None: by the file's name"""
+    strict: bool = False
+    """refuse irregular tags and units without a form, which are repaired otherwise"""
     min_count: PositiveInt = 1
     """forms and characters seen less often in training are unknown"""
     lowercase: bool = False

@@ -127,7 +127,7 @@ def test_calibration_of_scores_is_measured(dmf: Callable, tmp_path: pathlib.Path
 
 @pytest.mark.parametrize(("text", "message"), [
     ("", "holds no sentences"),
-    ("Ada\tB-PER\nsings\tM-ORG\n", "line 2: 'M-ORG' cannot follow 'B-PER' in the scheme bmes"),
+    ("Ada\tB-PER\nsings\tQ-ORG\n", "line 2: the tag 'Q-ORG' has no boundary prefix"),
     ("Ada\n", "no labels"),
 ])  # fmt: skip
 def test_bad_files_are_one_sentence(dmf: Callable, tmp_path: pathlib.Path, text: str, message: str) -> None:
@@ -138,3 +138,26 @@ def test_bad_files_are_one_sentence(dmf: Callable, tmp_path: pathlib.Path, text:
     assert outcome.status == 2
     assert message in outcome.stderr
     assert outcome.stderr.count("\n") == 1
+
+
+def test_irregular_gold_is_repaired_unless_strict(dmf: Callable, tmp_path: pathlib.Path) -> None:
+    model = write_model(tmp_path / "model")
+    path = tmp_path / "gold.bmes"
+    path.write_text("Ada\tB-PER\nsings\tM-ORG\n")
+    outcome = dmf("evaluate", model, path, "--json", "--details")
+    assert outcome.status == 0
+    assert f"{path}: 2 spans with irregular tags repaired, first on line 1 (B-PER read as S-PER)" in outcome.stderr
+    support = {row["label"]: row["support"] for row in json.loads(outcome.stdout)["types"]}
+    assert (support["PER"], support["ORG"]) == (1, 1)
+    outcome = dmf("evaluate", model, path, "--strict")
+    assert outcome.status == 2
+    assert "line 2: 'M-ORG' cannot follow 'B-PER' in the scheme bmes" in outcome.stderr
+
+
+def test_gold_without_a_label_is_one_sentence(dmf: Callable, tmp_path: pathlib.Path) -> None:
+    model = write_model(tmp_path / "model", task=Task.POS)
+    path = tmp_path / "gold.conllu"
+    path.write_text("1\ta\t_\tX\t_\t_\t_\t_\t_\t_\n2\tb\t_\t_\t_\t_\t_\t_\t_\t_\n\n")
+    outcome = dmf("evaluate", model, path)
+    assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
+    assert "'b' has no label" in outcome.stderr

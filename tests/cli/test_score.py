@@ -79,12 +79,28 @@ def test_gold_without_entities(score: Callable) -> None:
     assert (values["accuracy"], values["precision"], values["recall"], values["f1"]) == (50.0, 0.0, 0.0, 0.0)
 
 
-def test_gold_that_contradicts_itself_is_read_as_given_and_must_then_be_legal(
-    dmf: Callable, tmp_path: pathlib.Path
-) -> None:
+def test_irregular_gold_is_repaired_and_predictions_are_not(dmf: Callable, tmp_path: pathlib.Path) -> None:
+    gold = write(tmp_path, "gold.tsv", "a\tB-X\n\tM-X\nc\tO\nd\tM-Y\n")
+    outcome = dmf("score", gold, gold, "--task", "ner", "--json")
+    values = json.loads(outcome.stdout)
+    # Read as gold there are two entities; read as predictions, none is complete.
+    assert (values["scheme"], values["precision"], values["recall"]) == ("bmes", 0.0, 0.0)
+    assert (values["malformed_fragments"], values["accuracy"]) == (2, 50.0)
+    assert outcome.stderr.splitlines()[0] == (
+        f"dmf: {gold}: 2 spans with irregular tags repaired, first on line 2 (B-X M-X read as B-X E-X); "
+        "1 unit without a form read as _, first on line 2; dmf data check lists them, --strict (data.strict) refuses them"
+    )
+    legal = write(tmp_path, "legal.tsv", "a\tB-X\n_\tE-X\nc\tO\nd\tS-Y\n")
+    assert json.loads(dmf("score", gold, legal, "--task", "ner", "--json").stdout)["f1"] == 100.0
+    outcome = dmf("score", write(tmp_path, "g.tsv", "a\tB-X\nb\tO\nc\tI-X\n"), legal, "--task", "ner", "--strict")
+    assert (outcome.status, outcome.stdout) == (2, b"")
+    assert "the unit or the tag" not in dmf("score", gold, gold, "--task", "ner").stderr
+    assert "line 2: the unit or the tag is empty" in dmf("score", gold, gold, "--task", "ner", "--strict").stderr
+
+
+def test_irregular_gold_in_strict_mode_is_named(dmf: Callable, tmp_path: pathlib.Path) -> None:
     path = write(tmp_path, "gold.tsv", "a\tB-X\nb\tO\nc\tI-X\n")
-    assert "name the scheme with --scheme" in dmf("score", path, path, "--task", "ner").stderr
-    outcome = dmf("score", path, path, "--task", "ner", "--scheme", "bio2")
+    outcome = dmf("score", path, path, "--task", "ner", "--strict")
     assert outcome.status == 2
     assert f"{path}, line 3: 'I-X' cannot follow 'O' in the scheme bio2" in outcome.stderr
 

@@ -251,6 +251,18 @@ def test_options_that_mean_nothing_to_a_model_are_named(dmf: Callable, models: d
     )
 
 
+def test_a_labelled_file_with_units_without_a_form_is_tagged_and_scored(
+    dmf: Callable, models: dict, tmp_path: pathlib.Path
+) -> None:
+    gold, predicted = tmp_path / "gold.bmes", tmp_path / "predicted.bmes"
+    gold.write_text("Ada\tS-PER\n\tO\nsings\tO\n")
+    outcome = dmf("tag", models[Task.NER], gold, "--output", predicted)
+    assert outcome.status == 0
+    assert outcome.stderr == f"dmf: {gold}: 1 unit without a form read as _, first on line 2\n"
+    assert [line.partition("\t")[0] for line in predicted.read_text().splitlines()] == ["Ada", "_", "sings", ""]
+    assert dmf("score", gold, predicted, "--task", "ner").status == 0
+
+
 def test_words_without_end_are_refused(dmf: Callable, models: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIFFUSION_MF_MAX_SENTENCE_MIB", "1")
     outcome = dmf("tag", models[Task.POS], "-", "--batch-tokens", "1", stdin=b"mira\n" + b"a " * (1 << 20))

@@ -137,7 +137,19 @@ def test_empty_training_data(dmf, config: Path, tmp_path: Path) -> None:  # type
 def test_a_dev_label_that_training_never_saw(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "dev.txt").write_text("ba O\nbu S-NEVER\n\n")
     outcome = dmf("train", config, "--output", tmp_path / "run", "--set", f"data.dev={tmp_path / 'dev.txt'}")
-    _assert_refused(outcome, "dev.txt, line 2", "'S-NEVER'", "never occurs in")
+    assert outcome.status == 0
+    assert "dev.txt: 1 of 2 units have labels that" in outcome.stderr
+    assert "train.txt does not have (S-NEVER), first on line 2: they count as wrong" in outcome.stderr
+
+
+def test_irregular_tags_are_repaired_unless_strict(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "dev.txt").write_text("ba O\nbu M-PER\n\n")
+    arguments = ["train", config, "--count", "--set", f"data.dev={tmp_path / 'dev.txt'}"]
+    outcome = dmf(*arguments)
+    assert outcome.status == 0
+    assert "dev.txt: 1 span with irregular tags repaired, first on line 2 (M-PER read as S-PER)" in outcome.stderr
+    _assert_refused(dmf(*arguments, "--strict"), "dev.txt, line 2", "'M-PER' cannot follow 'O'")
+    _assert_refused(dmf(*arguments, "--set", "data.strict=true"), "dev.txt, line 2", "'M-PER' cannot follow 'O'")
 
 
 def test_a_folder_in_use(dmf, config: Path, copy: Path) -> None:  # type: ignore[no-untyped-def]

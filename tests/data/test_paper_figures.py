@@ -15,7 +15,7 @@ from diffusion_mf.cli.output import half_up
 from diffusion_mf.data.corpus import Corpus, Task
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.statistics import corpus_statistics, out_of_vocabulary
-from diffusion_mf.data.vocabulary import check_labels
+from diffusion_mf.data.vocabulary import describe_unknown_labels
 
 pytestmark = pytest.mark.corpora
 
@@ -86,7 +86,7 @@ def test_lexical_and_label_tables(row: tuple, corpora: Path) -> None:
         corpus = read(corpora, pattern, split)
         units = sum(len(sentence.units) for sentence in corpus)
         assert half_up(100 * out_of_vocabulary(corpus, s.vocabulary) / units, 2) == oov
-        check_labels(corpus, s.label_counts, train_path="train")
+        assert describe_unknown_labels(corpus, s.label_counts, owner="train does not have") is None
 
 
 def test_the_shared_task_data_are_iob1(corpora: Path) -> None:

@@ -1,7 +1,9 @@
-"""``dmf data``: statistics, conversion and the synthetic corpus."""
+"""``dmf data``: statistics, checks, conversion and the synthetic corpus."""
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -17,9 +19,13 @@ from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
 
 if TYPE_CHECKING:
+    from diffusion_mf.data.check import CheckResult, Kind, Problem
     from diffusion_mf.data.statistics import CorpusStatistics
 
-app = typer.Typer(help="Statistics, conversion, synthetic corpus.", no_args_is_help=True)
+NUM_PLACES_SHOWN = 10
+"""of each kind of problem, unless all are asked for"""
+
+app = typer.Typer(help="Statistics, checks, conversion, synthetic corpus.", no_args_is_help=True)
 app.command(name="synth")(synth.synth)
 
 ColumnOption = Annotated[
@@ -28,6 +34,13 @@ ColumnOption = Annotated[
 ]
 SchemeOption = Annotated[
     LabelScheme | None, typer.Option("--scheme", help="The scheme of the file's labels; detected unless given.")
+]
+
+FormatOption = Annotated[
+    FileFormat | None, typer.Option("--format", help="Format of the files; by name and task unless given.")
+]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Refuse irregular tags and units without a form instead of repairing them.")
 ]
 
 
@@ -52,26 +65,25 @@ def stats(
     test: Annotated[str | None, typer.Option(help="Test split.")] = None,
     column: ColumnOption = None,
     scheme: SchemeOption = None,
-    file_format: Annotated[
-        FileFormat | None, typer.Option("--format", help="Format of the files; by name and task unless given.")
-    ] = None,
+    file_format: FormatOption = None,
+    strict: StrictOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object per file.")] = False,
 ) -> None:
     """The paper's dataset tables: sizes, lengths, vocabulary, OOV rates, label entropy and distribution."""
+    from diffusion_mf.data.label_schemes import complete_labels
     from diffusion_mf.data.statistics import corpus_statistics, out_of_vocabulary
-    from diffusion_mf.data.vocabulary import check_labels
+    from diffusion_mf.data.vocabulary import describe_unknown_labels
 
-    named: list[tuple[str, str | None]] = [(path, None) for path in files or []]
-    named += [(path, split) for path, split in ((train, "train"), (dev, "dev"), (test, "test")) if path is not None]
-    if not named:
-        raise InputError("no files", remedy="name files, or splits with --train, --dev and --test")
+    named = _named_files(files, train, dev, test)
     notes: list[str] = []
 
     def read(path: str) -> Corpus:
-        corpus = read_task(path, task, column=column, scheme=scheme, file_format=file_format)
+        corpus = read_task(path, task, column=column, scheme=scheme, file_format=file_format, strict=strict)
         if task is Task.NER:
             found = corpus.layout.describe() if corpus.layout is not None else f"scheme {corpus.source_scheme}"
             notes.append(f"{path}: {found}")
+        if corpus.repaired is not None:
+            notes.append(corpus.repaired)
         return corpus
 
     training = None if train is None else read(train)
@@ -84,7 +96,9 @@ def stats(
         corpus = read(path)
         unknown = None
         if train is not None and trained is not None:
-            check_labels(corpus, trained.label_counts, train_path=train)
+            known = complete_labels(trained.label_counts, corpus.scheme) if task is Task.NER else trained.label_counts
+            missing = describe_unknown_labels(corpus, known, owner=f"{train} does not have")
+            notes += [] if missing is None else [missing]
             unknown = out_of_vocabulary(corpus, trained.vocabulary)
         rows.append(_SplitStatistics(path, split, corpus_statistics(corpus), unknown))
     for message in notes:
@@ -93,6 +107,17 @@ def stats(
         print_json([_json_row(row, task) for row in rows])
     else:
         _print_tables(rows)
+
+
+def _named_files(
+    files: list[str] | None, train: str | None, dev: str | None, test: str | None
+) -> list[tuple[str, str | None]]:
+    """The files of a command line in order, with the names of their splits."""
+    named: list[tuple[str, str | None]] = [(path, None) for path in files or []]
+    named += [(path, split) for path, split in ((train, "train"), (dev, "dev"), (test, "test")) if path is not None]
+    if not named:
+        raise InputError("no files", remedy="name files, or splits with --train, --dev and --test")
+    return named
 
 
 def _oov_percent(row: _SplitStatistics) -> str | None:
@@ -176,6 +201,87 @@ def _print_tables(rows: list[_SplitStatistics]) -> None:
 
 
 @app.command()
+def check(
+    *,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE…", help="Labelled files.", show_default=False)
+    ] = None,
+    task: Annotated[
+        Task | None, typer.Option(help="What is labelled.", show_default="pos for CoNLL-U; else told by the labels")
+    ] = None,
+    train: Annotated[str | None, typer.Option(help="Training split.")] = None,
+    dev: Annotated[str | None, typer.Option(help="Development split.")] = None,
+    test: Annotated[str | None, typer.Option(help="Test split.")] = None,
+    column: ColumnOption = None,
+    scheme: SchemeOption = None,
+    file_format: FormatOption = None,
+    list_all: Annotated[
+        bool, typer.Option("--all", help=f"List every place, not only the first {NUM_PLACES_SHOWN} of each problem.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Every problem of a corpus with its line and meaning; exits 0 if it can be used, repairs included, and 2 if not."""
+    from diffusion_mf.data.check import check_files
+
+    named = _named_files(files, train, dev, test)
+    with progress("checking", total=len(named), unit="files") as advance:
+        result = check_files(named, task=task, column=column, scheme=scheme, file_format=file_format, advance=advance)
+    if as_json:
+        print_json(_check_values(result, list_all=list_all))
+    else:
+        _print_check(result, list_all=list_all)
+    if not result.is_usable:
+        raise typer.Exit(2)
+
+
+def _by_kind(result: CheckResult) -> list[tuple[Kind, list[Problem]]]:
+    return [(kind, list(group)) for kind, group in itertools.groupby(result.problems, key=lambda problem: problem.kind)]
+
+
+def _check_values(result: CheckResult, *, list_all: bool) -> dict[str, Any]:
+    return {
+        "usable": result.is_usable,
+        "task": result.task.value,
+        "files": [
+            {"file": str(each.path), "split": each.split, "sentences": each.sentences, "units": each.units}
+            for each in result.files
+        ],
+        "problems": [
+            {
+                "kind": kind.title,
+                "severity": kind.severity.value,
+                "meaning": kind.meaning,
+                "count": len(problems),
+                "places": [
+                    {"file": str(problem.path), "line": problem.line, "text": problem.text}
+                    for problem in (problems if list_all else problems[:NUM_PLACES_SHOWN])
+                ],
+            }
+            for kind, problems in _by_kind(result)
+        ],
+    }
+
+
+def _print_check(result: CheckResult, *, list_all: bool) -> None:
+    for kind, problems in _by_kind(result):
+        # A note is a summary per file: how many there are says nothing.
+        count = "" if kind.severity == "note" else f": {len(problems):,}"
+        print(f"{kind.title}{count} ({kind.severity})\n  {kind.meaning}")
+        shown = problems if list_all else problems[:NUM_PLACES_SHOWN]
+        for path, line, text in (problem[1:] for problem in shown):
+            print(f"  {path}: {text}" if line is None else f"  {path}, line {line}: {text}")
+        if len(shown) < len(problems):
+            print(f"  … and {len(problems) - len(shown):,} more; --all lists them")
+        print()
+    severities = Counter(problem.kind.severity.value for problem in result.problems)
+    names = ("error", "repaired", "warning", "note")
+    found = ", ".join(f"{name} {severities[name]:,}" for name in names if severities[name])
+    print(
+        f"The corpus {'can' if result.is_usable else 'cannot'} be used as {result.task} data ({found or 'no problems'})."
+    )
+
+
+@app.command()
 def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="A file, .gz, .xz or .zst too, or - for standard input.")],
     target: Annotated[str, typer.Argument(metavar="OUT", help="The file to write, or - for standard output.")],
@@ -200,6 +306,7 @@ def convert(
     documents: Annotated[
         bool, typer.Option("--documents", help="Also write where documents begin: -DOCSTART-, # newdoc or a key.")
     ] = False,
+    strict: StrictOption = False,
     separator: Annotated[Separator | None, typer.Option(help="What parts the columns of IN; detected.")] = None,
     unit_column: Annotated[int, typer.Option(min=1, help="The column of the units in a column file.")] = 1,
     tag_column: Annotated[
@@ -222,8 +329,9 @@ def convert(
         target_scheme=target_scheme,
         use_characters=characters,
         keep_documents=documents,
+        strict=strict,
     )
     with progress("converting") as advance:
         found = convert(source, target, conversion, advance=advance)
-    if found is not None:
-        note(f"{source}: {found}")
+    for message in found:
+        note(message)

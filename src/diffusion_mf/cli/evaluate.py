@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,10 +23,6 @@ from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 
-if TYPE_CHECKING:
-    from diffusion_mf.data.corpus import Corpus
-    from diffusion_mf.tagger import Tagger
-
 
 def evaluate(
     model: Model,
@@ -43,6 +38,9 @@ def evaluate(
     file_format: Annotated[
         FileFormat | None, typer.Option("--format", help="Format of FILE.", show_default="told by its name")
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse irregular tags in FILE instead of repairing them.")
+    ] = False,
     posterior: Annotated[
         Literal["product", "mixture", "sampled"] | None,
         typer.Option(help="Reading of the reverse posterior: product, mixture or sampled.", show_default="as trained"),
@@ -57,7 +55,9 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
 ) -> None:
     """Tag a labelled file and score the labels, as ``dmf tag`` and ``dmf score`` would, and the scores beside them."""
+    from diffusion_mf.data.corpus import check_labels
     from diffusion_mf.data.formats import read_task
+    from diffusion_mf.data.vocabulary import describe_unknown_labels
     from diffusion_mf.evaluation.presentation import detail_values, summary_values
     from diffusion_mf.tagger import Tagger
     from diffusion_mf.tagger.files import TaggingOptions, evaluate_corpus
@@ -67,7 +67,10 @@ def evaluate(
     if posterior is not None:
         tagger.set_posterior(posterior)
     column = column or tagger.model.config.data.column
-    corpus = read_task(file, tagger.task, column=column, scheme=scheme, file_format=file_format)
+    corpus = read_task(file, tagger.task, column=column, scheme=scheme, file_format=file_format, strict=strict)
+    check_labels(corpus)
+    if corpus.repaired is not None:
+        note(corpus.repaired)
     with progress("evaluating", total=len(corpus)) as advance:
         found = evaluate_corpus(
             tagger,
@@ -76,7 +79,11 @@ def evaluate(
             advance=advance,
         )
     note_what_was_met(tagger)
-    _note_unknown_labels(tagger, corpus)
+    # In another scheme labels cannot be compared.
+    if corpus.scheme is tagger.scheme:
+        unknown = describe_unknown_labels(corpus, tagger.labels, owner="the model does not know")
+        if unknown is not None:
+            note(unknown)
     used = {"system": tagger.model.config.system, "decoder": decoder or tagger.decoder, "calls": calls}
     if tagger.model.config.system_entry.process == "categorical":
         used["posterior"] = posterior or tagger.model.config.inference.posterior
@@ -94,17 +101,3 @@ def evaluate(
         ],
         title=f"{used['system']}, {used['decoder']}",
     )
-
-
-def _note_unknown_labels(tagger: Tagger, corpus: Corpus) -> None:
-    """Labels that no training data had are wrong, whatever the model does; in another scheme they cannot be compared."""
-    if corpus.scheme is not tagger.scheme:
-        return
-    counts = Counter(label for sentence in corpus for label in sentence.labels or ())
-    unknown = sorted(set(counts) - set(tagger.labels))
-    if unknown:
-        share = f"{sum(counts[label] for label in unknown):,} of {counts.total():,}"
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        note(
-            f"{share} units have labels that the model does not know ({', '.join(unknown[:3])}{more}): they count as wrong"
-        )

@@ -39,6 +39,9 @@ def score(
     train: Annotated[
         str | None, typer.Option(metavar="FILE", help="Training file: scores known and unknown forms apart.")
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse irregular tags in GOLD instead of repairing them.")
+    ] = False,
     details: Annotated[
         bool, typer.Option("--details", help="Also by label, type and sentence length, and the confusions.")
     ] = False,
@@ -48,7 +51,17 @@ def score(
     from diffusion_mf.evaluation.paired_files import score_files
     from diffusion_mf.evaluation.presentation import breakdown_values, detail_values, summary_values
 
-    report = score_files(gold, predicted, task, scheme=scheme, column=column, file_format=file_format, train_path=train)
+    report = score_files(
+        gold,
+        predicted,
+        task,
+        scheme=scheme,
+        column=column,
+        file_format=file_format,
+        train_path=train,
+        strict=strict,
+        note=note,
+    )
     if _ends_no_span(report):
         note(f"no predicted label ends a span, as {report.predicted_scheme} must; if they are BIO2, add --scheme bio2")
     if as_json:

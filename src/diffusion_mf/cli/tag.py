@@ -91,6 +91,7 @@ def tag(
             scheme=scheme,
             use_scores=scores,
             advance=advance,
+            note=note,
         )
     note_what_was_met(tagger)
 

@@ -32,6 +32,9 @@ def train(
             help="The same as --set encoder.on_long=…, for pretrained encoders.", show_default="as configured"
         ),
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="The same as --set data.strict=true: refuse what would be repaired.")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run begun in the folder.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto is a GPU where there is one.")] = "auto",
     checkpoint_every: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time between checkpoints.")] = 300,
@@ -52,6 +55,7 @@ def train(
     from diffusion_mf.config import load_config
 
     overrides = [*(overrides or ()), *([] if on_long is None else [f"encoder.on_long={on_long}"])]
+    overrides += ["data.strict=true"] if strict else []
     config = load_config(config_path, overrides)
     if count:
         _print_count(config, as_json=as_json)
@@ -87,6 +91,8 @@ def _print_count(config: Config, *, as_json: bool) -> None:
     from diffusion_mf.training.corpora import read_training_data
 
     data = read_training_data(config)
+    for message in data.notes:
+        note(message)
     num_parameters = count_parameters(config, data.vocabulary, data.scheme)
     if as_json:
         print_json({"parameters": num_parameters})

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO
 
 from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.scheme_detection import detect_scheme
 from diffusion_mf.data.sentence import Sentence, begins_document
 from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, Rereadable, SentenceLimits, check_fields, read_lines
@@ -64,6 +65,7 @@ def detect_layout(
     unit_column: int = 0,
     tag_column: int | None = None,
     scheme: LabelScheme | None = None,
+    repairs: Repairs | None = None,
 ) -> ColumnLayout:
     """Find out what is not given: a tab in the first line parts columns, the last column is the tag.
 
@@ -97,12 +99,20 @@ def detect_layout(
     )
     if not layout.is_scheme_detected:
         return layout
-    detected = detect_scheme(read_columns(path, layout, lines=lines), path=path, is_unit_per_line=True)
+    sentences = read_columns(path, layout, lines=lines, repairs=repairs)
+    detected = detect_scheme(sentences, path=path, is_unit_per_line=True, repairs=repairs)
+    if repairs is not None:
+        repairs.restart()
     return dataclasses.replace(layout, scheme=detected)
 
 
-def read_columns(path: StrPath, layout: ColumnLayout, *, lines: Iterable[str] | None = None) -> Iterator[Sentence]:
-    """Stream the sentences of ``path`` with their tags as they stand; ``-DOCSTART-`` lines begin documents."""
+def read_columns(
+    path: StrPath, layout: ColumnLayout, *, lines: Iterable[str] | None = None, repairs: Repairs | None = None
+) -> Iterator[Sentence]:
+    """Stream the sentences of ``path`` with their tags as they stand; ``-DOCSTART-`` lines begin documents.
+
+    A tag without a form is refused, or with ``repairs`` keeps its place beside a placeholder.
+    """
     split, num_columns = layout.separator.fields_of, layout.num_columns
     unit_column, tag_column = layout.unit_column, layout.tag_column
     units: list[str] = []
@@ -117,29 +127,47 @@ def read_columns(path: StrPath, layout: ColumnLayout, *, lines: Iterable[str] | 
         return result
 
     for number, line in enumerate(read_column_lines(path) if lines is None else lines, 1):
-        if _is_skipped(line):
-            if units:
-                yield sentence(number - len(units))
-                units.clear()
-                tags.clear()
-            document += line.startswith(DOCUMENT_START)
-            continue
-        fields = split(line)
-        if len(fields) != num_columns:
-            raise InputError(
-                f"expected {num_columns} {layout.separator}-separated column(s) as in the first line, found {len(fields)}",
-                path=path,
-                line=number,
-                remedy="complete the line, or convert the file with dmf data convert --separator",
-            )
-        unit = fields[unit_column]
-        tag = unit if tag_column is None else fields[tag_column]
-        if not unit or not tag:
-            raise InputError("the unit or the tag is empty", path=path, line=number, remedy="complete the line")
-        units.append(unit)
-        tags.append(tag)
+        is_skipped = _is_skipped(line)
+        if not is_skipped:
+            fields = split(line)
+            if len(fields) != num_columns and repairs is not None and _lacks_form(line, len(fields), layout):
+                fields.insert(0, "")
+            if len(fields) == num_columns:
+                unit = fields[unit_column]
+                tag = unit if tag_column is None else fields[tag_column]
+                if not unit and tag and repairs is not None:
+                    unit = repairs.add_form(number)
+                if unit and tag:
+                    units.append(unit)
+                    tags.append(tag)
+                    continue
+            # Where `repairs` collects what is refused, reading goes on after the line.
+            refuse(repairs, _bad_line(len(fields), layout, path, number))
+        if units:
+            yield sentence(number - len(units))
+            units.clear()
+            tags.clear()
+        document += is_skipped and line.startswith(DOCUMENT_START)
     if units:
         yield sentence(number - len(units) + 1)
+
+
+def _bad_line(num_fields: int, layout: ColumnLayout, path: StrPath, number: int) -> InputError:
+    if num_fields == layout.num_columns:
+        return InputError("the unit or the tag is empty", path=path, line=number, remedy="complete the line")
+    columns = f"{layout.num_columns} {layout.separator}-separated column(s)"
+    return InputError(
+        f"expected {columns} as in the first line, found {num_fields}",
+        path=path,
+        line=number,
+        remedy="complete the line, or convert the file with dmf data convert --separator",
+    )
+
+
+def _lacks_form(line: str, num_fields: int, layout: ColumnLayout) -> bool:
+    """Whether a line with blanks between columns is a tag without a form: it begins with a blank, and one field is missing."""
+    has_blanks = layout.separator is Separator.SPACE and layout.tag_column is not None
+    return has_blanks and layout.unit_column == 0 and num_fields == layout.num_columns - 1 and line[0] == " "
 
 
 def read_column_lines(path: StrPath) -> Iterator[str]:

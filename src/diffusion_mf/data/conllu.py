@@ -14,6 +14,7 @@ import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
+from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import Sentence, begins_document
 from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, SentenceLimits, check_fields, read_lines, read_raw_lines
 from diffusion_mf.errors import InputError
@@ -50,8 +51,13 @@ class ConlluBlock(NamedTuple):
     sentence: Sentence | None
 
 
-def read_conllu(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS) -> Iterator[Sentence]:
-    """Stream the sentences of ``path``; labels are the column's values as they stand, ``_`` included."""
+def read_conllu(
+    path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS, repairs: Repairs | None = None
+) -> Iterator[Sentence]:
+    """Stream the sentences of ``path``; labels are the column's values as they stand, ``_`` included.
+
+    A word without a form is refused, or with ``repairs`` keeps its place as a placeholder.
+    """
     index = _label_index(column)
     limits = SentenceLimits.from_environment()
     lines: list[str] = []
@@ -61,11 +67,15 @@ def read_conllu(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS) -> I
             lines.append(line)
         elif lines:
             document += _begins_document(lines)
-            yield _parse_sentence(lines, number - len(lines), index, path, document, limits)
+            sentence = _parse_sentence(lines, number - len(lines), index, path, document, limits, repairs)
+            if sentence.units:
+                yield sentence
             lines.clear()
     if lines:
         document += _begins_document(lines)
-        yield _parse_sentence(lines, number - len(lines) + 1, index, path, document, limits)
+        sentence = _parse_sentence(lines, number - len(lines) + 1, index, path, document, limits, repairs)
+        if sentence.units:
+            yield sentence
 
 
 def read_conllu_blocks(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS) -> Iterator[ConlluBlock]:
@@ -110,44 +120,53 @@ def _begins_document(lines: Sequence[str]) -> bool:
 
 
 def _parse_sentence(
-    lines: Sequence[str], first: int, label_index: int, path: StrPath, document: int, limits: SentenceLimits
+    lines: Sequence[str],
+    first: int,
+    label_index: int,
+    path: StrPath,
+    document: int,
+    limits: SentenceLimits,
+    repairs: Repairs | None = None,
 ) -> Sentence:
-    """The words of one block of lines without line ends; ``first`` is the number of its first line."""
+    """The words of one block of lines without line ends; ``first`` is the number of its first line.
+
+    There are no words only where ``repairs`` collects what is refused.
+    """
     units: list[str] = []
     labels: list[str] = []
     start = 0
+    problem = ("a sentence without words", "remove its lines")
     for offset, line in enumerate(lines):
         if line[0] == "#":
             continue
         fields = line.split("\t")
         if len(fields) != NUM_COLUMNS:
-            raise InputError(
+            problem = (
                 f"expected {NUM_COLUMNS} columns separated by tabs, found {len(fields)}",
-                path=path,
-                line=first + offset,
-                remedy="check that the file is CoNLL-U",
+                "check that the file is CoNLL-U",
             )
-        identifier = fields[0]
-        if not identifier.isdecimal():
-            if _SKIPPED_ID.fullmatch(identifier):
+        elif not fields[0].isdecimal():
+            if _SKIPPED_ID.fullmatch(fields[0]):
                 continue
-            raise InputError(
-                f"the ID {reprlib.repr(identifier)} is not a number, a range or an empty node",
-                path=path,
-                line=first + offset,
-                remedy="check the first column",
+            problem = (
+                f"the ID {reprlib.repr(fields[0])} is not a number, a range or an empty node",
+                "check the first column",
             )
-        form, label = fields[1], fields[label_index]
-        if not form or not label:
-            raise InputError(
-                "a column is empty", path=path, line=first + offset, remedy="write _ for a value that is not there"
-            )
-        if not units:
-            start = first + offset
-        units.append(form)
-        labels.append(label)
-    if not units:
-        raise InputError("a sentence without words", path=path, line=first, remedy="remove its lines")
+        else:
+            form, label = fields[1], fields[label_index]
+            if not form and label and repairs is not None:
+                form = repairs.add_form(first + offset)
+            if form and label:
+                if not units:
+                    start = first + offset
+                units.append(form)
+                labels.append(label)
+                continue
+            problem = ("a column is empty", "write _ for a value that is not there")
+        refuse(repairs, InputError(problem[0], path=path, line=first + offset, remedy=problem[1]))
+        start = start or first + offset
+    if not start:
+        refuse(repairs, InputError(problem[0], path=path, line=first, remedy=problem[1]))
     sentence = Sentence(tuple(units), tuple(labels), start, document)
     if len("".join(units)) > limits.unit_size:
         limits.check_units(sentence, path)

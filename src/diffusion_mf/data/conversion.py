@@ -11,6 +11,7 @@ from diffusion_mf.data.corpus import re_encode, to_characters, to_words
 from diffusion_mf.data.documents import with_first_document
 from diffusion_mf.data.formats import FORMATS, FileFormat, FormatOptions, read_source
 from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.scheme_detection import detect_scheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.text_lines import Rereadable
@@ -24,6 +25,7 @@ class Conversion:
 
     ``use_characters`` takes CoNLL-U words apart into characters with boundary–tag labels, or puts them together again.
     ``keep_documents`` writes where documents begin; many readers of columns and JSON Lines expect nothing but sentences.
+    ``strict`` refuses what would be repaired (see `data.repair`).
     """
 
     source_format: FileFormat
@@ -32,15 +34,16 @@ class Conversion:
     target_scheme: LabelScheme | None = None
     use_characters: bool = False
     keep_documents: bool = False
+    strict: bool = False
 
 
 def convert(
     source: StrPath, target: StrPath, conversion: Conversion, *, advance: Callable[[int], None] = lambda count: None
-) -> str | None:
+) -> list[str]:
     """Convert ``source`` into ``target``, which appears only when all went well; ``advance`` hears of every sentence.
 
-    Returns what was found out about the source's layout or scheme, for the user to see. CoNLL-U to CoNLL-U is checked and
-    copied byte for byte.
+    Returns what there is to tell the user about the source: its layout or scheme, and what was repaired. CoNLL-U to CoNLL-U is
+    checked and copied byte for byte.
     """
     formats = (conversion.source_format, conversion.target_format)
     if formats == (FileFormat.CONLLU, FileFormat.CONLLU):
@@ -48,10 +51,11 @@ def convert(
             raise InputError("CoNLL-U to CoNLL-U is a copy", remedy="leave --to-scheme and --characters out")
         with open_output(target) as stream:
             _copy_conllu(source, stream, conversion.options.column, advance)
-        return None
+        return []
     if conversion.use_characters and FileFormat.CONLLU not in formats:
         raise InputError("characters are made of, or put together to, CoNLL-U words", remedy="leave --characters out")
-    sentences, found = _read(source, conversion)
+    repairs = None if conversion.strict else Repairs(source)
+    sentences, found = _read(source, conversion, repairs)
     if conversion.source_format is FileFormat.COLUMNS:
         sentences = with_first_document(sentences)
     if not conversion.keep_documents:
@@ -64,38 +68,48 @@ def convert(
                 raise
             # A writer knows the line a sentence came from but not the file.
             raise InputError(error.problem, path=source, line=error.line, remedy=error.remedy) from None
-    return found
+    repaired = None if repairs is None else repairs.describe()
+    return [line for line in (found and f"{source}: {found}", repaired) if line]
 
 
-def _read(source: StrPath, conversion: Conversion) -> tuple[Iterator[Sentence], str | None]:
+def _read(source: StrPath, conversion: Conversion, repairs: Repairs | None) -> tuple[Iterator[Sentence], str | None]:
     """The sentences to write, and what was found out about the source."""
     source_format, options = conversion.source_format, conversion.options
     is_unit_per_line = source_format is FileFormat.COLUMNS
     found = None
     if source_format is FileFormat.COLUMNS:
-        sentences, layout = read_source(source, source_format, options)
+        sentences, layout = read_source(source, source_format, options, repairs=repairs)
         if layout is None:
             raise AssertionError("a column file has a layout")
         scheme: LabelScheme | None = layout.scheme
         found = layout.describe()
     elif source_format is FileFormat.CONLLU and conversion.use_characters:
-        sentences = to_characters(_without_blank_labels(read_source(source, source_format, options).sentences))
+        words = read_source(source, source_format, options, repairs=repairs).sentences
+        sentences = to_characters(_without_blank_labels(words))
         scheme = LabelScheme.BMES
     else:
         scheme = LabelScheme.BMES if conversion.use_characters else options.scheme
-        again = Rereadable(source, lambda path: read_source(path, source_format, options).sentences)
+
+        def read(path: StrPath) -> Iterator[Sentence]:
+            if repairs is not None:
+                repairs.restart()
+            return read_source(path, source_format, options, repairs=repairs).sentences
+
         if conversion.target_scheme is not None and scheme is None:
+            again = Rereadable(source, read)
             scheme = detect_scheme(again, path=source, is_unit_per_line=False)
             found = f"scheme {scheme} (detected)"
             sentences = iter(again)
         else:
-            sentences = read_source(source, source_format, options).sentences
+            sentences = read(source)
         if source_format is FileFormat.CONLLU:
             sentences = _without_blank_labels(sentences)
     is_joined = conversion.use_characters and conversion.target_format is FileFormat.CONLLU
     target_scheme = LabelScheme.BMES if is_joined else conversion.target_scheme
     if scheme is not None:
-        sentences = re_encode(sentences, scheme, target_scheme, path=source, is_unit_per_line=is_unit_per_line)
+        sentences = re_encode(
+            sentences, scheme, target_scheme, path=source, is_unit_per_line=is_unit_per_line, repairs=repairs
+        )
     return (to_words(sentences, path=source) if is_joined else sentences), found
 
 

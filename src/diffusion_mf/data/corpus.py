@@ -18,8 +18,11 @@ from diffusion_mf.data.label_schemes import (
     extract_spans,
     format_label,
     parse_label,
+    repair_spans,
+    split_label,
     words_of_characters,
 )
+from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath
@@ -43,7 +46,7 @@ class Corpus:
     """The sentences of one file with the labels of ``task``.
 
     ``scheme`` is the labels' scheme here (`Task.scheme`), ``source_scheme`` the file's, ``layout`` how a column file is laid
-    out (None for other formats).
+    out (None for other formats). ``repaired`` says in one line what was repaired, None if nothing was.
     """
 
     path: StrPath
@@ -52,6 +55,7 @@ class Corpus:
     scheme: LabelScheme
     source_scheme: LabelScheme
     layout: ColumnLayout | None = None
+    repaired: str | None = None
 
     def __len__(self) -> int:
         return len(self.sentences)
@@ -64,6 +68,32 @@ class Corpus:
         return sentence.line + (0 if self.layout is None else index)
 
 
+def missing_labels(corpus: Corpus) -> Iterator[InputError]:
+    """One error for every unit that has no label to learn or to score: ``_``, and of Seg-POS a character outside words."""
+    labels = {label for sentence in corpus for label in sentence.labels or ()}
+    if corpus.task is Task.SEG_POS:
+        bad = {label for label in labels if label == "O" or split_label(label)[1] == "_"}
+    else:
+        bad = labels & {"_"}
+    if not bad:
+        return
+    for sentence in corpus:
+        for index, label in enumerate(sentence.labels or ()):
+            if label in bad:
+                yield InputError(
+                    f"{sentence.units[index]!r} has no label, but {label}",
+                    path=corpus.path,
+                    line=corpus.unit_line(sentence, index),
+                    remedy="give every unit a label, or remove the sentence",
+                )
+
+
+def check_labels(corpus: Corpus) -> None:
+    """`InputError` at the first unit without a label to learn or to score."""
+    for error in missing_labels(corpus):
+        raise error
+
+
 def re_encode(
     sentences: Iterable[Sentence],
     source: LabelScheme,
@@ -72,28 +102,64 @@ def re_encode(
     path: StrPath,
     is_unit_per_line: bool,
     check: bool = True,
+    repairs: Repairs | None = None,
 ) -> Iterator[Sentence]:
     """Stream ``sentences`` with their labels in another scheme, or checked only where ``target`` is None.
 
-    Without ``check`` a sequence need not be legal, only its labels known: between closed schemes what is malformed stays
-    malformed, and open ones are read as conlleval does.
+    With ``repairs`` what is not legal is repaired (see `repaired_labels`). Without ``check`` a sequence need not be legal, only
+    its labels known: between closed schemes what is malformed stays malformed, and open ones are read as conlleval does.
     """
     for sentence in sentences:
-        labels = sentence.labels
+        labels: Sequence[str] | None = sentence.labels
         # O means the same in every scheme, and many sentences have nothing else.
         if labels is None or labels.count("O") == len(labels):
             yield sentence
             continue
+        lines_per_unit = 1 if is_unit_per_line else 0
         try:
-            converted = _convert(labels, source, target, check=check)
+            try:
+                labels = _convert(labels, source, target, check=check)
+            except LabelError:
+                if repairs is None or not check or source is LabelScheme.PLAIN:
+                    raise
+                legal = repaired_labels(labels, source, repairs, line=sentence.line, lines_per_unit=lines_per_unit)
+                labels = _convert(legal, source, target, check=True)
         except LabelError as error:
-            raise InputError(
-                str(error),
-                path=path,
-                line=sentence.line + (error.index if is_unit_per_line else 0),
-                remedy=f"correct the tag or {NAME_SCHEME}",
-            ) from None
-        yield sentence._replace(labels=tuple(converted))
+            refuse(
+                repairs,
+                InputError(
+                    str(error),
+                    path=path,
+                    line=sentence.line + error.index * lines_per_unit,
+                    remedy=f"correct the tag or {NAME_SCHEME}",
+                ),
+            )
+            continue
+        yield sentence._replace(labels=tuple(labels))
+
+
+def repaired_labels(
+    labels: Sequence[str], scheme: LabelScheme, repairs: Repairs, *, line: int, lines_per_unit: int
+) -> list[str]:
+    """Irregular gold labels made legal in ``scheme``, each span that changes reported; `LabelError` at what is no label.
+
+    ``line`` is the sentence's. Letters of other schemes are understood, too (see `label_schemes.repair_spans`).
+    """
+    spans = repair_spans(labels)
+    legal = encode_spans(spans, len(labels), scheme)
+    for start, end, _ in spans:
+        for index in range(start, end):
+            if not _is_same(labels[index], legal[index], scheme):
+                repairs.add_span(line + index * lines_per_unit, labels[start:end], legal[start:end])
+                break
+    return legal
+
+
+def _is_same(label: str, legal: str, scheme: LabelScheme) -> bool:
+    try:
+        return parse_label(label, scheme) == parse_label(legal, scheme)
+    except ValueError:
+        return False
 
 
 def _convert(labels: Sequence[str], source: LabelScheme, target: LabelScheme | None, *, check: bool) -> Sequence[str]:

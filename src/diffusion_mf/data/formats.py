@@ -23,6 +23,7 @@ from diffusion_mf.data.documents import with_first_document
 from diffusion_mf.data.json_lines import read_json_lines, write_json_lines
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.plain_text import read_plain_text, write_plain_text
+from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.scheme_detection import detect_scheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.text_lines import Rereadable
@@ -61,11 +62,11 @@ class Format(NamedTuple):
     """How one format is recognised, read and written."""
 
     suffixes: tuple[str, ...]
-    read: Callable[[StrPath, FormatOptions], Source]
+    read: Callable[[StrPath, FormatOptions, Repairs | None], Source]
     write: Callable[[Iterable[Sentence], IO[bytes], FormatOptions], None]
 
 
-def _read_columns(path: StrPath, options: FormatOptions) -> Source:
+def _read_columns(path: StrPath, options: FormatOptions, repairs: Repairs | None) -> Source:
     head: Iterable[str]
     lines: Iterable[str]
     if options.scheme is None:
@@ -82,14 +83,15 @@ def _read_columns(path: StrPath, options: FormatOptions) -> Source:
         unit_column=options.unit_column,
         tag_column=options.tag_column,
         scheme=options.scheme,
+        repairs=repairs,
     )
-    return Source(read_columns(path, layout, lines=lines), layout)
+    return Source(read_columns(path, layout, lines=lines, repairs=repairs), layout)
 
 
 FORMATS: dict[FileFormat, Format] = {
     FileFormat.CONLLU: Format(
         (".conllu",),
-        lambda path, options: Source(read_conllu(path, column=options.column)),
+        lambda path, options, repairs: Source(read_conllu(path, column=options.column, repairs=repairs)),
         lambda sentences, stream, options: write_conllu(sentences, stream, column=options.column),
     ),
     FileFormat.COLUMNS: Format(
@@ -99,12 +101,12 @@ FORMATS: dict[FileFormat, Format] = {
     ),
     FileFormat.JSONL: Format(
         (".jsonl", ".ndjson"),
-        lambda path, options: Source(read_json_lines(path)),
+        lambda path, options, repairs: Source(read_json_lines(path, repairs=repairs)),
         lambda sentences, stream, options: write_json_lines(sentences, stream),
     ),
     FileFormat.TEXT: Format(
         (".text", ".tok"),
-        lambda path, options: Source(read_plain_text(path)),
+        lambda path, options, repairs: Source(read_plain_text(path)),
         lambda sentences, stream, options: write_plain_text(sentences, stream),
     ),
 }
@@ -146,9 +148,14 @@ def task_format(path: StrPath, task: Task, *, file_format: FileFormat | None = N
     return found
 
 
-def read_source(path: StrPath, file_format: FileFormat, options: FormatOptions | None = None) -> Source:
-    """The sentences of ``path`` as they stand there; a file without any is an `InputError` once it has been read."""
-    source = FORMATS[file_format].read(path, options or FormatOptions())
+def read_source(
+    path: StrPath, file_format: FileFormat, options: FormatOptions | None = None, *, repairs: Repairs | None = None
+) -> Source:
+    """The sentences of ``path`` as they stand there; a file without any is an `InputError` once it has been read.
+
+    With ``repairs`` a unit without a form has a placeholder; tags are as they stand in any case.
+    """
+    source = FORMATS[file_format].read(path, options or FormatOptions(), repairs)
     return source._replace(sentences=_not_empty(source.sentences, path))
 
 
@@ -169,19 +176,27 @@ def read_task(
     scheme: LabelScheme | None = None,
     file_format: FileFormat | None = None,
     check: bool = True,
+    strict: bool = False,
+    repairs: Repairs | None = None,
 ) -> Corpus:
     """Read a labelled corpus for ``task``, with the labels the paper's systems see.
 
     POS: the UPOS (or ``column``) of CoNLL-U words. NER: column files in any scheme, detected unless given, as BMES. Seg-POS:
     one unit per character of CoNLL-U words with boundary–XPOS labels. All accept JSON Lines; POS and Seg-POS also columns.
-    ``check=False`` is for predictions, which may be malformed: labels must be of the scheme, sequences need not be legal.
+    Irregular tags and units without a form are repaired, and `Corpus.repaired` says so; ``strict`` refuses them. ``repairs`` is
+    for those who want to hear of each. ``check=False`` is for predictions, which may be malformed and never are repaired:
+    labels must be of the scheme, sequences need not be legal.
     """
+    if strict or not check:
+        repairs = None
+    elif repairs is None:
+        repairs = Repairs(path)
     file_format = task_format(path, task, file_format=file_format)
     if column is None:
         column = ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS
     if task is not Task.NER:
         scheme = task.scheme
-    source = read_source(path, file_format, FormatOptions(column=column, scheme=scheme))
+    source = read_source(path, file_format, FormatOptions(column=column, scheme=scheme), repairs=repairs)
     is_unit_per_line = file_format is FileFormat.COLUMNS
     sentences = _labelled(source.sentences, path, column if file_format is FileFormat.CONLLU else None)
     if file_format is FileFormat.COLUMNS:
@@ -192,18 +207,26 @@ def read_task(
     elif task is not Task.POS:
         if source_scheme is None:
             kept = tuple(sentences)
-            source_scheme = detect_scheme(kept, path=path, is_unit_per_line=is_unit_per_line)
+            source_scheme = detect_scheme(kept, path=path, is_unit_per_line=is_unit_per_line, repairs=repairs)
             sentences = iter(kept)
         sentences = re_encode(
-            sentences, source_scheme, task.scheme, path=path, is_unit_per_line=is_unit_per_line, check=check
+            sentences,
+            source_scheme,
+            task.scheme,
+            path=path,
+            is_unit_per_line=is_unit_per_line,
+            check=check,
+            repairs=repairs,
         )
+    kept = tuple(sentences)
     return Corpus(
         path=path,
         task=task,
-        sentences=tuple(sentences),
+        sentences=kept,
         scheme=task.scheme,
         source_scheme=source_scheme or task.scheme,
         layout=source.layout,
+        repaired=None if repairs is None else repairs.describe(),
     )
 
 

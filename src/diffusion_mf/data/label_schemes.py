@@ -75,6 +75,8 @@ _BOUNDARIES: dict[LabelScheme, dict[str, Boundary]] = {
     scheme: {letter: boundary for boundary, letters in table.items() for letter in letters}
     for scheme, table in _LETTERS.items()
 }
+# No letter means two things in two schemes, so that a repair can read them all.
+_ALL_BOUNDARIES = {letter: boundary for table in _BOUNDARIES.values() for letter, boundary in table.items()}
 
 
 class LabelError(ValueError):
@@ -188,7 +190,24 @@ def extract_spans(labels: Sequence[str], scheme: LabelScheme, *, match_types: bo
     """
     if scheme is LabelScheme.PLAIN:
         return []
-    return (_closed_spans if scheme.is_closed else _open_spans)(labels, _BOUNDARIES[scheme], match_types)
+    return (_closed_spans if scheme.is_closed else _lenient_spans)(labels, _BOUNDARIES[scheme], match_types)
+
+
+def repair_spans(labels: Sequence[str]) -> list[Span]:
+    """The spans of an irregular gold sequence of any scheme, by conlleval's conventions; `LabelError` at what is no label.
+
+    A span begins at B and S (U), and at any other tag that cannot continue one: nothing is open, the type is another, or E (L)
+    has closed the span before. It ends after E, L, S and U, and otherwise where it stops.
+
+    >>> repair_spans(["O", "I-PER", "E-PER", "M-ORG", "M-ORG"])
+    [Span(start=1, end=3, label='PER'), Span(start=3, end=5, label='ORG')]
+    """
+    for index, label in enumerate(labels):
+        letter, kind = split_label(label)
+        if letter not in _ALL_BOUNDARIES and (letter != "O" or kind):
+            letters = "".join(_ALL_BOUNDARIES)
+            raise LabelError(f"label {label!r} is neither O nor one of {letters} and a type, as in B-X", index)
+    return _lenient_spans(labels, _ALL_BOUNDARIES, match_types=True)
 
 
 def _closed_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], match_types: bool) -> list[Span]:
@@ -209,18 +228,21 @@ def _closed_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], mat
     return spans
 
 
-def _open_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], match_types: bool) -> list[Span]:
+def _lenient_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], match_types: bool) -> list[Span]:
     spans: list[Span] = []
     start, kind = -1, ""  # the open span, if start >= 0
     for index, label in enumerate(labels):
         letter, label_kind = split_label(label)
         boundary = boundaries.get(letter, _OUTSIDE)
-        if boundary is _INSIDE and start >= 0 and (label_kind == kind or not match_types):
-            continue
-        if start >= 0:
-            spans.append(Span(start, index, kind))
-        start = -1 if boundary is _OUTSIDE else index
-        kind = label_kind
+        continues = (boundary is _INSIDE or boundary is _END) and (label_kind == kind or not match_types)
+        if start < 0 or not continues:
+            if start >= 0:
+                spans.append(Span(start, index, kind))
+            start = -1 if boundary is _OUTSIDE else index
+            kind = label_kind
+        if boundary is _END or boundary is _SINGLE:
+            spans.append(Span(start, index + 1, kind))
+            start = -1
     if start >= 0:
         spans.append(Span(start, len(labels), kind))
     return spans
@@ -247,6 +269,17 @@ def encode_spans(spans: Iterable[Span], length: int, scheme: LabelScheme) -> lis
         labels[span.start : span.end] = [format_label(role, span.label, scheme) for role in roles]
         previous = span
     return labels
+
+
+def complete_labels(labels: Iterable[str], scheme: LabelScheme) -> list[str]:
+    """O, and every label of ``scheme`` for each type that ``labels`` have, in sorted order.
+
+    >>> complete_labels(["S-X"], LabelScheme.BMES)
+    ['B-X', 'E-X', 'M-X', 'O', 'S-X']
+    """
+    parsed = [parse_label(label, scheme) for label in labels]
+    kinds = {kind for boundary, kind in parsed if boundary is not Boundary.OUTSIDE}
+    return sorted({"O", *(format_label(boundary, kind, scheme) for boundary in _LETTERS[scheme] for kind in kinds)})
 
 
 def convert_labels(labels: Sequence[str], source: LabelScheme, target: LabelScheme) -> list[str]:

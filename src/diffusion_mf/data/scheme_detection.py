@@ -1,4 +1,4 @@
-"""Which scheme a labelled file is in, from all of its labels; what they leave open is asked, never guessed.
+"""Which scheme a labelled file is in, from all of its labels: the one they contradict least.
 
 | seen in the file | scheme |
 |---|---|
@@ -8,14 +8,20 @@
 | E or S, and I | iobes |
 | only B and I, an I opens a span | iob1 |
 | only B and I, a B where IOB1 has none (after O, another type or nothing) | bio2 |
+
+Published corpora have mistakes, so that a single tag decides nothing: a label contradicts a scheme where it cannot follow the
+one before it, and twice where the scheme does not have its letter. Schemes contradicted equally often are preferred in the order
+bmes or iobes, bilou, bio2, iob1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NoReturn
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
-from diffusion_mf.data.label_schemes import NAME_SCHEME, LabelScheme, split_label
+from diffusion_mf.data.label_schemes import NAME_SCHEME, LabelScheme, is_legal_transition, parse_label, split_label
+from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath
@@ -23,84 +29,63 @@ from diffusion_mf.files import StrPath
 _LETTERS = frozenset("BIMESLU")
 
 
-def detect_scheme(sentences: Iterable[Sentence], *, path: StrPath, is_unit_per_line: bool) -> LabelScheme:
-    """The scheme of all labels in ``sentences``; `InputError` naming two lines where they contradict each other.
+def detect_scheme(
+    sentences: Iterable[Sentence], *, path: StrPath, is_unit_per_line: bool, repairs: Repairs | None = None
+) -> LabelScheme:
+    """The scheme of all labels in ``sentences``; `InputError` where some have a boundary and a type and some have none.
 
     ``is_unit_per_line`` says whether unit i of a sentence stands i lines below its first (column files) or on the same
     line (JSON Lines). A file with nothing but O is plain: O means the same in every scheme.
     """
-    evidence = _Evidence(path)
+    lines: dict[str, int] = {}  # of the first unit that has the label
+    pairs: Counter[tuple[str, str]] = Counter()
     for sentence in sentences:
-        evidence.add(sentence, 1 if is_unit_per_line else 0)
-    return evidence.scheme()
-
-
-class _Evidence:
-    """The first line on which each thing that tells schemes apart was seen."""
-
-    def __init__(self, path: StrPath) -> None:
-        self.path = path
-        self.letters: dict[str, tuple[int, str]] = {}
-        self.typed: tuple[int, str] | None = None
-        self.without_boundary: tuple[int, str] | None = None
-        self.inside_opens: tuple[int, str] | None = None
-        self.begin_opens: tuple[int, str] | None = None
-
-    def add(self, sentence: Sentence, lines_per_unit: int) -> None:
         labels = sentence.labels
         if labels is None or labels.count("O") == len(labels):
-            return
-        previous = ("O", "")
-        for index, label in enumerate(labels):
-            letter, kind = split_label(label)
-            if letter != "O" or kind:
-                place = (sentence.line + index * lines_per_unit, label)
-                if letter not in _LETTERS:
-                    self.without_boundary = self.without_boundary or place
-                else:
-                    self.letters.setdefault(letter, place)
-                    if kind:
-                        self.typed = self.typed or place
-                    if previous[0] == "O" or previous[1] != kind:
-                        if letter == "I":
-                            self.inside_opens = self.inside_opens or place
-                        elif letter == "B":
-                            self.begin_opens = self.begin_opens or place
-            previous = (letter, kind)
-
-    def scheme(self) -> LabelScheme:
-        first = {letter: self.letters[letter] for letter in "BIMESLU" if letter in self.letters}
-        if self.without_boundary is not None:
-            # Tag sets have one-letter tags too: M alone says nothing beside NN, but M-NN does.
-            if self.typed is None:
-                return LabelScheme.PLAIN
-            line, label = self.without_boundary
-            other_line, other = self.typed
-            raise InputError(
-                f"the tag {label!r} has no boundary prefix, but {other!r} on line {other_line} has one",
-                path=self.path,
-                line=line,
-                remedy=f"correct the tag or {NAME_SCHEME}, plain if labels have no boundaries",
-            )
-        if not first:
-            return LabelScheme.PLAIN
-        bilou = first.keys() & {"L", "U"}
-        others = first.keys() & {"M", "E", "S"}
-        if bilou and others:
-            self._refuse(min(first[letter] for letter in bilou), min(first[letter] for letter in others))
-        if bilou:
-            return LabelScheme.BILOU
-        if others:
-            return LabelScheme.IOBES if "I" in first and "M" not in first else LabelScheme.BMES
-        if self.inside_opens and self.begin_opens:
-            self._refuse(self.inside_opens, self.begin_opens)
-        return LabelScheme.IOB1 if self.inside_opens else LabelScheme.BIO2
-
-    def _refuse(self, one: tuple[int, str], other: tuple[int, str]) -> NoReturn:
-        (early_line, early), (late_line, late) = sorted((one, other))
-        raise InputError(
-            f"{early!r} on line {early_line} and {late!r} on line {late_line} belong to different schemes",
-            path=self.path,
-            line=late_line,
-            remedy=NAME_SCHEME,
+            continue
+        num_pairs = len(pairs)
+        # The ends of a sentence allow what O does.
+        pairs.update(itertools.pairwise(("O", *labels, "O")))
+        if len(pairs) > num_pairs:  # a label that is new comes in a pair that is
+            for index, label in enumerate(labels):
+                lines.setdefault(label, sentence.line + (index if is_unit_per_line else 0))
+    lines.pop("O", None)
+    letters = {label: split_label(label)[0] for label in lines}
+    without_boundary = [label for label, letter in letters.items() if letter not in _LETTERS]
+    typed = [label for label, letter in letters.items() if letter in _LETTERS and letter != label]
+    # Tag sets have one-letter tags too: M alone says nothing beside NN, but M-NN does.
+    if not lines or (without_boundary and not typed):
+        return LabelScheme.PLAIN
+    if without_boundary:
+        label, other = without_boundary[0], typed[0]
+        error = InputError(
+            f"the tag {label!r} has no boundary prefix, but {other!r} on line {lines[other]} has one",
+            path=path,
+            line=lines[label],
+            remedy=f"correct the tag or {NAME_SCHEME}, plain if labels have no boundaries",
         )
+        refuse(repairs, error)
+    seen = set(letters.values())
+    closed = LabelScheme.IOBES if "I" in seen and "M" not in seen else LabelScheme.BMES
+    candidates = (closed, LabelScheme.BILOU, LabelScheme.BIO2, LabelScheme.IOB1)
+    return min(candidates, key=lambda scheme: _num_contradictions(pairs, scheme))
+
+
+def _num_contradictions(pairs: Mapping[tuple[str, str], int], scheme: LabelScheme) -> int:
+    labels = {label for pair in pairs for label in pair}
+    known = {label for label in labels if _is_label(label, scheme)}
+    total = 0
+    for (before, label), count in pairs.items():
+        if label not in known:
+            total += 2 * count
+        elif before in known and not is_legal_transition(before, label, scheme):
+            total += count
+    return total
+
+
+def _is_label(label: str, scheme: LabelScheme) -> bool:
+    try:
+        parse_label(label, scheme)
+    except ValueError:
+        return False
+    return True

@@ -12,8 +12,6 @@ from typing import Any
 
 from diffusion_mf.data.corpus import Corpus
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath
 
 PADDING_ID = 0
 UNKNOWN_ID = 1
@@ -87,10 +85,6 @@ class Vocabulary:
         """Rows a table of character embeddings needs, padding and unknown included."""
         return len(self.character_counts) + NUM_SPECIAL_IDS
 
-    def check_labels(self, corpus: Corpus, *, train_path: StrPath) -> None:
-        """Refuse a corpus with a label that training never saw: no model could predict it."""
-        check_labels(corpus, self.labels, train_path=train_path)
-
     def to_dict(self) -> dict[str, Any]:
         """What JSON can hold; pairs keep the order even where a reader does not."""
         return {
@@ -111,18 +105,28 @@ class Vocabulary:
         )
 
 
-def check_labels(corpus: Corpus, known: Iterable[str], *, train_path: StrPath) -> None:
-    """Refuse ``corpus`` at its first label that is not among the ``known`` ones of ``train_path``."""
+def describe_unknown_labels(corpus: Corpus, known: Iterable[str], *, owner: str) -> str | None:
+    """One line about the labels of ``corpus`` that are not among the ``known`` ones, None if there are none.
+
+    ``owner`` says whose labels those are, as in “the model does not know”.
+    """
     known = frozenset(known)
-    for sentence in corpus:
-        for index, label in enumerate(sentence.labels or ()):
-            if label not in known:
-                raise InputError(
-                    f"the label {label!r} of {sentence.units[index]!r} never occurs in {train_path}",
-                    path=corpus.path,
-                    line=corpus.unit_line(sentence, index),
-                    remedy="correct it or add it to the training data",
-                )
+    counts = Counter(label for sentence in corpus for label in sentence.labels or ())
+    unknown = sorted(counts.keys() - known)
+    if not unknown:
+        return None
+    line = next(
+        corpus.unit_line(sentence, index)
+        for sentence in corpus
+        for index, label in enumerate(sentence.labels or ())
+        if label not in known
+    )
+    share = f"{sum(counts[label] for label in unknown):,} of {counts.total():,}"
+    more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+    return (
+        f"{corpus.path}: {share} units have labels that {owner} ({', '.join(unknown[:3])}{more}), "
+        f"first on line {line}: they count as wrong"
+    )
 
 
 def _ordered(counts: Counter[str], min_count: int) -> dict[str, int]:

@@ -1,20 +1,21 @@
 """Two files read side by side and scored, sentence by sentence: the work of ``dmf score``.
 
 Both must hold the same sentences of the same units; for Seg-POS the same characters, cut into words as each file likes.
-The gold file must be legal and tells its own scheme. The predictions may be malformed, so their labels cannot tell: their
-scheme is the gold file's, or given.
+The gold file tells its own scheme, and its irregular tags are repaired. The predictions may be malformed, so their labels cannot
+tell: their scheme is the gold file's, or given, and what is malformed is no span.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from diffusion_mf.data.conllu import ConlluColumn
-from diffusion_mf.data.corpus import Task, to_characters, to_words
+from diffusion_mf.data.corpus import Task, re_encode, repaired_labels, to_characters, to_words
 from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source, task_format
 from diffusion_mf.data.label_schemes import LabelError, LabelScheme, parse_label
+from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.scheme_detection import detect_scheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.text_lines import Rereadable
@@ -33,17 +34,19 @@ def score_files(
     column: ConlluColumn | None = None,
     file_format: FileFormat | None = None,
     train_path: StrPath | None = None,
+    strict: bool = False,
+    note: Callable[[str], None] = lambda message: None,
 ) -> Report:
     """Score the labels of one file against those of another, in memory that does not grow with their length.
 
     ``scheme`` is the predictions', and the gold file's too where that cannot be detected; by default both are in the scheme
     detected in the gold file. ``column`` is read from CoNLL-U (UPOS, for Seg-POS XPOS). ``train_path`` gives the vocabulary
-    that tells known forms from unknown ones.
+    that tells known forms from unknown ones. ``note`` hears what was repaired in the gold file; ``strict`` refuses it instead.
     """
     if [os.fspath(path) for path in (gold_path, predicted_path, train_path) if path is not None].count("-") > 1:
         raise InputError("standard input can be only one of the files", remedy="name a file for the others")
-    gold = _LabelledFile(gold_path, task, column, file_format)
-    predicted = _LabelledFile(predicted_path, task, column, file_format)
+    gold = _LabelledFile(gold_path, task, column, file_format, strict=strict)
+    predicted = _LabelledFile(predicted_path, task, column, file_format, strict=strict)
     gold_sentences: Iterable[Sentence]
     gold_scheme = predicted_scheme = task.scheme
     if task is Task.NER and scheme is not LabelScheme.PLAIN:
@@ -59,7 +62,9 @@ def score_files(
         task,
         gold_scheme,
         predicted_scheme=predicted_scheme,
-        vocabulary=None if train_path is None else _forms(_LabelledFile(train_path, task, column, file_format)),
+        vocabulary=None
+        if train_path is None
+        else _forms(_LabelledFile(train_path, task, column, file_format, strict=strict)),
     )
     known: set[str] = {NO_LABEL}
     for gold_sentence, predicted_sentence in _pairs(gold, gold_sentences, predicted):
@@ -68,7 +73,13 @@ def score_files(
             predicted.check_labels(predicted_sentence, predicted_scheme)
             known.update(predicted_labels)
         try:
-            scorer.update(gold_labels, predicted_labels, gold_sentence.units)
+            try:
+                scorer.update(gold_labels, predicted_labels, gold_sentence.units)
+            except LabelError:
+                if gold.repairs is None or task is Task.POS:
+                    raise
+                legal = gold.repaired(gold_sentence, gold_scheme)
+                scorer.update(legal, predicted_labels, gold_sentence.units)
         except LabelError as error:
             raise InputError(
                 f"{error}, and gold labels must be legal",
@@ -76,14 +87,25 @@ def score_files(
                 line=gold.line(gold_sentence, error.index),
                 remedy="correct the label or choose another --column or --scheme",
             ) from None
+    if gold.repairs is not None and (message := gold.repairs.describe()):
+        note(message)
     return scorer.result()
 
 
 class _LabelledFile:
     """The sentences of a file as they stand, except that words become characters where the task is about characters."""
 
-    def __init__(self, path: StrPath, task: Task, column: ConlluColumn | None, file_format: FileFormat | None) -> None:
+    def __init__(
+        self,
+        path: StrPath,
+        task: Task,
+        column: ConlluColumn | None,
+        file_format: FileFormat | None,
+        *,
+        strict: bool,
+    ) -> None:
         self.path = path
+        self.repairs = None if strict else Repairs(path)
         self.task = task
         self.file_format = task_format(path, task, file_format=file_format)
         self.column = column or (ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS)
@@ -91,7 +113,9 @@ class _LabelledFile:
     def raw_sentences(self) -> Iterator[Sentence]:
         # The plain scheme: labels as they stand, without a detection of the reader's own.
         options = FormatOptions(column=self.column, scheme=LabelScheme.PLAIN)
-        return read_source(self.path, self.file_format, options).sentences
+        if self.repairs is not None:
+            self.repairs.restart()
+        return read_source(self.path, self.file_format, options, repairs=self.repairs).sentences
 
     def sentences(self) -> Iterator[Sentence]:
         sentences = self.raw_sentences()
@@ -105,6 +129,15 @@ class _LabelledFile:
         if sentence.labels is None:
             raise InputError("no labels", path=self.path, line=sentence.line, remedy="name a labelled file")
         return sentence.labels
+
+    def repaired(self, sentence: Sentence, scheme: LabelScheme) -> list[str]:
+        """Irregular gold labels made legal; `LabelError` where they cannot be."""
+        if self.repairs is None:
+            raise AssertionError("nothing is repaired in strict mode")
+        lines_per_unit = 1 if self.file_format is FileFormat.COLUMNS else 0
+        return repaired_labels(
+            self.labels(sentence), scheme, self.repairs, line=sentence.line, lines_per_unit=lines_per_unit
+        )
 
     def check_labels(self, sentence: Sentence, scheme: LabelScheme) -> None:
         for index, label in enumerate(self.labels(sentence)):
@@ -185,5 +218,14 @@ def _counted(number: int, noun: str) -> str:
 def _forms(train: _LabelledFile) -> set[str]:
     sentences = train.raw_sentences()
     if train.task is Task.SEG_POS and train.file_format is not FileFormat.CONLLU:
-        sentences = to_words(sentences, path=train.path)
+        is_unit_per_line = train.file_format is FileFormat.COLUMNS
+        legal = re_encode(
+            sentences,
+            train.task.scheme,
+            None,
+            path=train.path,
+            is_unit_per_line=is_unit_per_line,
+            repairs=train.repairs,
+        )
+        sentences = to_words(legal, path=train.path)
     return {form for sentence in sentences for form in sentence.units}

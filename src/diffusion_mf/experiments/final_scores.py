@@ -112,7 +112,7 @@ def _scores(
         Predictor(model.labeller, config, processes.device),
         sentences,
         config=config,
-        vocabulary=data.vocabulary,
+        vocabulary=model.vocabulary,
         scheme=data.scheme,
         decoders=candidate_decoders(model.labeller) if decoders is None else decoders,
         processes=processes,

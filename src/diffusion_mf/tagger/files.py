@@ -14,6 +14,7 @@ from diffusion_mf.data.corpus import Corpus
 from diffusion_mf.data.documents import with_first_document
 from diffusion_mf.data.formats import FileFormat, format_of, suffix_format
 from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.text_lines import BYTE_ORDER_MARK
 from diffusion_mf.errors import InputError
@@ -51,11 +52,12 @@ def tag_file(
     scheme: LabelScheme | None = None,
     use_scores: bool = False,
     advance: Advance = lambda count: None,
+    note: Callable[[str], None] = lambda message: None,
 ) -> int:
     """Write the sentences of ``path`` with predicted labels to ``output``, ``-`` being a standard stream; count them.
 
     Formats are given or told by the files' names; standard input is plain text, an output is what its input is (columns for
-    plain text). Memory does not grow with the file.
+    plain text). Memory does not grow with the file. ``note`` hears of units without a form.
     """
     options = options or TaggingOptions()
     if path != "-" and not os.path.exists(path):
@@ -71,9 +73,11 @@ def tag_file(
         use_scores=use_scores,
     )
     pending: deque[Item] = deque()
+    repairs = Repairs(path)
 
     def sentences() -> Iterator[Sentence]:
-        for item in read_items(path, input_format, tagger.task, is_guess=file_format is None and path == "-"):
+        is_guess = file_format is None and path == "-"
+        for item in read_items(path, input_format, tagger.task, is_guess=is_guess, repairs=repairs):
             pending.append(item)
             yield item.sentence._replace(document=1) if options.one_document else item.sentence
 
@@ -98,6 +102,8 @@ def tag_file(
                 stream.flush()
             num_sentences += bool(result.units)
             advance(1)
+    if (message := repairs.describe(is_gold=False)) is not None:
+        note(message)
     return num_sentences
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -10,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diffusion_mf.config import Config, EncoderConfig
-from diffusion_mf.data.corpus import Corpus
+from diffusion_mf.data.corpus import Corpus, Task, check_labels
 from diffusion_mf.data.documents import cut_documents
 from diffusion_mf.data.formats import read_task
-from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary
+from diffusion_mf.data.vocabulary import Vocabulary, describe_unknown_labels
 from diffusion_mf.errors import InputError
 
 
@@ -30,10 +31,17 @@ class TrainingData:
     scheme: LabelScheme
     fingerprint: str
     """of the sentences and labels that training and selection depend on"""
+    notes: tuple[str, ...] = ()
+    """for the user: what was repaired, and labels of dev and test that no model can predict"""
 
 
-def read_training_data(config: Config) -> TrainingData:
-    """Read what ``config.data`` names; a dev label that training never saw is an `InputError`, for none could learn it."""
+def read_training_data(config: Config, *, has_complete_labels: bool = True) -> TrainingData:
+    """Read what ``config.data`` names.
+
+    Of entities, every type has all of its boundary labels, though some may occur in dev or test only; without
+    ``has_complete_labels`` the labels are those that occur in training, as in runs of earlier versions. For Seg-POS they always
+    are, as in the paper: most tags have no long words.
+    """
     settings = config.data
     if settings.train is None:
         raise InputError(
@@ -54,8 +62,13 @@ def read_training_data(config: Config) -> TrainingData:
     vocabulary = Vocabulary.build(
         prepared, min_count=settings.min_count, min_pair_count=_min_pair_count(config.encoder)
     )
-    if dev is not None:
-        vocabulary.check_labels(dev, train_path=settings.train)
+    if config.task is Task.NER and has_complete_labels:
+        vocabulary = dataclasses.replace(vocabulary, labels=tuple(complete_labels(vocabulary.labels, train.scheme)))
+    notes = [corpus.repaired for corpus in (train, dev, test) if corpus is not None]
+    for corpus in (dev, test):
+        if corpus is not None:
+            owner = f"{settings.train} does not have"
+            notes.append(describe_unknown_labels(corpus, vocabulary.labels, owner=owner))
     prepared_dev = None if dev is None else _prepared(dev, config)
     return TrainingData(
         train=prepared,
@@ -64,6 +77,7 @@ def read_training_data(config: Config) -> TrainingData:
         vocabulary=vocabulary,
         scheme=train.scheme,
         fingerprint=_fingerprint(prepared, prepared_dev or (), with_documents=config.recall > 0),
+        notes=tuple(note for note in notes if note is not None),
     )
 
 
@@ -86,7 +100,16 @@ def _check_variables(split: str, path: str | None) -> None:
 
 def _read(path: str, config: Config) -> Corpus:
     settings = config.data
-    return read_task(path, config.task, column=settings.column, scheme=settings.scheme, file_format=settings.format)
+    corpus = read_task(
+        path,
+        config.task,
+        column=settings.column,
+        scheme=settings.scheme,
+        file_format=settings.format,
+        strict=settings.strict,
+    )
+    check_labels(corpus)
+    return corpus
 
 
 def _prepared(corpus: Corpus, config: Config) -> tuple[Sentence, ...]:

@@ -44,7 +44,7 @@ class Evaluation:
     decoder: str
     score: float
     temperature: float
-    """fitted to the marginals; 1 where the gold labels are not all known"""
+    """fitted to the marginals of the units whose gold label is known; 1 where there are none"""
     of_scores: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     """by decoder, how good the reported scores are: their negative log-likelihood (nats per unit) and calibration error (%)"""
 
@@ -87,16 +87,16 @@ def evaluate(
         scores[decoder] = score_sentences(config.task, scheme, gold, predicted)
     metric = PRIMARY_METRICS[config.task]
     best = max(decoders, key=lambda decoder: scores[decoder][metric])
-    known = [vocabulary.label_ids.get(label) for label in itertools.chain.from_iterable(gold)]
-    temperature, of_scores = 1.0, {}
-    if None not in known:
-        gold_ids = torch.tensor(known, dtype=torch.int64)
-        temperature = fit_temperature(marginals, gold_ids)
-        if reported_temperature is not None:
-            of_scores = {
-                decoder: _of_scores(marginals, chosen, gold_ids, reported_temperature)
-                for decoder, chosen in zip(decoders, labels, strict=True)
-            }
+    gold_ids = torch.tensor(
+        [vocabulary.label_ids.get(label, -1) for label in itertools.chain.from_iterable(gold)], dtype=torch.int64
+    )
+    is_known = gold_ids >= 0
+    temperature, of_scores = fit_temperature(marginals[is_known], gold_ids[is_known]), {}
+    if reported_temperature is not None and is_known.all():
+        of_scores = {
+            decoder: _of_scores(marginals, chosen, gold_ids, reported_temperature)
+            for decoder, chosen in zip(decoders, labels, strict=True)
+        }
     return Evaluation(
         scores=scores, decoder=best, score=scores[best][metric], temperature=temperature, of_scores=of_scores
     )

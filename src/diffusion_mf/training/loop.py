@@ -38,7 +38,7 @@ from diffusion_mf.training.learner import Learner
 from diffusion_mf.training.log import JsonLinesLog, Log, NoLog
 from diffusion_mf.training.loss_window import LossWindow
 from diffusion_mf.training.progress import Display, LogDisplay, NoDisplay, SpeedMeter, Standing
-from diffusion_mf.training.resumption import Resumed, RunFolder, load_run, save_run
+from diffusion_mf.training.resumption import Resumed, RunFolder, has_complete_labels, load_run, save_run
 from diffusion_mf.training.state import TrainingState
 from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan, StepPreparer
 from diffusion_mf.training.teaching import teacher_marginals
@@ -75,12 +75,17 @@ def train(
         reproducible(processes.device, threads=config.training.threads),
         interruption.watched(),
     ):
+        folder = RunFolder(Path(output))
+        data = read_training_data(config, has_complete_labels=not resume or has_complete_labels(folder))
+        display = (display or LogDisplay()) if processes.is_writer else NoDisplay()
+        for message in data.notes:
+            display.note(message)
         run = _Run(
             config,
-            read_training_data(config),
-            RunFolder(Path(output)),
+            data,
+            folder,
             processes,
-            display=(display or LogDisplay()) if processes.is_writer else NoDisplay(),
+            display=display,
             interruption=interruption,
             checkpoint_every=checkpoint_every,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import pydantic
 import torch
 
 from diffusion_mf.config import Config
+from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.errors import InputError
 from diffusion_mf.training.checkpoint import STATE_FILE, damaged, has_checkpoint, read_checkpoint, write_checkpoint
 from diffusion_mf.training.corpora import TrainingData
@@ -19,7 +21,7 @@ from diffusion_mf.training.learner import Learner
 from diffusion_mf.training.state import TrainingState
 
 # What may differ: files may have moved (their content is compared), and threads are warned about.
-_FREE_SETTINGS = {"data.train", "data.dev", "data.test", "training.threads"}
+_FREE_SETTINGS = {"data.train", "data.dev", "data.test", "data.strict", "training.threads"}
 
 
 class RunFolder(NamedTuple):
@@ -93,6 +95,7 @@ def save_run(
     values = {
         "config": config.model_dump(mode="json"),
         "data": data.fingerprint,
+        "labels": list(data.vocabulary.labels),
         "encoder": encoder_digest,
         "conditions": _conditions(processes, is_packed=is_packed),
         "log_bytes": log_bytes,
@@ -147,6 +150,16 @@ def load_run(
                 effect = "its batches will be others, and the present epoch begins anew"
             note(f"the run was begun with {name} {conditions[name]} and goes on with {now}: {effect}")
     return Resumed(state, log_bytes)
+
+
+def has_complete_labels(folder: RunFolder) -> bool:
+    """Whether the run was begun with every boundary label of every type: older runs had those that occur in training."""
+    try:
+        labels = json.loads((folder.checkpoint / STATE_FILE).read_bytes())["state"].get("labels", ())
+        return bool(labels) and labels == complete_labels(labels, LabelScheme.BMES)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # Labels of another task, or no checkpoint; of a damaged one `load_run` says what is wrong with it.
+        return True
 
 
 def _conditions(processes: Processes, *, is_packed: bool) -> dict[str, Any]:

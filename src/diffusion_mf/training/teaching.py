@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.config import Config
 from diffusion_mf.errors import InputError
@@ -27,7 +29,9 @@ def teacher_marginals(
     if folder is None:
         return None
     teacher = load_model(folder)
-    if teacher.vocabulary.labels != data.vocabulary.labels:
+    # One trained by an earlier version lacks boundary labels that do not occur in training.
+    occurring = {label for sentence in data.train for label in sentence.labels or ()}
+    if not occurring <= set(teacher.vocabulary.labels) <= set(data.vocabulary.labels):
         raise InputError(
             "the teacher has other labels than the training data", path=folder, remedy="train it on the same data"
         )
@@ -40,5 +44,7 @@ def teacher_marginals(
     note(f"the teacher labels {len(data.train):,} training sentences")
     predictor = Predictor(placed(teacher.labeller, processes.device).eval(), teacher.config, processes.device)
     _, marginals = predict_all(predictor, data.train, teacher.config, teacher.vocabulary, [teacher.decoder], processes)
-    softened = calibrated(marginals.clamp(min=1e-12), teacher.temperature)
+    softened = torch.zeros(len(marginals), len(data.vocabulary.labels))
+    columns = [data.vocabulary.label_ids[label] for label in teacher.vocabulary.labels]
+    softened[:, columns] = calibrated(marginals.clamp(min=1e-12), teacher.temperature)
     return TeacherMarginals(softened, [len(sentence.units) for sentence in data.train]).to(processes.device)

@@ -1,0 +1,90 @@
+"""Repairs of gold data: what published corpora get wrong is read by fixed rules, and one line says so.
+
+A reader that is given `Repairs` repairs what it can and reports the rest to `Repairs.refuse`; without one it refuses both.
+The rules for tags are those of `label_schemes.repair_spans`. Predictions never are repaired.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from diffusion_mf.errors import InputError
+from diffusion_mf.files import StrPath
+
+PLACEHOLDER_FORM = "_"
+"""what a unit without a form is read as: it keeps its tag, and the file its lines"""
+
+_NUM_LABELS_SHOWN = 5
+
+
+@dataclasses.dataclass
+class _Tally:
+    count: int = 0
+    first: str = ""
+
+
+class Repairs:
+    """Counts what was repaired in one file, and keeps the first place of each kind."""
+
+    def __init__(self, path: StrPath) -> None:
+        self.path = path
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything: the file is read from its beginning again."""
+        self._spans = _Tally()
+        self._forms = _Tally()
+
+    def add_span(self, line: int, old: Sequence[str], new: Sequence[str]) -> None:
+        """The tags of a span were irregular: ``old`` was read as ``new``."""
+        self._spans.count += 1
+        self._spans.first = self._spans.first or f"line {line} ({describe_span(old, new)})"
+
+    def add_form(self, line: int) -> str:
+        """A unit had no form; returns what stands for it."""
+        self._forms.count += 1
+        self._forms.first = self._forms.first or f"line {line}"
+        return PLACEHOLDER_FORM
+
+    def refuse(self, error: InputError) -> None:
+        """Report what cannot be repaired."""
+        raise error
+
+    def describe(self, *, is_gold: bool = True) -> str | None:
+        """One line for the user, None where there was nothing to repair; of gold data also how to refuse it."""
+        parts = []
+        if self._spans.count:
+            parts.append(
+                f"{_counted(self._spans.count, 'span')} with irregular tags repaired, first on {self._spans.first}"
+            )
+        if self._forms.count:
+            units = _counted(self._forms.count, "unit")
+            parts.append(f"{units} without a form read as {PLACEHOLDER_FORM}, first on {self._forms.first}")
+        if not parts:
+            return None
+        if is_gold:
+            parts.append("dmf data check lists them, --strict (data.strict) refuses them")
+        return f"{self.path}: {'; '.join(parts)}"
+
+
+def describe_span(old: Sequence[str], new: Sequence[str]) -> str:
+    """How the tags of a span were repaired; long spans are cut.
+
+    >>> describe_span(["I-PER", "I-PER"], ["B-PER", "I-PER"])
+    'I-PER I-PER read as B-PER I-PER'
+    """
+    more = " …" if len(old) > _NUM_LABELS_SHOWN else ""
+    shown = [" ".join(labels[:_NUM_LABELS_SHOWN]) + more for labels in (old, new)]
+    return " read as ".join(shown)
+
+
+def refuse(repairs: Repairs | None, error: InputError) -> None:
+    """Raise ``error``, unless ``repairs`` collects what is refused."""
+    if repairs is None:
+        raise error
+    repairs.refuse(error)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
