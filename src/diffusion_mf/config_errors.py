@@ -71,7 +71,11 @@ def explained(
         )
         return InputError(f"unknown key {name}", path=path, line=line, remedy=remedy)
     if first["type"] == "missing":
-        return InputError(f"the key {name} is missing", path=base, remedy=f"add it{'' if places is None else f', or use --set {name}=…'}")
+        return InputError(
+            f"the key {name} is missing",
+            path=base,
+            remedy=f"add it{'' if places is None else f', or use --set {name}=VALUE'}",
+        )
     if first["type"] == "model_type":
         return InputError(
             f"{name} is a section, found {first['input']!r}", path=path, line=line, remedy=f"write [{name}]"

@@ -1,7 +1,7 @@
 """From configuration files to settings: names, what a file extends, and its tables for some tasks, systems or encoders.
 
-Layers lie on each other, and each wins over those below it: the bases of a file in the order named, the file itself, its
-tables for the task and system at hand (those for both above those for one), and overrides. docs/training.md tells users.
+Settings come in layers, and a later one wins: the bases of a file in the order named, the file itself, its tables for the
+task and system at hand (those for one before those for both), and overrides. docs/training.md shows it to users.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import fnmatch
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from diffusion_mf.config_errors import Key, line_of, parse_override, read_toml
 from diffusion_mf.data.corpus import Task
@@ -27,15 +27,16 @@ _NOT_FOR_TRAINING = ("base", "plans")
 
 
 class Source(NamedTuple):
-    """Where a setting was made: in a line of a file, or (without a file) by a name or an override."""
+    """Where a setting was made: in a line of a file, or, without a file, by the configuration's name or by an override."""
 
     path: str | None
     line: int | None = None
-    option: str | None = None
+    option: Literal["name", "--set"] | None = None
 
     def __str__(self) -> str:
-        place = self.path if self.line is None else f"{self.path}:{self.line}"
-        return self.option or place or ""
+        if self.option is not None:
+            return "the configuration's name" if self.option == "name" else self.option
+        return f"{self.path}" if self.line is None else f"{self.path}:{self.line}"
 
 
 class Settings(NamedTuple):
@@ -46,7 +47,7 @@ class Settings(NamedTuple):
     sources: dict[Key, Source]
 
 
-class Found(NamedTuple):
+class _Found(NamedTuple):
     """A configuration file, and the task, system or encoder that its name chose among the file's tables."""
 
     path: Path
@@ -63,31 +64,43 @@ class _File(NamedTuple):
 def package_folder() -> Path:
     """The folder of the configurations that come with the package: inside it where it is installed, else the checkout's."""
     package = Path(__file__).resolve().parent
-    return next((path for root in (package, package.parent.parent) if (path := root / "configs").is_dir()), package)
+    folders = [root / "configs" for root in (package, package.parent.parent)]
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
-def find_config(name: StrPath, folder: StrPath = "") -> Found | None:
-    """The configuration that ``name`` stands for: a file, from ``folder`` on, or one that comes with the package.
+def locate_config(name: StrPath, folder: StrPath = "") -> Path | None:
+    """Where the configuration ``name`` is: a path from ``folder`` on, or else in the folder of the package's.
 
-    A name may go on with an encoder, a task and a system behind that of a file: ``ours/ner/lcrf`` is ``ours.toml``.
+    A name may go on with an encoder, a task and a system behind that of a file: ``ours/ner/lcrf`` is ``ours.toml``. Where
+    there is no folder ``configs``, paths of the checkout are names of the package's, too.
     """
-    candidates = (Path(folder, name), package_folder() / name)
-    return next((found for path in candidates if (found := _found(path)) is not None), None)
+    candidates = (Path(folder, name), package_folder() / _package_name(name))
+    return next((path for path in candidates if _found(path) is not None), None)
 
 
-def _found(path: Path) -> Found | None:
+def _find(name: StrPath, folder: StrPath = "") -> _Found | None:
+    path = locate_config(name, folder)
+    return None if path is None else _found(path)
+
+
+def _package_name(name: StrPath) -> str:
+    return Path(name).as_posix().removeprefix("configs/").removesuffix(".toml")
+
+
+def _found(path: Path) -> _Found | None:
     if path.is_file():
-        return Found(path, {})
+        return _Found(path, {})
     rest = path.with_suffix("") if path.suffix == ".toml" else path
     chosen: dict[str, str] = {}
     for kind, known in (("system", list(SYSTEMS)), ("task", [task.value for task in Task]), ("encoder", None)):
         if (file := rest.parent / f"{rest.name}.toml").is_file():
-            return Found(file, chosen)
+            return _Found(file, chosen)
         if known is None or rest.name in known:
             chosen[kind], rest = rest.name, rest.parent
-    if (file := rest.parent / f"{rest.name}.toml").is_file() and chosen["encoder"] in read_toml(file)[0].get("encoders", ()):
-        return Found(file, chosen)
-    return None
+    if not (file := rest.parent / f"{rest.name}.toml").is_file():
+        return None
+    encoders = read_toml(file)[0].get("encoders")
+    return _Found(file, chosen) if isinstance(encoders, dict) and chosen["encoder"] in encoders else None
 
 
 def config_names() -> list[str]:
@@ -102,15 +115,14 @@ def config_names() -> list[str]:
 
 
 def _names(stem: str, values: Mapping[str, Any]) -> list[str]:
-    if "system" in values:
+    if "systems" not in values:
         return [stem]
     encoders = [f"{stem}/{encoder}" for encoder in values.get("encoders", ())] or [stem]
     return [f"{prefix}/{task.value}/{system}" for prefix in encoders for task in Task for system in SYSTEMS]
 
 
 def _nearest_name(name: StrPath) -> str | None:
-    wanted = Path(name).as_posix().removeprefix("configs/").removesuffix(".toml")
-    close = difflib.get_close_matches(wanted, config_names(), n=1)
+    close = difflib.get_close_matches(_package_name(name), config_names(), n=1)
     return close[0] if close else None
 
 
@@ -147,7 +159,7 @@ def _nested(overrides: Sequence[str]) -> dict[str, Any]:
 
 def _files(name: StrPath) -> list[_File]:
     """The file that ``name`` stands for and all that it extends, bases first, each once."""
-    found = Found(Path(name), {}) if os.fspath(name) == "-" else find_config(name)
+    found = _Found(Path(name), {}) if os.fspath(name) == "-" else _find(name)
     if found is None:
         nearest = _nearest_name(name)
         remedy = "check the path" if nearest is None else f"the nearest name is {nearest}"
@@ -157,7 +169,7 @@ def _files(name: StrPath) -> list[_File]:
     return list(files.values())
 
 
-def _collect(found: Found, shown: str, files: dict[Path, _File], above: tuple[Path, ...]) -> None:
+def _collect(found: _Found, shown: str, files: dict[Path, _File], above: tuple[Path, ...]) -> None:
     values, text = read_toml(found.path)
     identity = found.path.resolve()
     bases = values.pop("extends", [])
@@ -171,13 +183,17 @@ def _collect(found: Found, shown: str, files: dict[Path, _File], above: tuple[Pa
             remedy='write extends = "base.toml"',
         )
     for base in bases:
-        target = find_config(base, found.path.parent)
+        target = _find(base, found.path.parent)
         if target is None:
             nearest = _nearest_name(base)
-            remedy = f"paths start at the folder of this file{'' if nearest is None else f'; the nearest name is {nearest}'}"
+            remedy = (
+                f"paths start at the folder of this file{'' if nearest is None else f'; the nearest name is {nearest}'}"
+            )
             raise InputError(f"there is no configuration {base!r} to extend", path=shown, line=line, remedy=remedy)
         if target.path.resolve() in (*above, identity):
-            raise InputError(f"extends {base!r}, which extends this file", path=shown, line=line, remedy="remove one")
+            raise InputError(
+                f"extends {base!r}, which extends this file", path=shown, line=line, remedy="remove one of the two"
+            )
         if target.path.resolve() not in files:
             _collect(target, os.path.normpath(target.path), files, (*above, identity))
     files[identity] = _File(shown, text, values, found.chosen)
@@ -185,7 +201,10 @@ def _collect(found: Found, shown: str, files: dict[Path, _File], above: tuple[Pa
 
 def _chosen(kind: str, given: Mapping[str, Any], files: Sequence[_File]) -> str | None:
     """The task, system or encoder of the run, for which tables are looked up."""
-    layers: list[Mapping[str, Any]] = [given, *(layer for file in reversed(files) for layer in (file.chosen, file.values))]
+    layers: list[Mapping[str, Any]] = [
+        given,
+        *(layer for file in reversed(files) for layer in (file.chosen, file.values)),
+    ]
     return next((layer[kind] for layer in layers if isinstance(layer.get(kind), str)), None)
 
 
@@ -203,7 +222,9 @@ def _matching(
 
     for kind in ("task", "system"):
         if prefix and kind in values:
-            raise mistake((kind,), f"[{'.'.join(prefix)}] sets the {kind}, which chooses tables", f"set {kind} outside them")
+            raise mistake(
+                (kind,), f"[{'.'.join(prefix)}] sets the {kind}, which chooses tables", f"set {kind} outside them"
+            )
     yield prefix, {name: value for name, value in values.items() if name not in _TABLES}
     for tables, kind in _TABLES.items():
         entries = values.get(tables, {})
