@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import sys
 import pytest
 
 from diffusion_mf.config import load_config, load_with_sources
+from diffusion_mf.config_files import locate_config
 from diffusion_mf.errors import InputError
 
+ROOT = pathlib.Path(__file__).parent.parent
 BASE = """\
 task = "ner"
 system = "lcrf"
@@ -256,11 +259,10 @@ def test_a_wrong_name_is_answered_with_the_nearest(name, nearest) -> None:
 
 def test_an_installed_package_brings_its_configurations(tmp_path) -> None:
     """The layout of the wheel: configs/ inside the package, and no checkout around it."""
-    root = pathlib.Path(__file__).parent.parent
-    assert '"configs" = "diffusion_mf/configs"' in (root / "pyproject.toml").read_text(encoding="utf-8")
+    assert '"configs" = "diffusion_mf/configs"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     package = tmp_path / "diffusion_mf"
-    shutil.copytree(root / "src" / "diffusion_mf", package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(root / "configs", package / "configs")
+    shutil.copytree(ROOT / "src" / "diffusion_mf", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "configs", package / "configs")
     code = "from diffusion_mf.config_files import read_settings; print(read_settings('ours/ner/lcrf').path)"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -281,3 +283,12 @@ def test_sources_say_where_every_setting_was_made(write) -> None:
     assert str(sources["encoder", "dropout"]) == f"{base}:6"
     assert str(sources["training", "budget"]) == "--set"
     assert ("training", "decay") not in sources
+
+
+def test_the_documents_example_loads_and_its_names_exist(write) -> None:
+    document = (ROOT / "docs" / "training.md").read_text(encoding="utf-8").partition("## Configurations")[2]
+    (example,) = re.findall(r"```toml\n(.*?)```", document, flags=re.DOTALL)
+    config = load_config(write("run.toml", example))
+    assert (config.system, config.seed, config.training.epochs, config.data.test) == ("diffusion-mf", 2, 20, None)
+    for name in re.findall(r"dmf (?:train|config show) ([a-z/-]+/[a-z-]+)", document):
+        assert locate_config(name) is not None

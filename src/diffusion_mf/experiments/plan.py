@@ -314,5 +314,5 @@ def _applies(exception: ExceptionEntry, place: Mapping[str, Any]) -> bool:
 
 def _short_path(path: Path) -> str:
     """The path from the configurations' folder on, where it is known by that name."""
-    parts = path.resolve().parts
-    return str(Path(*parts[parts.index("configs") :])) if "configs" in parts else path.name
+    _, name, rest = str(path.resolve()).rpartition("/configs/")
+    return f"configs/{rest}" if name else path.name
