@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -134,15 +135,15 @@ def read_settings(name: StrPath, overrides: Sequence[str] = ()) -> Settings:
     settings = Settings(files[-1].path, {}, {})
     for file in files:
         for prefix, table in _tables(file, chosen):
-
-            def in_file(key: Key, file: _File = file, prefix: Key = prefix) -> Source:
-                return Source(file.path, line_of((*prefix, *key), file.text))
-
-            _lay_over(settings, table, in_file)
+            _lay_over(settings, table, functools.partial(_source_in_file, file, prefix))
         named = {kind: file.chosen[kind] for kind in ("task", "system") if kind in file.chosen}
         _lay_over(settings, named, lambda _: Source(None, option="name"))
     _lay_over(settings, given, lambda _: Source(None, option="--set"))
     return settings
+
+
+def _source_in_file(file: _File, prefix: Key, key: Key) -> Source:
+    return Source(file.path, line_of((*prefix, *key), file.text))
 
 
 def _nested(overrides: Sequence[str]) -> dict[str, Any]:

@@ -314,5 +314,5 @@ def _applies(exception: ExceptionEntry, place: Mapping[str, Any]) -> bool:
 
 def _short_path(path: Path) -> str:
     """The path from the configurations' folder on, where it is known by that name."""
-    _, name, rest = str(path.resolve()).rpartition("/configs/")
+    _, name, rest = path.resolve().as_posix().rpartition("/configs/")
     return f"configs/{rest}" if name else path.name
