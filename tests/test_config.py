@@ -8,6 +8,7 @@ import pytest
 
 from diffusion_mf.config import Config, load_config
 from diffusion_mf.config_errors import parse_override
+from diffusion_mf.config_files import config_names
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.errors import InputError
@@ -170,38 +171,71 @@ def test_weights_are_the_systems_own_unless_given(write) -> None:
 
 # What the files in configs/ say.
 
-FILES = sorted(path for path in CONFIGS.rglob("*.toml") if "plans" not in path.parts)
+NAMES = config_names()
+PRETRAINED = ("mpnet", "granite", "chinese-bert", "albert-tiny-chinese")
+"""encoders of our own recipe"""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
-def test_every_file_loads_and_says_what_its_name_says(path) -> None:
-    config = load_config(path)
-    if path.stem in SYSTEMS:
-        assert config.system == path.stem
-    if path.parent.name in TASKS:
-        assert config.task == path.parent.name
+@pytest.mark.parametrize("name", NAMES)
+def test_every_configuration_of_the_package_loads_and_says_what_its_name_says(name) -> None:
+    config = load_config(name)
+    *_, task, last = name.split("/")
+    if last in SYSTEMS:
+        assert config.system == last
+    if task in TASKS:
+        assert config.task == task
+    assert load_config(CONFIGS / f"{name}.toml") == config  # the checkout's path, whether or not there is such a file
 
 
-PRETRAINED = ("mpnet/pos", "granite/pos", "granite/ner", "chinese-bert/seg-pos", "albert-tiny-chinese/seg-pos")
-"""encoders and tasks of our own recipes"""
+def test_there_is_a_configuration_for_every_system_and_task_of_every_recipe() -> None:
+    recipes = ["", "ours/", "pretrained/", *(f"pretrained/ours/{encoder}/" for encoder in PRETRAINED)]
+    expected = {f"{recipe}{task}/{system}" for recipe in recipes for task in TASKS for system in SYSTEMS}
+    expected |= {"pos/quick", "ner/quick", "pos/cpu", "pos/cpu-student"}
+    expected |= {f"demo/{system}" for system in ("diffusion-mf", "unigram", "lcrf")}
+    assert set(NAMES) == expected
 
 
-def test_there_is_a_file_for_every_system_and_task_in_both_sets() -> None:
-    expected = {
-        f"{folder}{task}/{system}.toml"
-        for folder in ("", "ours/", "pretrained/")
-        for task in TASKS
-        for system in SYSTEMS
-    }
-    expected |= {f"pretrained/ours/{pair}/{system}.toml" for pair in PRETRAINED for system in SYSTEMS}
-    expected |= {"pos/quick.toml", "ner/quick.toml", "pos/cpu.toml", "pos/cpu-student.toml"} | {
-        f"demo/{system}.toml" for system in ("diffusion-mf", "unigram", "lcrf")
-    }
-    assert {str(path.relative_to(CONFIGS)) for path in FILES} == expected
+def test_the_papers_configurations_are_files_and_all_files_are_few() -> None:
+    for task in TASKS:
+        for system in SYSTEMS:
+            assert (CONFIGS / task / f"{system}.toml").is_file()
+    assert sum(path.is_file() for path in CONFIGS.rglob("*")) <= 60
+
+
+PUBLISHED = {
+    "denoiser.layers", "denoiser.heads", "structure.transitions", "structure.num_iterations",
+    "objective.denoising", "objective.sequence", "objective.marginal", "objective.posterior",
+}  # fmt: skip
+"""paper: tables “Selected diffusion-denoiser settings” and “Training objectives”"""
+
+
+@pytest.mark.parametrize("recipe", ["", "ours/", "pretrained/", "pretrained/ours/granite/"])
+@pytest.mark.parametrize("task", TASKS)
+def test_the_discrete_diffusion_systems_differ_only_where_the_papers_tables_do(recipe, task) -> None:
+    systems = ("diffusion-uni", "diffusion-mf", "diffusion-lcrf")
+    found = [_flat(load_config(f"{recipe}{task}/{system}").model_dump()) for system in systems]
+    assert {key for key in found[0] if len({str(each[key]) for each in found}) > 1} <= {"system", *PUBLISHED}
+
+
+@pytest.mark.parametrize("recipe", ["", "ours/", "pretrained/", "pretrained/ours/granite/"])
+@pytest.mark.parametrize("task", TASKS)
+def test_the_direct_systems_differ_only_in_size_and_structure(recipe, task) -> None:
+    systems = ("unigram", "mean-field", "lcrf")
+    found = [_flat(load_config(f"{recipe}{task}/{system}").model_dump()) for system in systems]
+    differing = {key for key in found[0] if len({str(each[key]) for each in found}) > 1}
+    sized = {"size", "encoder.width", "encoder.layers", "encoder.heads"} if not recipe else set()
+    assert differing <= {"system", "structure.transitions", "structure.num_iterations", *sized}
+
+
+def _flat(values, prefix=""):
+    flat = {}
+    for name, value in values.items():
+        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
 
 
 def selected(task: str, system: str) -> Config:
-    return load_config(CONFIGS / task / f"{system}.toml")
+    return load_config(f"{task}/{system}")
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from diffusion_mf.demo.comparison import compare
 from diffusion_mf.demo.decisions import decisions
 from diffusion_mf.demo.palette import label_colours
 from diffusion_mf.demo.picture import draw_trajectory
-from diffusion_mf.demo.run import DEMO_SYSTEMS, DemoSettings, demo_config, run_demo
+from diffusion_mf.demo.run import DEMO_SYSTEMS, DemoSettings, run_demo
 from diffusion_mf.demo.terminal import print_trajectory
-from diffusion_mf.errors import InputError
 from diffusion_mf.tagger import TaggedSentence, Tagger, TrajectoryStep
 
 LABELS = ("ADP", "NOUN", "VERB")
@@ -123,12 +122,6 @@ def test_the_comparison_of_decoders_that_know_the_truth_reaches_the_limits() -> 
     limits = realised_scores(sentences, flavour=flavour)
     assert rows[2].limits["exact_match"] == limits["joint"]["exact_match"]
     assert rows[0].limits["consistency_adjacent"] == 0
-
-
-def test_configurations_are_found_for_all_systems() -> None:
-    assert {demo_config(system).name for system in DEMO_SYSTEMS} == {"unigram.toml", "lcrf.toml", "diffusion-mf.toml"}
-    with pytest.raises(InputError, match="run it from a checkout"):
-        demo_config("none")
 
 
 def test_a_much_reduced_demonstration(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ def load(name: StrPath, *, device: str = "auto") -> Tagger:
 def train(
     config: Config | StrPath, *, output: StrPath | None = None, resume: bool = False, device: str = "auto"
 ) -> Tagger:
-    """Train what a configuration (or a TOML file of one) describes and return the best model; what ``dmf train`` does.
+    """Train what a configuration (or its file or name) describes and return the best model; what ``dmf train`` does.
 
     ``output`` keeps checkpoints, log and model; without it nothing is kept but the tagger returned.
     """

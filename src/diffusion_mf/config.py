@@ -1,4 +1,4 @@
-"""Configurations: one TOML file says everything about a run; what it does not know is refused with the nearest name.
+"""Configurations: TOML files say everything about a run; what they do not know is refused with the nearest name.
 
 Settings have the names of `Config`'s fields, in sections (``[encoder]`` …); `load_config` reads them.
 """
@@ -12,7 +12,8 @@ from typing import Annotated, Any, Self
 import pydantic
 from pydantic import Field, NonNegativeInt
 
-from diffusion_mf.config_errors import explained, parse_override, read_toml
+from diffusion_mf.config_errors import Key, explained
+from diffusion_mf.config_files import Source, read_settings
 from diffusion_mf.config_sections import (
     BitsConfig,
     DataConfig,
@@ -42,6 +43,7 @@ __all__ = [
     "StructureConfig",
     "TrainingConfig",
     "load_config",
+    "load_with_sources",
 ]
 
 
@@ -123,38 +125,25 @@ class Config(Section):
         )
 
 
-def load_config(path: StrPath, overrides: Sequence[str] = ()) -> Config:
-    """Read a configuration file; ``overrides`` such as ``training.epochs=3`` win over it.
+def load_config(name: StrPath, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration: a file, or the name of one that comes with the package, such as ``ner/diffusion-mf``.
 
-    Values are written as in TOML, but a string needs no quotes. A ``size`` among the overrides replaces what the file says of
-    the dimensions it sets. Everything wrong is an `InputError` that names file, line and key.
+    What the file ``extends`` is read first, and ``overrides`` such as ``training.epochs=3`` win over it; their values are
+    written as in TOML, but a string needs no quotes. A ``size`` takes the place of dimensions that come from what the file
+    extends, or, among the overrides, from any file. Everything wrong is an `InputError` that names file, line and key.
     """
-    values, text = read_toml(path)
-    given = [parse_override(override) for override in overrides]
-    for key, value in given:
-        if key == ("size",) and value in SIZES:
-            # Any system will do: both kinds of preset speak of sections that the other kind may set, too.
-            for is_diffusion in (False, True):
-                for section, settings in preset(value, is_diffusion=is_diffusion).items():
-                    for name in settings:
-                        _section(values, section).pop(name, None)
-    for key, value in given:
-        place = values
-        for name in key[:-1]:
-            place = _section(place, name)
-        place[key[-1]] = value
-    _expand_paths(values)
+    return load_with_sources(name, overrides)[0]
+
+
+def load_with_sources(name: StrPath, overrides: Sequence[str] = ()) -> tuple[Config, dict[Key, Source]]:
+    """The configuration, and where the settings were made that are neither defaults nor dimensions of a size."""
+    settings = read_settings(name, overrides)
+    _expand_paths(settings.values)
+    places = {key: (source.path, source.line) for key, source in settings.sources.items()}
     try:
-        return Config.model_validate(values)
+        return Config.model_validate(settings.values), settings.sources
     except pydantic.ValidationError as error:
-        raise explained(error, Config, path=path, text=text, overridden={key for key, _ in given}) from None
-
-
-def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
-    found = values.setdefault(name, {})
-    if not isinstance(found, dict):
-        found = values[name] = {}
-    return found
+        raise explained(error, Config, path=settings.path, places=places) from None
 
 
 def _expand_paths(values: dict[str, Any]) -> None:

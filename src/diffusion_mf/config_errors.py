@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import tomllib
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 import pydantic
 
@@ -14,6 +15,8 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath, open_input
 
 Key = tuple[str, ...]
+Place = TypeVar("Place")
+
 MAX_BYTES = 1 << 20
 
 
@@ -55,14 +58,16 @@ def explained(
     *,
     path: StrPath | None = None,
     text: str = "",
-    overridden: Collection[Key] = (),
+    places: Mapping[Key, tuple[StrPath | None, int | None]] | None = None,
 ) -> InputError:
-    """The first thing ``error`` found wrong, as a sentence; ``overridden`` keys do not come from the file."""
+    """The first thing ``error`` found wrong, as a sentence; ``places`` are file and line of keys that are not all in one file."""
     first, key = _first_problem(error)
     name = ".".join(key)
-    if any(key[: len(given)] == given for given in overridden):
-        path = None
-    line = None if path is None else line_of(key, text)
+    base = path
+    if places is None:
+        line = None if path is None else line_of(key, text)
+    else:
+        path, line = _longest(key, places) or (path, None)
     if first["type"] == "extra_forbidden":
         nearest = _nearest(key, model)
         remedy = (
@@ -70,7 +75,11 @@ def explained(
         )
         return InputError(f"unknown key {name}", path=path, line=line, remedy=remedy)
     if first["type"] == "missing":
-        return InputError(f"the key {name} is missing", path=path, remedy="add it")
+        return InputError(
+            f"the key {name} is missing",
+            path=base,
+            remedy=f"add it{'' if places is None else f', or use --set {name}=VALUE'}",
+        )
     if first["type"] == "model_type":
         return InputError(
             f"{name} is a section, found {first['input']!r}", path=path, line=line, remedy=f"write [{name}]"
@@ -129,12 +138,23 @@ def line_of(key: Key, text: str) -> int | None:
     >>> line_of(("seeds", "1"), "seeds = [1, -2]"), line_of(("stages", "0", "space", "a"), "[[stages]]\\n[stages.space]\\na = 1")
     (1, 3)
     """
+    return _longest(key, _lines(text))
+
+
+def _longest(key: Key, places: Mapping[Key, Place]) -> Place | None:
+    """What ``places`` says of ``key``, or of the smallest part of the file that it belongs to."""
+    return next((places[key[:end]] for end in range(len(key), 0, -1) if key[:end] in places), None)
+
+
+@functools.lru_cache(maxsize=64)
+def _lines(text: str) -> dict[Key, int]:
+    """The line of every key of TOML, sections included."""
     lines: dict[Key, int] = {}
     section: Key = ()
     numbers: dict[Key, int] = {}  # of the tables so far, by the name of an array of tables
     for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*(\[\[?)\s*([\w.\-\"' ]+?)\s*\]", line)
-        setting = re.match(r"\s*([\w.\-\"']+)\s*=", line)
+        header = re.match(r"\s*(\[\[?)\s*([\w.\-*?\"' ]+?)\s*\]", line)
+        setting = re.match(r"\s*([\w.\-*?\"']+)\s*=", line)
         if header:
             section = ()
             parts = _parts(header[2])
@@ -146,8 +166,10 @@ def line_of(key: Key, text: str) -> int | None:
                     section = (*section, str(numbers[section]))
             lines.setdefault(section, number)
         elif setting:
-            lines.setdefault((*section, *_parts(setting[1])), number)
-    return next((lines[key[:end]] for end in range(len(key), 0, -1) if key[:end] in lines), None)
+            parts = _parts(setting[1])
+            for end in range(1, len(parts) + 1):
+                lines.setdefault((*section, *parts[:end]), number)
+    return lines
 
 
 def _parts(name: str) -> Key:

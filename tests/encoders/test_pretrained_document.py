@@ -10,6 +10,7 @@ from typer.main import get_command
 
 from diffusion_mf.cli import app
 from diffusion_mf.config import EncoderConfig, TrainingConfig
+from diffusion_mf.config_files import config_names
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "pretrained.md").read_text(encoding="utf-8")
@@ -35,9 +36,8 @@ def test_commands_and_options_exist() -> None:
 
 
 def test_configurations_exist() -> None:
-    for path in re.findall(r"configs/\S+\.toml", DOCUMENT):
-        if "<" not in path:
-            assert (ROOT / path).is_file()
+    for name in re.findall(r"dmf train ([a-z]\S+/\S+)", DOCUMENT):
+        assert name in config_names()
 
 
 def test_the_example_runs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from experiment_files import write_plan
 
+from diffusion_mf.config import load_config
 from diffusion_mf.errors import InputError
 from diffusion_mf.experiments.paper import paper_tables
 from diffusion_mf.experiments.plan import chosen_runs, fingerprint, load_plan
@@ -53,6 +54,14 @@ def test_names_tell_settings_apart_but_not_places(tmp_path: Path) -> None:
     changed = load_plan(tmp_path / "a/plan.toml", overrides=["training.learning_rate=0.5"]).runs[0]
     assert changed.name != first.name
     assert fingerprint(changed.config) in changed.name
+
+
+def test_a_plan_may_name_configurations_of_the_package(tmp_path: Path) -> None:
+    path = write_plan(tmp_path, 'systems = ["lcrf"]\nseeds = [1]\n')
+    path.write_text(path.read_text().replace("small.toml", "ours/{task}/{system}"))
+    (run,) = load_plan(path).runs
+    assert run.source == "configs/ours/ner/lcrf"
+    assert fingerprint(run.config) == fingerprint(load_config("ours/ner/lcrf"))
 
 
 def test_of_several_files_the_first_that_exists_counts(tmp_path: Path) -> None:

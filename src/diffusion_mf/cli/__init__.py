@@ -12,7 +12,19 @@ from typing import Any
 
 import typer
 
-from diffusion_mf.cli import benchmark, convert_encoder, data, demo, evaluate, experiment, score, search, tag, train
+from diffusion_mf.cli import (
+    benchmark,
+    config,
+    convert_encoder,
+    data,
+    demo,
+    evaluate,
+    experiment,
+    score,
+    search,
+    tag,
+    train,
+)
 from diffusion_mf.errors import DiffusionMFError
 
 app = typer.Typer(
@@ -29,6 +41,7 @@ app.add_typer(benchmark.app, name="benchmark")
 app.add_typer(experiment.app, name="experiment")
 app.command(name="score")(score.score)
 app.command(name="train")(train.train)
+app.add_typer(config.app, name="config")
 app.command(name="search")(search.search)
 app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="tag")(tag.tag)

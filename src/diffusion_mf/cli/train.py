@@ -1,4 +1,4 @@
-"""``dmf train``: one run, from a configuration file to a model folder."""
+"""``dmf train``: one run, from a configuration to a model folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def train(
-    config_path: Annotated[str, typer.Argument(metavar="CONFIG", help="Configuration file (TOML).")],
+    config_path: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="A configuration file (TOML), or a name such as ner/diffusion-mf.")
+    ],
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the model, checkpoints and log of this run.")
     ] = None,

@@ -17,14 +17,12 @@ from typing import Any
 
 from rich.console import Console
 
-import diffusion_mf
 from diffusion_mf.cli.output import half_up, note, print_json, print_table
 from diffusion_mf.config import Config, load_config
 from diffusion_mf.data.synthetic import SyntheticSentence, consistency, generate, write_corpus
 from diffusion_mf.demo.comparison import METRICS, ComparisonRow, compare
 from diffusion_mf.demo.picture import draw_trajectory
 from diffusion_mf.demo.terminal import LEGEND, print_trajectory
-from diffusion_mf.errors import InputError
 from diffusion_mf.systems import SYSTEMS
 from diffusion_mf.tagger import TaggedSentence, Tagger
 from diffusion_mf.training.loop import train
@@ -89,16 +87,6 @@ def run_demo(
     return values
 
 
-def demo_config(system: str) -> pathlib.Path:
-    """The configuration file of a system: beside the package where it was installed, else in the checkout."""
-    package = pathlib.Path(diffusion_mf.__file__).resolve().parent
-    for root in (package, package.parent.parent):
-        path = root / "configs" / "demo" / f"{system}.toml"
-        if path.is_file():
-            return path
-    raise InputError("the demonstration's configurations are not installed", remedy="run it from a checkout")
-
-
 def _train_all(folder: pathlib.Path, seed: int, settings: DemoSettings) -> tuple[dict[str, Tagger], dict[str, float]]:
     taggers: dict[str, Tagger] = {}
     seconds: dict[str, float] = {}
@@ -113,7 +101,7 @@ def _train_all(folder: pathlib.Path, seed: int, settings: DemoSettings) -> tuple
 
 def _config(folder: pathlib.Path, system: str, seed: int, settings: DemoSettings) -> Config:
     corpus = (folder / "corpus" / FLAVOUR).resolve()
-    config = load_config(demo_config(system), settings.overrides)
+    config = load_config(f"demo/{system}", settings.overrides)
     # Only the end of training matters here, so that dev is scored once.
     return config.model_copy(
         update={

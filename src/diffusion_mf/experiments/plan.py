@@ -331,5 +331,5 @@ def _names(wanted: str | int | Sequence[str] | Sequence[int]) -> list[str]:
 
 def _short_path(path: Path) -> str:
     """The path from the configurations' folder on, where it is known by that name."""
-    parts = path.resolve().parts
-    return str(Path(*parts[parts.index("configs") :])) if "configs" in parts else path.name
+    _, name, rest = path.resolve().as_posix().rpartition("/configs/")
+    return f"configs/{rest}" if name else path.name

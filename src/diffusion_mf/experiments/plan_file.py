@@ -14,6 +14,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from diffusion_mf.config import Config
 from diffusion_mf.config_errors import explained, line_of, read_toml
+from diffusion_mf.config_files import locate_config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
 from diffusion_mf.files import StrPath
@@ -181,15 +182,19 @@ def chosen_corpora(
 
 
 def config_path(plan: PlanFile, path: Path, names: Mapping[str, str]) -> Path:
-    """The configuration file of a run, ``{task}``, ``{system}``, ``{corpus}`` and ``{encoder}`` filled in."""
+    """The configuration of a run, ``{task}``, ``{system}``, ``{corpus}`` and ``{encoder}`` filled in.
+
+    A file, from the plan's folder on, or else the name of a configuration that comes with the package.
+    """
     try:
-        return path.parent / plan.configs.format_map(names)
+        name = plan.configs.format_map(names)
     except (KeyError, ValueError, IndexError):
         raise InputError(
             f"configs cannot be filled in, found {plan.configs!r}",
             path=path,
             remedy=f"use {', '.join(f'{{{name}}}' for name in names)} and no other braces",
         ) from None
+    return locate_config(name, path.parent) or path.parent / name
 
 
 def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
