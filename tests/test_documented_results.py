@@ -210,15 +210,11 @@ def throughput_of_denoisers(table: MarkdownTable, row: tuple[str, ...]) -> list[
         return f"{grouped(found['sentences_per_second'])} ({half_up(found['ratio_to_paper'], 0)}×)"
 
     speeds = [found["sentences_per_second"] for found in (uni, mean_field, chain)]
-    last = "–"
-    if phase == "inference":
-        early = throughput(corpus, "diffusion-mf", phase, "fast, early exit")
-        last = f"{shown(early)}, {half_up(early['mean_calls'], 1)} calls"
     plain = throughput(corpus, "diffusion-mf", phase, "plain eager")
     return [
         *(phase, corpus, shown(uni), shown(mean_field), shown(chain)),
         *(half_up(speeds[1] / speeds[0], 3), half_up(speeds[2] / speeds[0], 3)),
-        *(half_up(100 * mean_field["utilisation"], 1), grouped(plain["sentences_per_second"]), last),
+        *(half_up(100 * mean_field["utilisation"], 1), grouped(plain["sentences_per_second"])),
     ]
 
 
