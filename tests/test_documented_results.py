@@ -14,7 +14,7 @@ import pytest
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.experiments.aggregation import paired_difference
-from diffusion_mf.experiments.paper import ablation_decoder, paper_relative_throughput
+from diffusion_mf.experiments.paper import ablation_decoder, paper_relative_throughput, paper_score
 from diffusion_mf.experiments.readme import pretrained_table, results_table
 from diffusion_mf.experiments.tables.grid import system_title
 from diffusion_mf.results import read_rows
@@ -271,6 +271,18 @@ def fifteen_iterations(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     return cells
 
 
+def under_the_papers_settings(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    cells = [row[0]]
+    for heading in table.header[1:]:
+        place = {"experiment": "main", "corpus": CORPUS_OF_TITLE[heading.split()[0]], "selected": True}
+        found = one("paper", system=SYSTEM_OF_TITLE[row[0]], **place)
+        exact_match = found["metrics"]["exact_match"]["test_mean"]
+        published = paper_score(found["corpus"], found["system"], "scratch", found["metric"])
+        assert published is not None
+        cells.append(f"{half_up(found['test_mean'], 2)} ({half_up(exact_match, 2)}) {half_up(published.mean, 2)}")
+    return cells
+
+
 # A table is known by its document and by how its head begins.
 CHECKS: dict[tuple[str, str], Expected] = {
     ("README.md", "test | EN-EWT POS accuracy"): generated,
@@ -280,6 +292,7 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/experiments.md", "argmax, % of the sentences"): invalid_sentences,
     ("docs/experiments.md", "test (dev) | EN-EWT"): objectives,
     ("docs/experiments.md", " | CoNLL-2003 dev"): with_recall,
+    ("docs/findings.md", "test score (exact match, %)"): under_the_papers_settings,
     ("docs/pretrained.md", "dev | EN-EWT, mpnet"): dev_with_pretrained_encoders,
     ("docs/benchmarks.md", "operation, forward and backward"): operations,
     ("docs/benchmarks.md", " | corpus | Diffusion-Uni"): throughput_of_denoisers,
@@ -305,7 +318,7 @@ TRIALS = {
 
 DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 # Figures of theory, or of the definitions themselves: tests of their own compute them again.
-ELSEWHERE = {"docs/synthetic-corpus.md", "docs/metrics.md", "docs/equations.md"}
+ELSEWHERE = {"docs/data.md", "docs/synthetic-corpus.md", "docs/metrics.md", "docs/equations.md"}
 TABLES = [table for document in DOCUMENTS if document not in ELSEWHERE for table in tables_of(document)]
 
 
