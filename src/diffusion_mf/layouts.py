@@ -16,6 +16,7 @@ from torch import Tensor
 
 from diffusion_mf.ops.attention import MAX_FUSED_UNITS, packed_attention
 from diffusion_mf.ops.attention.reference import turn
+from diffusion_mf.ops.backends import CPU_ROWS
 
 ROTARY_PERIOD = 10_000.0
 
@@ -116,22 +117,37 @@ def _masked_attention(query: Tensor, key: Tensor, value: Tensor, is_unit: Tensor
 
 
 class CompactLayout(NamedTuple):
-    """The units without padding, for predictions on a CPU, and for documents in training there; only attention sees the rectangle.
+    """The units without padding, for predictions on a CPU, and for documents in training there; only attention sees a rectangle.
 
     `PackedLayout` is for GPUs: it has a fixed size, gradients in a fixed order, and kernels of its own.
+
+    Both are filled up to a multiple of `CPU_ROWS`: the units, and the places of that rectangle. The last bit of a unit's state
+    would else depend on how many others are computed with it, and ten denoising calls amplify a bit to a difference in the
+    fourth digit of a score.
     """
 
     is_unit: Bool[Tensor, "B N"]
     places: Int[Tensor, "T"]
-    """where each unit lies in the rectangle, b·N + i"""
+    """where each unit lies in the rectangle, b·N + i; filling is the first unit once more"""
     units: Int[Tensor, "B N"]
     """where each place lies among the units; that of padding is some unit's"""
+    wide_is_unit: Bool[Tensor, "B W"]
+    """the same three of the rectangle in which units attend to each other"""
+    wide_places: Int[Tensor, "T"]
+    wide_units: Int[Tensor, "B W"]
 
     @classmethod
     def of_units(cls, is_unit: Bool[Tensor, "B N"]) -> CompactLayout:
         """The layout of these places; there must be a unit."""
-        flat = is_unit.flatten()
-        return cls(is_unit, flat.nonzero()[:, 0], (flat.cumsum(0) - 1).clamp_(min=0).view(is_unit.shape))
+        num_places = is_unit.shape[1]
+        wide = F.pad(is_unit, (0, -num_places % CPU_ROWS))
+        flat = wide.flatten()
+        places = flat.nonzero()[:, 0]
+        places = torch.cat([places, places[:1].expand(-len(places) % CPU_ROWS)])
+        units = (flat.cumsum(0) - 1).clamp_(min=0).view(wide.shape)
+        sentences = places.div(wide.shape[1], rounding_mode="floor")
+        narrow = places - sentences * (wide.shape[1] - num_places)
+        return cls(is_unit, narrow, units[:, :num_places], wide, places, units)
 
     def pack(self, values: Tensor) -> Tensor:
         """The units' rows of the rectangle."""
@@ -139,7 +155,7 @@ class CompactLayout(NamedTuple):
 
     def unpack(self, values: Tensor) -> Tensor:
         """Back to the rectangle."""
-        return values.index_select(0, self.units.flatten()).unflatten(0, self.units.shape)
+        return _taken(values, self.units)
 
     def unpack_pairs(self, values: Tensor) -> Tensor:
         """The same for pairs."""
@@ -158,10 +174,16 @@ class CompactLayout(NamedTuple):
         return Rotation.of_positions(self.places % self.is_unit.shape[1], head_width)
 
     def attend(self, inputs: Float[Tensor, "T 3 H d"], rotation: Rotation) -> Float[Tensor, "T H d"]:
-        """Masked attention in the rectangle."""
+        """Masked attention in the wider rectangle."""
         query, key, value = inputs.unbind(1)
-        query, key, value = (self.unpack(part) for part in (rotation.turn(query), rotation.turn(key), value))
-        return self.pack(_masked_attention(query, key, value, self.is_unit))
+        parts = (rotation.turn(query), rotation.turn(key), value)
+        query, key, value = (_taken(part, self.wide_units) for part in parts)
+        attended = _masked_attention(query, key, value, self.wide_is_unit)
+        return attended.flatten(0, 1).index_select(0, self.wide_places)
+
+
+def _taken(values: Tensor, rows: Tensor) -> Tensor:
+    return values.index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
 
 class PackedLayout(NamedTuple):
@@ -244,7 +266,7 @@ class _Unpacked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, units: Tensor, places: Tensor) -> Tensor:
         ctx.save_for_backward(places)
-        return values.index_select(0, units.flatten()).unflatten(0, units.shape)
+        return _taken(values, units)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:

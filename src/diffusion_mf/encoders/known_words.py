@@ -21,6 +21,7 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import UNKNOWN_ID, Vocabulary
 from diffusion_mf.encoders.growing_table import GrowingTable
 from diffusion_mf.encoders.known_spellings import KnownSpellings
+from diffusion_mf.ops.backends import CPU_ROWS
 
 if TYPE_CHECKING:
     from diffusion_mf.encoders.words import WordEncoder
@@ -136,7 +137,11 @@ class KnownWords:
             piece = new[start : start + _WORDS_AT_ONCE]
             form_ids = np.array([forms.get(word, UNKNOWN_ID) for word in piece], dtype=np.int64)
             spellings = self._spellings.vectors(piece, keep=keep)
-            vectors = self._encoder.word_vectors(torch.from_numpy(form_ids), spellings)
+            # Filled up like the characters' states, for the same reason.
+            filled = np.pad(np.arange(len(piece)), (0, -len(piece) % CPU_ROWS))
+            vectors = self._encoder.word_vectors(
+                torch.from_numpy(form_ids[filled]), spellings.index_select(0, torch.from_numpy(filled))
+            )[: len(piece)]
             first = self._table.num_rows
             self._table.add(len(piece)).copy_(vectors)
             self._form_ids = np.concatenate([self._form_ids[:first], form_ids])

@@ -13,6 +13,10 @@ Backend = Literal["auto", "reference", "cpu", "triton"]
 
 MAX_TRITON_LABELS = 256
 
+CPU_ROWS = 16
+"""a multiple of this many rows is what a CPU computes the same bits for, however many there are: the rows that are left over
+when a matrix is cut into vectors and tiles are summed in another order"""
+
 
 @functools.cache
 def has_triton() -> bool:
