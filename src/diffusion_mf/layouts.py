@@ -16,7 +16,7 @@ from torch import Tensor
 
 from diffusion_mf.ops.attention import MAX_FUSED_UNITS, packed_attention
 from diffusion_mf.ops.attention.reference import turn
-from diffusion_mf.ops.backends import CPU_ROWS
+from diffusion_mf.ops.backends import CPU_LANES, CPU_ROWS
 
 ROTARY_PERIOD = 10_000.0
 
@@ -109,21 +109,21 @@ class PaddedLayout(NamedTuple):
         return _masked_attention(rotation.turn(query), rotation.turn(key), value, self.is_unit)
 
 
-def _masked_attention(query: Tensor, key: Tensor, value: Tensor, is_unit: Tensor) -> Tensor:
-    """Attention (B, N, H, d) to units only."""
+def _masked_attention(query: Tensor, key: Tensor, value: Tensor, is_key: Tensor) -> Tensor:
+    """Attention (B, N, H, d) to those keys only."""
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=is_unit[:, None, None, :])
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=is_key[:, None, None, :])
     return attended.transpose(1, 2)
 
 
 class CompactLayout(NamedTuple):
-    """The units without padding, for predictions on a CPU, and for documents in training there; only attention sees a rectangle.
+    """The units without padding, for predictions on a CPU, and for documents in training there; only attention sees the rectangle.
 
     `PackedLayout` is for GPUs: it has a fixed size, gradients in a fixed order, and kernels of its own.
 
-    Both are filled up to a multiple of `CPU_ROWS`: the units, and the places of that rectangle. The last bit of a unit's state
-    would else depend on how many others are computed with it, and ten denoising calls amplify a bit to a difference in the
-    fourth digit of a score.
+    The units are filled up to a multiple of `CPU_ROWS`, and those attended to to a multiple of `CPU_LANES`: the last bit of a
+    unit's state would else depend on what is computed with it, and ten denoising calls amplify a bit to a difference in the
+    fourth digit of a score. For the same reason N had better be a multiple of `CPU_ROWS`.
     """
 
     is_unit: Bool[Tensor, "B N"]
@@ -131,23 +131,19 @@ class CompactLayout(NamedTuple):
     """where each unit lies in the rectangle, b·N + i; filling is the first unit once more"""
     units: Int[Tensor, "B N"]
     """where each place lies among the units; that of padding is some unit's"""
-    wide_is_unit: Bool[Tensor, "B W"]
-    """the same three of the rectangle in which units attend to each other"""
-    wide_places: Int[Tensor, "T"]
-    wide_units: Int[Tensor, "B W"]
+    is_key: Bool[Tensor, "B W"]
+    keys: Int[Tensor, "B W"]
+    """``is_unit`` and ``units`` of a wider rectangle, for what is attended to"""
 
     @classmethod
     def of_units(cls, is_unit: Bool[Tensor, "B N"]) -> CompactLayout:
         """The layout of these places; there must be a unit."""
-        num_places = is_unit.shape[1]
-        wide = F.pad(is_unit, (0, -num_places % CPU_ROWS))
-        flat = wide.flatten()
+        flat = is_unit.flatten()
         places = flat.nonzero()[:, 0]
         places = torch.cat([places, places[:1].expand(-len(places) % CPU_ROWS)])
-        units = (flat.cumsum(0) - 1).clamp_(min=0).view(wide.shape)
-        sentences = places.div(wide.shape[1], rounding_mode="floor")
-        narrow = places - sentences * (wide.shape[1] - num_places)
-        return cls(is_unit, narrow, units[:, :num_places], wide, places, units)
+        units = (flat.cumsum(0) - 1).clamp_(min=0).view(is_unit.shape)
+        wider = (0, -is_unit.shape[1] % CPU_LANES)
+        return cls(is_unit, places, units, F.pad(is_unit, wider), F.pad(units, wider))
 
     def pack(self, values: Tensor) -> Tensor:
         """The units' rows of the rectangle."""
@@ -174,12 +170,10 @@ class CompactLayout(NamedTuple):
         return Rotation.of_positions(self.places % self.is_unit.shape[1], head_width)
 
     def attend(self, inputs: Float[Tensor, "T 3 H d"], rotation: Rotation) -> Float[Tensor, "T H d"]:
-        """Masked attention in the wider rectangle."""
+        """Masked attention in the rectangle."""
         query, key, value = inputs.unbind(1)
-        parts = (rotation.turn(query), rotation.turn(key), value)
-        query, key, value = (_taken(part, self.wide_units) for part in parts)
-        attended = _masked_attention(query, key, value, self.wide_is_unit)
-        return attended.flatten(0, 1).index_select(0, self.wide_places)
+        query, key = self.unpack(rotation.turn(query)), _taken(rotation.turn(key), self.keys)
+        return self.pack(_masked_attention(query, key, _taken(value, self.keys), self.is_key))
 
 
 def _taken(values: Tensor, rows: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from diffusion_mf.data.spellings import shortened
 from diffusion_mf.data.vocabulary import UNKNOWN_ID
 from diffusion_mf.encoders.growing_table import GrowingTable
-from diffusion_mf.ops.backends import CPU_ROWS
+from diffusion_mf.ops.backends import CPU_LANES
 
 if TYPE_CHECKING:
     from diffusion_mf.encoders.character_lstm import CharacterLSTM
@@ -116,10 +116,10 @@ class _Beginnings:
     def _step(self, keys: Int64[np.ndarray, "M"]) -> None:
         """New rows: c = f·c′ + i·tanh(g), h = o·tanh(c), the gates from the character and h′.
 
-        Filled up to a multiple of `CPU_ROWS`: a word's vector must not depend on which others are new together with it.
+        Filled up to a multiple of `CPU_LANES`: a word's vector must not depend on which others are new together with it.
         """
         num_rows = self._hidden.num_rows + len(keys)
-        keys = np.pad(keys, (0, -len(keys) % CPU_ROWS))
+        keys = np.pad(keys, (0, -len(keys) % CPU_LANES))
         hidden, cells = self._hidden.add(len(keys)), self._cells.add(len(keys))
         before, characters = (torch.from_numpy(part) for part in np.divmod(keys, self._num_characters))
         scores = self._inputs.index_select(0, characters)

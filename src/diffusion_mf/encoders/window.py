@@ -13,7 +13,7 @@ from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.encoders.known_words import WordRows
 from diffusion_mf.encoders.words import WordEncoder
 from diffusion_mf.layouts import Layout
-from diffusion_mf.ops.backends import CPU_ROWS
+from diffusion_mf.ops.backends import CPU_LANES
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.ops.gelu import gelu
 
@@ -49,7 +49,7 @@ class WindowEncoder(WordEncoder):
         bias = F.pad(self.bias, (self.radius * self.width, self.radius * self.width))
         # Words that training never saw differ in their spelling only.
         if bool((form_ids == form_ids[0]).all()):
-            form_ids = form_ids[:CPU_ROWS]
+            form_ids = form_ids[:CPU_LANES]
         forms = F.linear(self.words(form_ids), of_words, bias)
         return F.linear(spellings, of_spellings).add_(forms if len(forms) == len(spellings) else forms[0])
 

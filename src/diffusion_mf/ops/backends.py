@@ -13,9 +13,11 @@ Backend = Literal["auto", "reference", "cpu", "triton"]
 
 MAX_TRITON_LABELS = 256
 
-CPU_ROWS = 16
-"""a multiple of this many rows is what a CPU computes the same bits for, however many there are: the rows that are left over
-when a matrix is cut into vectors and tiles are summed in another order"""
+CPU_ROWS = 4
+"""Matrices with a multiple of this many rows get the same bits for a row on a CPU, however many there are: fewer are summed in
+another order"""
+CPU_LANES = 16
+"""the same for how many numbers are summed: as many as the longest vectors of a CPU hold"""
 
 
 @functools.cache

@@ -7,10 +7,8 @@ one function serves both passes.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from diffusion_mf.ops.backends import CPU_ROWS
 from diffusion_mf.ops.chain_scores import accumulation_dtype, blank_padding, log_softmax, softmax, unit_mask
 
 
@@ -27,11 +25,7 @@ def _neighbour_scores(values: Tensor, transition: Tensor) -> Tensor:
     if transition.dim() == 2:
         # Both products as one over all positions: nothing is copied to make the slices contiguous.
         num_labels = len(transition)
-        rows = values.flatten(0, 1)
-        num_rows = len(rows)
-        if num_rows < CPU_ROWS:
-            rows = F.pad(rows, (0, 0, 0, CPU_ROWS - num_rows))
-        both = (rows @ torch.cat([transition, transition.T], 1))[:num_rows]
+        both = values.flatten(0, 1) @ torch.cat([transition, transition.T], 1)
         both = both.view(*values.shape[:2], 2 * num_labels)
         result[:, 1:] = both[:, :-1, :num_labels]
         result[:, :-1] += both[:, 1:, num_labels:]
