@@ -16,6 +16,7 @@ from torch import Tensor
 
 from diffusion_mf.ops.attention import MAX_FUSED_UNITS, packed_attention
 from diffusion_mf.ops.attention.reference import turn
+from diffusion_mf.ops.backends import CPU_LANES, CPU_ROWS
 
 ROTARY_PERIOD = 10_000.0
 
@@ -108,10 +109,10 @@ class PaddedLayout(NamedTuple):
         return _masked_attention(rotation.turn(query), rotation.turn(key), value, self.is_unit)
 
 
-def _masked_attention(query: Tensor, key: Tensor, value: Tensor, is_unit: Tensor) -> Tensor:
-    """Attention (B, N, H, d) to units only."""
+def _masked_attention(query: Tensor, key: Tensor, value: Tensor, is_key: Tensor) -> Tensor:
+    """Attention (B, N, H, d) to those keys only."""
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
-    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=is_unit[:, None, None, :])
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=is_key[:, None, None, :])
     return attended.transpose(1, 2)
 
 
@@ -119,19 +120,30 @@ class CompactLayout(NamedTuple):
     """The units without padding, for predictions on a CPU, and for documents in training there; only attention sees the rectangle.
 
     `PackedLayout` is for GPUs: it has a fixed size, gradients in a fixed order, and kernels of its own.
+
+    The units are filled up to a multiple of `CPU_ROWS`, and those attended to to a multiple of `CPU_LANES`: the last bit of a
+    unit's state would else depend on what is computed with it, and ten denoising calls amplify a bit to a difference in the
+    fourth digit of a score. For the same reason N had better be a multiple of `CPU_ROWS`.
     """
 
     is_unit: Bool[Tensor, "B N"]
     places: Int[Tensor, "T"]
-    """where each unit lies in the rectangle, b·N + i"""
+    """where each unit lies in the rectangle, b·N + i; filling is the first unit once more"""
     units: Int[Tensor, "B N"]
     """where each place lies among the units; that of padding is some unit's"""
+    is_key: Bool[Tensor, "B W"]
+    keys: Int[Tensor, "B W"]
+    """``is_unit`` and ``units`` of a wider rectangle, for what is attended to"""
 
     @classmethod
     def of_units(cls, is_unit: Bool[Tensor, "B N"]) -> CompactLayout:
         """The layout of these places; there must be a unit."""
         flat = is_unit.flatten()
-        return cls(is_unit, flat.nonzero()[:, 0], (flat.cumsum(0) - 1).clamp_(min=0).view(is_unit.shape))
+        places = flat.nonzero()[:, 0]
+        places = torch.cat([places, places[:1].expand(-len(places) % CPU_ROWS)])
+        units = (flat.cumsum(0) - 1).clamp_(min=0).view(is_unit.shape)
+        wider = (0, -is_unit.shape[1] % CPU_LANES)
+        return cls(is_unit, places, units, F.pad(is_unit, wider), F.pad(units, wider))
 
     def pack(self, values: Tensor) -> Tensor:
         """The units' rows of the rectangle."""
@@ -139,7 +151,7 @@ class CompactLayout(NamedTuple):
 
     def unpack(self, values: Tensor) -> Tensor:
         """Back to the rectangle."""
-        return values.index_select(0, self.units.flatten()).unflatten(0, self.units.shape)
+        return _taken(values, self.units)
 
     def unpack_pairs(self, values: Tensor) -> Tensor:
         """The same for pairs."""
@@ -160,8 +172,12 @@ class CompactLayout(NamedTuple):
     def attend(self, inputs: Float[Tensor, "T 3 H d"], rotation: Rotation) -> Float[Tensor, "T H d"]:
         """Masked attention in the rectangle."""
         query, key, value = inputs.unbind(1)
-        query, key, value = (self.unpack(part) for part in (rotation.turn(query), rotation.turn(key), value))
-        return self.pack(_masked_attention(query, key, value, self.is_unit))
+        query, key = self.unpack(rotation.turn(query)), _taken(rotation.turn(key), self.keys)
+        return self.pack(_masked_attention(query, key, _taken(value, self.keys), self.is_key))
+
+
+def _taken(values: Tensor, rows: Tensor) -> Tensor:
+    return values.index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
 
 class PackedLayout(NamedTuple):
@@ -244,7 +260,7 @@ class _Unpacked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, units: Tensor, places: Tensor) -> Tensor:
         ctx.save_for_backward(places)
-        return values.index_select(0, units.flatten()).unflatten(0, units.shape)
+        return _taken(values, units)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:

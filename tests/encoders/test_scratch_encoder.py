@@ -57,7 +57,7 @@ def test_unknown_words_are_told_apart_by_their_characters(encoder) -> None:
     assert (batch.form_ids == UNKNOWN_ID).all()
     first, second, third = _states(encoder, batch)
     assert not torch.allclose(first, second, atol=1e-3)
-    assert torch.allclose(second, third)
+    torch.testing.assert_close(second, third, rtol=1e-5, atol=1e-5)  # rows of one matrix may be summed in another order
 
 
 def test_word_dropout_hides_words_in_training_only(encoder) -> None:

@@ -9,14 +9,19 @@ from torch import Tensor
 
 
 def other_places(
-    words: Int64[np.ndarray, "T"], documents: Int64[np.ndarray, "B"], lengths: Int64[np.ndarray, "B"], *, most: int
+    words: Int64[np.ndarray, "T"],
+    documents: Int64[np.ndarray, "B"],
+    lengths: Int64[np.ndarray, "B"],
+    *,
+    most: int,
+    num_places: int | None = None,
 ) -> Int64[Tensor, "B N M"]:
     """For every place of a batch, the places b·N + i of other units with the same word in the same document; −1 for none.
 
     A sentence of no document (0) has its own units only. Of more than ``most`` others, those nearest in the order of
-    occurrences. ``words`` are numbers of all units, sentence after sentence.
+    occurrences. ``words`` are numbers of all units, sentence after sentence. N is that of the longest one unless given.
     """
-    num_units = int(lengths.max(initial=0))
+    num_units = int(lengths.max(initial=0)) if num_places is None else num_places
     is_unit = np.arange(num_units) < lengths[:, None]
     places = np.flatnonzero(is_unit)
     # Sentences of no document are not one.

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from diffusion_mf.data.spellings import shortened
 from diffusion_mf.data.vocabulary import UNKNOWN_ID
 from diffusion_mf.encoders.growing_table import GrowingTable
+from diffusion_mf.ops.backends import CPU_LANES
 
 if TYPE_CHECKING:
     from diffusion_mf.encoders.character_lstm import CharacterLSTM
@@ -113,7 +114,12 @@ class _Beginnings:
         self._kept_keys, self._kept_rows = keys[order], rows[order]
 
     def _step(self, keys: Int64[np.ndarray, "M"]) -> None:
-        """New rows: c = f·c′ + i·tanh(g), h = o·tanh(c), the gates from the character and h′."""
+        """New rows: c = f·c′ + i·tanh(g), h = o·tanh(c), the gates from the character and h′.
+
+        Filled up to a multiple of `CPU_LANES`: a word's vector must not depend on which others are new together with it.
+        """
+        num_rows = self._hidden.num_rows + len(keys)
+        keys = np.pad(keys, (0, -len(keys) % CPU_LANES))
         hidden, cells = self._hidden.add(len(keys)), self._cells.add(len(keys))
         before, characters = (torch.from_numpy(part) for part in np.divmod(keys, self._num_characters))
         scores = self._inputs.index_select(0, characters)
@@ -123,3 +129,5 @@ class _Beginnings:
         cells.addcmul_(entering, candidates.mul_(2).sub_(1))
         torch.mul(cells, 2, out=hidden)
         hidden.sigmoid_().mul_(2).sub_(1).mul_(leaving)
+        self._hidden.cut(num_rows)
+        self._cells.cut(num_rows)

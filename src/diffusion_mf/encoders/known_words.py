@@ -21,6 +21,7 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.data.vocabulary import UNKNOWN_ID, Vocabulary
 from diffusion_mf.encoders.growing_table import GrowingTable
 from diffusion_mf.encoders.known_spellings import KnownSpellings
+from diffusion_mf.ops.backends import CPU_LANES, CPU_ROWS
 
 if TYPE_CHECKING:
     from diffusion_mf.encoders.words import WordEncoder
@@ -63,7 +64,9 @@ class MetSentences:
     def batch(self, indices: Sequence[int], *, recall: int = 0) -> Batch:
         """The tensors of the sentences with these numbers, without labels and spellings."""
         lengths = self._lengths[indices]
-        positions = np.arange(lengths.max(initial=0))
+        # A multiple of so many places, filled up like the layout and for its reason.
+        num_places = int(lengths.max(initial=0))
+        positions = np.arange(num_places + -num_places % CPU_ROWS)
         places = np.minimum(self._starts[indices][:, None] + positions, len(self._rows) - 1)
         is_unit = positions < lengths[:, None]
         rows = np.where(is_unit, self._rows[places], 0)
@@ -76,7 +79,11 @@ class MetSentences:
             lengths=torch.from_numpy(lengths),
             label_ids=None,
             encoder_input=WordRows(word_rows, self._table),
-            others=other_places(rows[is_unit], self._documents[indices], lengths, most=recall) if recall else None,
+            others=other_places(
+                rows[is_unit], self._documents[indices], lengths, most=recall, num_places=len(positions)
+            )
+            if recall
+            else None,
             document_rows=document_rows(self._documents[indices]) if recall else None,
             is_compact=True,
         )
@@ -136,7 +143,11 @@ class KnownWords:
             piece = new[start : start + _WORDS_AT_ONCE]
             form_ids = np.array([forms.get(word, UNKNOWN_ID) for word in piece], dtype=np.int64)
             spellings = self._spellings.vectors(piece, keep=keep)
-            vectors = self._encoder.word_vectors(torch.from_numpy(form_ids), spellings)
+            # Filled up like the characters' states, for the same reason.
+            filled = np.pad(np.arange(len(piece)), (0, -len(piece) % CPU_LANES))
+            vectors = self._encoder.word_vectors(
+                torch.from_numpy(form_ids[filled]), spellings.index_select(0, torch.from_numpy(filled))
+            )[: len(piece)]
             first = self._table.num_rows
             self._table.add(len(piece)).copy_(vectors)
             self._form_ids = np.concatenate([self._form_ids[:first], form_ids])

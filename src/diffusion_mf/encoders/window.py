@@ -13,6 +13,7 @@ from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.encoders.known_words import WordRows
 from diffusion_mf.encoders.words import WordEncoder
 from diffusion_mf.layouts import Layout
+from diffusion_mf.ops.backends import CPU_LANES
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.ops.gelu import gelu
 
@@ -47,11 +48,10 @@ class WindowEncoder(WordEncoder):
         of_words, of_spellings = self.places.weight.split([self.words.embedding_dim, self.characters.width], dim=1)
         bias = F.pad(self.bias, (self.radius * self.width, self.radius * self.width))
         # Words that training never saw differ in their spelling only.
-        is_alike = bool((form_ids == form_ids[0]).all())
-        forms = F.linear(self.words(form_ids[:1] if is_alike else form_ids), of_words, bias)
-        return (
-            F.linear(spellings, of_spellings, forms[0]) if is_alike else F.linear(spellings, of_spellings).add_(forms)
-        )
+        if bool((form_ids == form_ids[0]).all()):
+            form_ids = form_ids[:CPU_LANES]
+        forms = F.linear(self.words(form_ids), of_words, bias)
+        return F.linear(spellings, of_spellings).add_(forms if len(forms) == len(spellings) else forms[0])
 
     def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
         """The states of a batch."""

@@ -15,6 +15,12 @@ Backend = Literal["auto", "reference", "cpu", "triton"]
 
 MAX_TRITON_LABELS = 256
 
+CPU_ROWS = 4
+"""Matrices with a multiple of this many rows get the same bits for a row on a CPU, however many there are: fewer are summed in
+another order"""
+CPU_LANES = 16
+"""the same for how many numbers are summed: as many as the longest vectors of a CPU hold"""
+
 
 @functools.cache
 def has_triton() -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -28,7 +28,15 @@ from diffusion_mf.files import StrPath
 from diffusion_mf.memory import is_out_of_memory, placed, release_memory
 from diffusion_mf.tagger.clamps import Clamp, stack_allowed
 from diffusion_mf.tagger.hub import download, upload
-from diffusion_mf.tagger.on_cpu import CPU_BATCH_UNITS, has_transformer, known_words
+from diffusion_mf.tagger.on_cpu import (
+    CPU_BATCH_UNITS,
+    ONE_THREAD_WORK,
+    has_transformer,
+    known_words,
+    new_turn,
+    num_multiplications,
+    one_thread,
+)
 from diffusion_mf.tagger.requests import Request, RequestReader, Units, in_documents
 from diffusion_mf.tagger.results import Steps, TaggedSentence, tagged_sentences
 from diffusion_mf.tagger.storage import StoredModel, load_model, save_model
@@ -87,8 +95,12 @@ class Tagger:
         self._read_requests = RequestReader(
             model.config.task, model.config.data, model.vocabulary, model.labeller.legality
         )
+        self._one_thread_units = (
+            ONE_THREAD_WORK // max(1, num_multiplications(model)) if self.device.type == "cpu" else 0
+        )
         # What is known of words, and what a GPU has recorded, serve one window of sentences at a time.
-        self._turn = threading.Lock()
+        self._turn = new_turn()
+        self._process = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the lock, which belongs to the threads of one process."""
@@ -97,7 +109,8 @@ class Tagger:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy has a lock of its own."""
         self.__dict__.update(state)
-        self._turn = threading.Lock()
+        self._turn = new_turn()
+        self._process = os.getpid()
 
     @classmethod
     def load(cls, folder: StrPath, *, device: str | torch.device = "auto") -> Tagger:
@@ -260,6 +273,11 @@ class Tagger:
         budget = self._model.config.inference.budget if batch_tokens is None else batch_tokens
         if budget < 1:
             raise InputError(f"a batch must hold a unit, found {budget}", remedy="give a positive number of tokens")
+        if self.device.type == "cuda" and os.getpid() != self._process:
+            raise InputError(
+                "a tagger on a GPU cannot be used in a forked process",
+                remedy="start processes by spawn, or load a tagger in each of them",
+            )
         options = _Options(self._checked_calls(calls), self._checked_decoder(decoder), trajectory, budget)
         # The arguments are checked at once; the sentences only as they are read.
         return self._stream(self._read_requests(sentences, clamp, documents), options)
@@ -273,9 +291,14 @@ class Tagger:
             with self._turn:
                 if self._recall:
                     self.num_in_documents += sum(request.document > 0 for request in stretch)
-                known = None if self._words is None else self._words.meet([request.prepared for request in stretch])
-                results = self._tag_window(_Window(stretch, known), options)
+                with self._threads(sum(map(_NUM_UNITS, stretch)), options.budget):
+                    known = None if self._words is None else self._words.meet([request.prepared for request in stretch])
+                    results = self._tag_window(_Window(stretch, known), options)
             yield from results
+
+    def _threads(self, num_units: int, budget: int) -> contextlib.AbstractContextManager[None]:
+        """One thread for batches with little work; PyTorch's number for others."""
+        return one_thread() if min(num_units, budget) <= self._one_thread_units else contextlib.nullcontext()
 
     def _tag_window(self, window: _Window, options: _Options) -> list[TaggedSentence]:
         def begin(indices: Sequence[int]) -> Results:
