@@ -20,9 +20,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffusion_mf.cli.output import half_up, print_table
 from diffusion_mf.errors import InputError
-from diffusion_mf.results import provenance, write_rows
+from diffusion_mf.evaluation.terminal import half_up, print_table
+from diffusion_mf.lab.results import provenance, write_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 CORPUS = "ud-2.15/UD_English-EWT/en_ewt-ud-train.conllu"

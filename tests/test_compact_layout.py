@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from diffusion_mf.batches.layouts import CompactLayout, Layout, PaddedLayout
 from diffusion_mf.config import EncoderConfig
-from diffusion_mf.encoders.scratch import EncoderLayer
-from diffusion_mf.layouts import CompactLayout, Layout, PaddedLayout
+from diffusion_mf.networks.encoders import EncoderLayer
 from diffusion_mf.ops.backends import CPU_ROWS
 from diffusion_mf.ops.chain_scores import unit_mask
 

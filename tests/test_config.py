@@ -6,14 +6,14 @@ import pathlib
 
 import pytest
 
+from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config, load_config
-from diffusion_mf.config_errors import parse_override
-from diffusion_mf.config_files import config_names
+from diffusion_mf.config.errors import parse_override
+from diffusion_mf.config.files import config_names
+from diffusion_mf.config.sections import MILLIONS_OF_PARAMETERS, SIZES
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.errors import InputError
 from diffusion_mf.model import count_parameters
-from diffusion_mf.presets import MILLIONS_OF_PARAMETERS, SIZES
 from diffusion_mf.systems import SYSTEMS
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from diffusion_mf.config import load_config, load_with_sources
-from diffusion_mf.config_files import locate_config
+from diffusion_mf.config.files import locate_config
 from diffusion_mf.errors import InputError
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -263,7 +263,7 @@ def test_an_installed_package_brings_its_configurations(tmp_path) -> None:
     package = tmp_path / "diffusion_mf"
     shutil.copytree(ROOT / "src" / "diffusion_mf", package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "configs", package / "configs")
-    code = "from diffusion_mf.config_files import read_settings; print(read_settings('ours/ner/lcrf').path)"
+    code = "from diffusion_mf.config.files import read_settings; print(read_settings('ours/ner/lcrf').path)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

@@ -10,14 +10,10 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from diffusion_mf.data.synthetic import FLAVOURS, generate, realised_scores
-from diffusion_mf.data.synthetic.decoders import decode
-from diffusion_mf.demo.comparison import compare
-from diffusion_mf.demo.decisions import decisions
-from diffusion_mf.demo.palette import label_colours
-from diffusion_mf.demo.picture import draw_trajectory
-from diffusion_mf.demo.run import DEMO_SYSTEMS, DemoSettings, run_demo
-from diffusion_mf.demo.terminal import print_trajectory
+from diffusion_mf.lab.demo.picture import decisions, draw_trajectory, label_colours, print_trajectory
+from diffusion_mf.lab.demo.run import DEMO_SYSTEMS, DemoSettings, compare, run_demo
+from diffusion_mf.lab.synthetic import FLAVOURS, generate, realised_scores
+from diffusion_mf.lab.synthetic.optimal import decode
 from diffusion_mf.tagger import TaggedSentence, Tagger, TrajectoryStep
 
 LABELS = ("ADP", "NOUN", "VERB")

@@ -13,12 +13,12 @@ import pytest
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.evaluation import PRIMARY_METRICS
-from diffusion_mf.experiments.aggregation import paired_difference
-from diffusion_mf.experiments.paper import ablation_decoder, paper_relative_throughput, paper_score
-from diffusion_mf.experiments.readme import pretrained_table, results_table
-from diffusion_mf.experiments.tables.grid import system_title
-from diffusion_mf.results import read_rows
-from diffusion_mf.rounding import half_up
+from diffusion_mf.evaluation.metrics import half_up
+from diffusion_mf.lab.experiments.paper import ablation_decoder, paper_relative_throughput, paper_score
+from diffusion_mf.lab.experiments.record import pretrained_table, results_table
+from diffusion_mf.lab.experiments.selection import paired_difference
+from diffusion_mf.lab.experiments.tables.grid import system_title
+from diffusion_mf.lab.results import read_rows
 from diffusion_mf.systems import SYSTEMS
 
 ROOT = pathlib.Path(__file__).parent.parent

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from diffusion_mf.data.files import open_input
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import open_input
 
 Compress = Callable[[bytes], bytes]
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from diffusion_mf import memory
 from diffusion_mf.errors import DiffusionMFError
-from diffusion_mf.memory import free_bytes, placed
+from diffusion_mf.prediction import memory
+from diffusion_mf.prediction.memory import free_bytes, placed
 
 GPU = torch.device("cuda", 0)
 
@@ -67,7 +67,7 @@ def test_a_cpu_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="told by Linux only")
 def test_the_limit_of_a_process_counts() -> None:
     code = (
-        "import resource, torch; from diffusion_mf.memory import free_bytes; before = free_bytes(torch.device('cpu'));"
+        "import resource, torch; from diffusion_mf.prediction.memory import free_bytes; before = free_bytes(torch.device('cpu'));"
         "resource.setrlimit(resource.RLIMIT_AS, (8 * 10**9, 8 * 10**9)); print(before, free_bytes(torch.device('cpu')))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from diffusion_mf.data.files import open_output
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import open_output
 
 
 def test_an_output_appears_only_when_all_went_well(tmp_path: Path) -> None:

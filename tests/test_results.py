@@ -9,9 +9,10 @@ import subprocess
 
 import pytest
 
-from diffusion_mf import __version__, results
+from diffusion_mf import __version__
 from diffusion_mf.errors import InputError
-from diffusion_mf.results import provenance, write_rows
+from diffusion_mf.lab import results
+from diffusion_mf.lab.results import provenance, write_rows
 
 
 def rows_of(path: pathlib.Path) -> list[dict]:

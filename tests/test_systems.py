@@ -7,13 +7,13 @@ import re
 import pytest
 import torch
 
-from diffusion_mf.data.batching import collate
+from diffusion_mf.batches.batching import collate
+from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.decoding import DECODERS
-from diffusion_mf.encoders import ENCODERS
 from diffusion_mf.model import CORES, Labeller
+from diffusion_mf.networks.encoders import ENCODERS
 from diffusion_mf.structures import STRUCTURES
 from diffusion_mf.systems import SYSTEMS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 
 from diffusion_mf.config import Config, load_config
-from diffusion_mf.files import StrPath
+from diffusion_mf.data.files import StrPath
 from diffusion_mf.tagger import Tagger
 
 

@@ -14,7 +14,7 @@ import small_runs
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.synthetic import write_corpus
+from diffusion_mf.lab.synthetic import write_corpus
 from diffusion_mf.tagger import StoredModel, load_model
 from diffusion_mf.training.loop import train
 

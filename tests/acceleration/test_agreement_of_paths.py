@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from diffusion_mf.acceleration.prediction import Predictor
-from diffusion_mf.benchmarks.agreement import measure_agreement
 from diffusion_mf.config import Config
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
+from diffusion_mf.lab.benchmarks.load import measure_agreement
 from diffusion_mf.model import Labeller
+from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.tagger import StoredModel
 
 CPU = torch.device("cpu")
@@ -45,7 +45,7 @@ def test_a_difference_is_seen(model: StoredModel, dev: tuple[Sentence, ...], mon
         inference = config.inference.model_copy(update={"num_calls": calls})
         return Predictor(labeller, config.model_copy(update={"inference": inference}), device)
 
-    monkeypatch.setattr("diffusion_mf.benchmarks.agreement.Predictor", hasty)
+    monkeypatch.setattr("diffusion_mf.lab.benchmarks.load.Predictor", hasty)
     _, fast = (row for rows in measure_agreement(model, dev[:50], device=CPU) for row in rows)
     assert fast["largest_marginal_difference"] > 0.05
 

@@ -14,10 +14,10 @@ sys.path.append(str(Path(__file__).parents[1] / "model"))
 
 from tiny_models import VOCABULARY, small_labeller, whole_batch
 
-from diffusion_mf.acceleration.prediction import Predictor
-from diffusion_mf.data.batching import Batch
+from diffusion_mf.batches.batching import Batch
 from diffusion_mf.model import Labeller
 from diffusion_mf.ops.chain_scores import unit_mask
+from diffusion_mf.prediction.predictor import Predictor
 
 BUDGET = 40
 

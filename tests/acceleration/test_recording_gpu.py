@@ -13,19 +13,17 @@ sys.path.append(str(Path(__file__).parents[1] / "training"))
 
 import small_runs
 
-from diffusion_mf.acceleration.flat_batch import FlatBatch, Form
-from diffusion_mf.acceleration.half_weights import half_weights_for
-from diffusion_mf.acceleration.precision import autocast_for
-from diffusion_mf.acceleration.prediction import Predictor
-from diffusion_mf.acceleration.recording import Recorder
+from diffusion_mf.batches.batching import EncodedSentences
 from diffusion_mf.config import Config
-from diffusion_mf.data.encoded import EncodedSentences
 from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.ops.chain_scores import unit_mask
+from diffusion_mf.prediction.precision import autocast_for, half_weights_for
+from diffusion_mf.prediction.predictor import Predictor
+from diffusion_mf.prediction.recording import FlatBatch, Form, Recorder
 from diffusion_mf.training.corpora import TrainingData, read_training_data
-from diffusion_mf.training.distributed import Processes
 from diffusion_mf.training.gradients import StepGradients
-from diffusion_mf.training.learner import Learner
+from diffusion_mf.training.optimizer import Learner
+from diffusion_mf.training.processes import Processes
 from diffusion_mf.training.steps import PackingSettings, StepPreparer
 
 pytestmark = pytest.mark.gpu

@@ -7,11 +7,9 @@ import sys
 import pytest
 import torch
 
-from diffusion_mf.benchmarks.denoiser import num_parameters, plain_denoiser
-from diffusion_mf.benchmarks.ops import contests, num_contests
-from diffusion_mf.benchmarks.peers import import_peers
-from diffusion_mf.benchmarks.problems import Shape, random_problem
 from diffusion_mf.errors import InputError
+from diffusion_mf.lab.benchmarks.ops import contests, import_peers, num_contests, num_parameters, plain_denoiser
+from diffusion_mf.lab.benchmarks.timing import Shape, random_problem
 
 CPU = torch.device("cpu")
 

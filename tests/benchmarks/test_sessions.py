@@ -11,7 +11,7 @@ sys.path.append(str(Path(__file__).parents[1] / "training"))
 
 import small_runs
 
-from diffusion_mf.benchmarks.sessions import Session
+from diffusion_mf.lab.benchmarks.sessions import Session
 from diffusion_mf.training.corpora import read_training_data
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from diffusion_mf.benchmarks.sharing import best_count, has_multi_process_service, run_together
 from diffusion_mf.config import Config
 from diffusion_mf.errors import DiffusionMFError
+from diffusion_mf.lab.benchmarks.load import best_count, has_multi_process_service, run_together
 
 
 def _rows(speeds: dict[int, float]) -> list[dict[str, Any]]:

@@ -5,8 +5,8 @@ import time
 import pytest
 import torch
 
-from diffusion_mf.benchmarks import timing
-from diffusion_mf.benchmarks.timing import as_graph, median_milliseconds, peak_memory_mb, seconds_of
+from diffusion_mf.lab.benchmarks import timing
+from diffusion_mf.lab.benchmarks.timing import as_graph, median_milliseconds, peak_memory_mb, seconds_of
 
 CPU = torch.device("cpu")
 

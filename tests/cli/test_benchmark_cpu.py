@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from diffusion_mf.benchmarks import cpu, cpu_peers
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.synthetic import write_corpus
+from diffusion_mf.lab.benchmarks import cpu
+from diffusion_mf.lab.benchmarks import cpu as cpu_peers
+from diffusion_mf.lab.synthetic import write_corpus
 from tagger.small_models import write_model
 
 FIELDS = {

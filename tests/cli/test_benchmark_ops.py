@@ -20,7 +20,7 @@ FIELDS = {
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """One short block each: these tests are about the rows, not the times."""
-    from diffusion_mf.benchmarks import ops, timing
+    from diffusion_mf.lab.benchmarks import ops, timing
 
     monkeypatch.setattr(
         ops,
@@ -121,7 +121,7 @@ def test_runs_as_a_module_without_what_only_other_commands_need() -> None:
     """A machine that measures has PyTorch and little else."""
     code = (
         "import runpy, sys; sys.modules.update(dict.fromkeys(['pydantic', 'zstandard', 'huggingface_hub', 'beartype']));"
-        "import diffusion_mf.benchmarks.ops, diffusion_mf.cli, diffusion_mf.results;"
+        "import diffusion_mf.lab.benchmarks.ops, diffusion_mf.cli, diffusion_mf.lab.results;"
         "del sys.modules['pydantic'];"  # some versions of Typer have their own use for it
         "sys.argv = ['dmf', 'benchmark', 'ops', '--device', 'cpu', '--shapes', 'nothing'];"
         "runpy.run_module('diffusion_mf.cli', run_name='__main__')"

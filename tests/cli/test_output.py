@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from diffusion_mf.cli import output
-from diffusion_mf.cli.output import half_up, print_json, print_table, progress
+from diffusion_mf.evaluation import terminal as output
+from diffusion_mf.evaluation.terminal import half_up, print_json, print_table, progress
 
 
 @pytest.mark.parametrize(

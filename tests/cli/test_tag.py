@@ -12,7 +12,7 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.tagger import Tagger
 from diffusion_mf.tagger.files import TaggingOptions, tag_file
-from diffusion_mf.tagger.streaming import WINDOW_BATCHES
+from diffusion_mf.tagger.tagger import WINDOW_BATCHES
 from tagger.small_models import write_model
 
 CONLLU = (

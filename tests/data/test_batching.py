@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 
-from diffusion_mf.data.batching import collate, evaluation_batches, training_batches
+from diffusion_mf.batches.batching import collate, evaluation_batches, training_batches
+from diffusion_mf.batches.vocabulary import UNKNOWN_ID, Vocabulary
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import UNKNOWN_ID, Vocabulary
 
 LENGTHS = st.lists(st.integers(1, 40), max_size=60)
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 
 from diffusion_mf.data.columns import Separator, detect_layout, read_columns, write_columns
-from diffusion_mf.data.label_schemes import LabelScheme, Span, encode_spans
-from diffusion_mf.data.scheme_detection import detect_scheme
+from diffusion_mf.data.label_schemes import LabelScheme, Span, detect_scheme, encode_spans
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 

@@ -12,7 +12,7 @@ from diffusion_mf.cli import app
 from diffusion_mf.data.columns import detect_layout, read_columns, write_columns
 from diffusion_mf.data.conllu import read_conllu, read_conllu_blocks, write_conllu
 from diffusion_mf.data.corpus import to_characters, to_words
-from diffusion_mf.data.json_lines import read_json_lines, write_json_lines
+from diffusion_mf.data.formats import read_json_lines, write_json_lines
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 

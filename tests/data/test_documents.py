@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from diffusion_mf.data.batching import collate, document_batches, evaluation_batches
-from diffusion_mf.data.documents import (
-    MAX_DOCUMENT_UNITS,
-    cut_documents,
-    grouped,
-    middle,
-    with_first_document,
+from diffusion_mf.batches.batching import (
+    EncodedSentences,
+    collate,
+    document_batches,
+    document_rows,
+    evaluation_batches,
+    other_places,
 )
-from diffusion_mf.data.encoded import EncodedSentences
-from diffusion_mf.data.occurrences import document_rows, other_places
-from diffusion_mf.data.packing import pack, shape_for
-from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary
+from diffusion_mf.batches.packing import pack, shape_for
+from diffusion_mf.batches.vocabulary import Vocabulary
+from diffusion_mf.data.sentence import MAX_DOCUMENT_UNITS, Sentence, cut_documents, grouped, middle, with_first_document
 
 
 def numbers(documents: list[int], lengths: list[int]) -> list[int]:

@@ -9,8 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from diffusion_mf.data.json_lines import read_json_lines, write_json_lines
-from diffusion_mf.data.plain_text import read_plain_text, write_plain_text
+from diffusion_mf.data.formats import read_json_lines, read_plain_text, write_json_lines, write_plain_text
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 

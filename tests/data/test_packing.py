@@ -7,11 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffusion_mf.data.batching import collate
-from diffusion_mf.data.encoded import EncodedSentences
-from diffusion_mf.data.packing import length_class, pack, packed_batches, packed_layout, shape_for
+from diffusion_mf.batches.batching import EncodedSentences, collate
+from diffusion_mf.batches.packing import length_class, pack, packed_batches, packed_layout, shape_for
+from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary
 
 SENTENCES = [
     Sentence(("birds", "sing"), ("NOUN", "VERB")),

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from diffusion_mf.cli.output import half_up
+from diffusion_mf.batches.vocabulary import describe_unknown_labels
 from diffusion_mf.data.corpus import Corpus, Task
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.statistics import corpus_statistics, out_of_vocabulary
-from diffusion_mf.data.vocabulary import describe_unknown_labels
+from diffusion_mf.evaluation.terminal import half_up
 
 pytestmark = pytest.mark.corpora
 

@@ -14,9 +14,9 @@ import zstandard
 
 from diffusion_mf.data.conllu import read_conllu_blocks
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.files import LIMIT_VARIABLE, SentenceLimits, read_lines
 from diffusion_mf.data.formats import FileFormat, FormatOptions, format_of, read_source, read_task
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.data.text_lines import LIMIT_VARIABLE, SentenceLimits, read_lines
 from diffusion_mf.errors import InputError
 
 WORD = "1\ta\t_\tX\t_\t_\t_\t_\t_\t_\n"
@@ -61,7 +61,7 @@ ENDLESS = [
 def test_every_reader_refuses_what_does_not_end(
     name: str, begin: str, piece: str, line: int | None, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from diffusion_mf.tagger.file_reading import read_items
+    from diffusion_mf.tagger.files import read_items
 
     monkeypatch.setenv(LIMIT_VARIABLE, "1")
     path = write_repeated(tmp_path / f"{name}.zst", piece, begin=begin, mebibytes=8)
@@ -188,7 +188,7 @@ def test_a_device_without_end_is_refused_at_once() -> None:
 
 
 def test_a_configuration_is_no_device(tmp_path: Path) -> None:
-    from diffusion_mf.config_errors import read_toml
+    from diffusion_mf.config.errors import read_toml
 
     with pytest.raises(InputError, match="/dev/zero: is too long for a configuration"):
         read_toml("/dev/zero")

@@ -16,8 +16,8 @@ import pytest
 import zstandard
 from hypothesis import given
 
-from diffusion_mf.data import text_lines
-from diffusion_mf.data.text_lines import Rereadable, read_lines, read_raw_lines
+from diffusion_mf.data import files as text_lines
+from diffusion_mf.data.files import Rereadable, read_lines, read_raw_lines
 from diffusion_mf.errors import InputError
 
 # Everything that str.splitlines would part at, but a file format does not.

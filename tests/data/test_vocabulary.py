@@ -8,10 +8,10 @@ from pathlib import Path
 import hypothesis.strategies as st
 from hypothesis import given
 
+from diffusion_mf.batches.vocabulary import Vocabulary, describe_unknown_labels
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary, describe_unknown_labels
 
 TRAIN = [Sentence(("to", "be", "To"), ("B", "A", "B")), Sentence(("be", "é"), ("C", "A"))]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diffusion_mf.data.label_schemes import LabelScheme, check_sequence
 from diffusion_mf.decoding import DECODERS, Evidence, Legality
-from diffusion_mf.decoding.evidence import ZERO_PROBABILITY_COST
+from diffusion_mf.decoding.decoders import ZERO_PROBABILITY_COST
 from diffusion_mf.diffusion import NO_LABEL, BitCodes
 from diffusion_mf.errors import InputError, NoLegalSequenceError
 from diffusion_mf.structures import LinearChain, Potentials

@@ -5,10 +5,9 @@ import math
 import pytest
 import torch
 
+from diffusion_mf.batches.layouts import PaddedLayout
 from diffusion_mf.config import DenoiserConfig
-from diffusion_mf.denoisers import BitDenoiser, DiffusionTransformer, LabelDenoiser, TimeEmbedding
-from diffusion_mf.denoisers.time_embedding import sinusoid
-from diffusion_mf.layouts import PaddedLayout
+from diffusion_mf.networks.denoisers import BitDenoiser, DiffusionTransformer, LabelDenoiser, TimeEmbedding, sinusoid
 
 CONFIG = DenoiserConfig(layers=2, heads=2, width=16, dropout=0.0, time_width=8)
 IS_UNIT = torch.tensor([[True, True, True], [True, False, False]])

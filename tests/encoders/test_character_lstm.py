@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from diffusion_mf.data.spellings import shorten
-from diffusion_mf.encoders.character_lstm import (
+from diffusion_mf.batches.batching import shorten
+from diffusion_mf.networks.words import (
     CharacterLSTM,
     gathered_last_state,
     last_state_with_scaled_gradient,

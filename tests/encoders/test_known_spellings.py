@@ -7,11 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diffusion_mf.data.spellings import shorten, shortened
-from diffusion_mf.data.vocabulary import UNKNOWN_ID
-from diffusion_mf.encoders.character_lstm import CharacterLSTM
-from diffusion_mf.encoders.growing_table import GrowingTable
-from diffusion_mf.encoders.known_spellings import KEPT_CHARACTERS, KnownSpellings
+from diffusion_mf.batches.batching import shorten, shortened
+from diffusion_mf.batches.vocabulary import UNKNOWN_ID
+from diffusion_mf.networks.known_words import KEPT_CHARACTERS, GrowingTable, KnownSpellings
+from diffusion_mf.networks.words import CharacterLSTM
 
 CHARACTER_IDS = {character: index for index, character in enumerate("abcdef", 2)}
 

@@ -5,13 +5,14 @@ import random
 import pytest
 import torch
 
+from diffusion_mf.batches.batching import collate
+from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import EncoderConfig
-from diffusion_mf.data.batching import collate
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary
-from diffusion_mf.encoders import Encoder, build_encoder, known_words
-from diffusion_mf.encoders.known_words import KnownWords
+from diffusion_mf.networks import known_words
+from diffusion_mf.networks.encoders import Encoder, build_encoder
+from diffusion_mf.networks.known_words import KnownWords
 from diffusion_mf.tagger import tagger as tagging
 from tagger.small_models import small_tagger
 

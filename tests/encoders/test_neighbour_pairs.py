@@ -4,13 +4,13 @@ import dataclasses
 
 import torch
 
+from diffusion_mf.batches.batching import collate
+from diffusion_mf.batches.vocabulary import PADDING_ID, UNKNOWN_ID, Vocabulary
 from diffusion_mf.config import EncoderConfig
-from diffusion_mf.data.batching import collate
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import PADDING_ID, UNKNOWN_ID, Vocabulary
-from diffusion_mf.encoders import build_encoder
-from diffusion_mf.encoders.known_words import KnownWords
-from diffusion_mf.encoders.neighbour_pairs import NeighbourPairs
+from diffusion_mf.networks.encoders import build_encoder
+from diffusion_mf.networks.known_words import KnownWords
+from diffusion_mf.networks.words import NeighbourPairs
 
 TRAINED = [
     Sentence(("a", "b", "a", "b", "c"), ("X",) * 5),

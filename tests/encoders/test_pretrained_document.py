@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from diffusion_mf.cli import app
 from diffusion_mf.config import EncoderConfig, TrainingConfig
-from diffusion_mf.config_files import config_names
+from diffusion_mf.config.files import config_names
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "pretrained.md").read_text(encoding="utf-8")

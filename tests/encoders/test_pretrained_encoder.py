@@ -13,12 +13,12 @@ pytest.importorskip("transformers")
 import tiny_encoders
 from tiny_encoders import ARCHITECTURES, SENTENCES, VOCABULARY, batch_of, tiny_encoder, write_encoder
 
-from diffusion_mf.data.batching import collate
-from diffusion_mf.data.packing import pack, shape_for
+from diffusion_mf.batches.batching import collate
+from diffusion_mf.batches.layouts import PaddedLayout
+from diffusion_mf.batches.packing import pack, shape_for
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.encoders import PretrainedEncoder
 from diffusion_mf.errors import InputError
-from diffusion_mf.layouts import PaddedLayout
+from diffusion_mf.networks.encoders import PretrainedEncoder
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 

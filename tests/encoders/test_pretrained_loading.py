@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 from diffusion_mf.cli import app
 from diffusion_mf.config import Config, EncoderConfig, load_config
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.encoders.pretrained import hugging_face
-from diffusion_mf.encoders.pretrained.conversion import convert_encoder
-from diffusion_mf.encoders.pretrained.trainable import choose_trainable
 from diffusion_mf.errors import InputError
 from diffusion_mf.model import count_parameters
+from diffusion_mf.networks.pretrained import hugging_face
+from diffusion_mf.networks.pretrained.conversion import convert_encoder
+from diffusion_mf.networks.pretrained.encoder import choose_trainable
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ pytest.importorskip("transformers")
 import tiny_encoders
 
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.encoders.pretrained import subword_ids as subword_ids_module
-from diffusion_mf.encoders.pretrained.subword_batch import SubwordPreparer, WindowSettings
-from diffusion_mf.encoders.pretrained.subword_ids import SubwordIds
 from diffusion_mf.errors import InputError
+from diffusion_mf.networks.pretrained import subwords as subword_ids_module
+from diffusion_mf.networks.pretrained.subwords import SubwordIds, SubwordPreparer, WindowSettings
 
 PIECES = SubwordIds(tiny_encoders.word_pieces())
 BYTES = SubwordIds(tiny_encoders.byte_level())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffusion_mf.encoders.pretrained.windows import plan_windows
+from diffusion_mf.networks.pretrained.subwords import plan_windows
 
 
 def furthest_from_an_edge(first: int, last: int, windows: list[tuple[int, int]], total: int) -> int | None:

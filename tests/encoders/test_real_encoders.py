@@ -10,11 +10,11 @@ import torch
 
 pytest.importorskip("transformers")
 
+from diffusion_mf.batches.batching import collate
+from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config, EncoderConfig
-from diffusion_mf.data.batching import collate
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary
-from diffusion_mf.encoders import PretrainedEncoder
+from diffusion_mf.networks.encoders import PretrainedEncoder
 from diffusion_mf.tagger import Tagger
 from diffusion_mf.training.loop import train
 

@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 import torch
 
+from diffusion_mf.batches.batching import collate
+from diffusion_mf.batches.layouts import PaddedLayout, Rotation
+from diffusion_mf.batches.vocabulary import UNKNOWN_ID, Vocabulary
 from diffusion_mf.config import EncoderConfig
-from diffusion_mf.data.batching import collate
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import UNKNOWN_ID, Vocabulary
-from diffusion_mf.encoders import ENCODERS, build_encoder
-from diffusion_mf.encoders.attention import SelfAttention
 from diffusion_mf.errors import InputError
-from diffusion_mf.layouts import PaddedLayout, Rotation
+from diffusion_mf.networks.encoders import ENCODERS, build_encoder
+from diffusion_mf.networks.transformer import SelfAttention
 
 SENTENCES = [
     Sentence(("one", "small", "bird", "sang"), ("NUM", "ADJ", "NOUN", "VERB")),

@@ -9,11 +9,11 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from diffusion_mf.batches.batching import Batch, collate
+from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import EncoderConfig
-from diffusion_mf.data.batching import Batch, collate
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary
-from diffusion_mf.encoders import PretrainedEncoder
+from diffusion_mf.networks.encoders import PretrainedEncoder
 
 WIDTH = 16
 MAX_SUBWORDS = 24

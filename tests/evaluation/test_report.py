@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, Counts, Report, TaskScorer, score_sentences
-from diffusion_mf.evaluation.breakdowns import length_bin_names
+from diffusion_mf.evaluation.report import length_bin_names
 from oracles.brute_force_spans import boundary_and_type, complete_spans, malformed_fragments, scores
 from oracles.ud_word_evaluation import projected_tag
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from diffusion_mf.experiments.aggregation import paired_difference, summarise, two_sided_p
+from diffusion_mf.lab.experiments.selection import paired_difference, summarise, two_sided_p
 
 
 def test_mean_and_sample_deviation_by_hand() -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from diffusion_mf.experiments.claims import Claim, Claims
+from diffusion_mf.lab.experiments.claims import Claim, Claims
 
 
 def test_only_one_of_many_gets_a_claim(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_stale_claim_is_taken_over_and_its_owner_notices(tmp_path: Path) -> None
 
 
 def test_claim_of_a_process_that_is_gone_is_stale_at_once(tmp_path: Path) -> None:
-    program = "import sys, pathlib; from diffusion_mf.experiments.claims import Claims; Claims(pathlib.Path(sys.argv[1])).take('run')"
+    program = "import sys, pathlib; from diffusion_mf.lab.experiments.claims import Claims; Claims(pathlib.Path(sys.argv[1])).take('run')"
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
     claims = Claims(tmp_path, stale_after=3600)
     assert not claims.is_taken("run")
@@ -77,7 +77,7 @@ def test_adopted_claim_belongs_to_the_adopter(tmp_path: Path) -> None:
     claim = Claims(tmp_path).take("run")
     assert claim is not None
     program = (
-        "import sys, pathlib; from diffusion_mf.experiments.claims import Claim;"
+        "import sys, pathlib; from diffusion_mf.lab.experiments.claims import Claim;"
         "assert Claim(pathlib.Path(sys.argv[1]), sys.argv[2]).adopt()"
     )
     subprocess.run([sys.executable, "-c", program, str(claim.path), claim.token], check=True)

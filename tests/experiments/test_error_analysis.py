@@ -11,8 +11,8 @@ import torch
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.experiments import error_analysis
-from diffusion_mf.experiments.selection import Group, invalid_rate
+from diffusion_mf.lab.experiments import scores as error_analysis
+from diffusion_mf.lab.experiments.selection import Group, invalid_rate
 
 
 class _Tagger:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from experiment_files import attempts_of, start_runner, write_plan
 
-from diffusion_mf.experiments.folders import RunPlace, RunState
-from diffusion_mf.experiments.plan import load_plan
-from diffusion_mf.experiments.worker import train_and_score
+from diffusion_mf.lab.experiments.folders import RunPlace, RunState
+from diffusion_mf.lab.experiments.plan import load_plan
+from diffusion_mf.lab.experiments.worker import train_and_score
 
 SITE = """
 import os, pathlib, signal, sys

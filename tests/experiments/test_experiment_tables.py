@@ -14,14 +14,13 @@ from typer.testing import CliRunner
 
 from diffusion_mf.cli import app
 from diffusion_mf.errors import InputError
-from diffusion_mf.experiments.folders import ExperimentFolder, Outcome
-from diffusion_mf.experiments.plots import calibration_points, draw_learning_curves, error_rates, read_logs
-from diffusion_mf.experiments.readme import marks, pretrained_table, results_table, update_readme
-from diffusion_mf.experiments.record import save_rows
-from diffusion_mf.experiments.selection import read_outcomes
-from diffusion_mf.experiments.tables import TABLES, render
-from diffusion_mf.experiments.tables.grid import PAPER_NOTE, paper_note
-from diffusion_mf.results import read_rows
+from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome
+from diffusion_mf.lab.experiments.plots import calibration_points, draw_learning_curves, error_rates, read_logs
+from diffusion_mf.lab.experiments.record import marks, pretrained_table, results_table, save_rows, update_readme
+from diffusion_mf.lab.experiments.selection import read_outcomes
+from diffusion_mf.lab.experiments.tables import TABLES, render
+from diffusion_mf.lab.experiments.tables.grid import PAPER_NOTE, paper_note
+from diffusion_mf.lab.results import read_rows
 
 
 def _ner(system: str, seed: int, dev: dict[str, float], test: dict[str, float], **more: Any) -> tuple[Any, Any]:

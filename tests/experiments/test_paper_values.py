@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from diffusion_mf.experiments.paper import (
+from diffusion_mf.lab.experiments.paper import (
     LANGUAGES,
     paper_ablation,
     paper_decoder,

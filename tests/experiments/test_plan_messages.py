@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from experiment_files import write_plan
 
-from diffusion_mf.config_errors import line_of
+from diffusion_mf.config.errors import line_of
 from diffusion_mf.errors import InputError
-from diffusion_mf.experiments.plan import load_plan
-from diffusion_mf.experiments.plan_file import check_files
-from diffusion_mf.experiments.search_plan import load_search
+from diffusion_mf.lab.experiments.plan import check_files, load_plan
+from diffusion_mf.lab.experiments.search_plan import load_search
 
 GOOD = 'systems = ["unigram"]\nseeds = [1]\n'  # lines 3 and 4, after what write_plan puts before them
 

@@ -7,10 +7,9 @@ from experiment_files import write_plan
 
 from diffusion_mf.config import load_config
 from diffusion_mf.errors import InputError
-from diffusion_mf.experiments.paper import paper_tables
-from diffusion_mf.experiments.plan import chosen_runs, fingerprint, load_plan
-from diffusion_mf.experiments.plan_file import PlanFile
-from diffusion_mf.experiments.search_plan import load_search
+from diffusion_mf.lab.experiments.paper import paper_tables
+from diffusion_mf.lab.experiments.plan import PlanFile, chosen_runs, fingerprint, load_plan
+from diffusion_mf.lab.experiments.search_plan import load_search
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PLANS = sorted(path for path in (CONFIGS / "plans").glob("*.toml") if path.name != "corpora.toml")

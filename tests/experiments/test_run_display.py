@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from diffusion_mf.experiments.display import LineRunDisplay, described_counts, standing_table
-from diffusion_mf.experiments.folders import RunPlace, RunState
-from diffusion_mf.experiments.runner import PlanStanding
+from diffusion_mf.lab.experiments.folders import RunPlace, RunState
+from diffusion_mf.lab.experiments.runner import LineRunDisplay, PlanStanding, described_counts, standing_table
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from diffusion_mf.cli import app
 from diffusion_mf.errors import InputError
-from diffusion_mf.experiments.folders import ExperimentFolder, Outcome
-from diffusion_mf.experiments.plan import load_plan
+from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome
+from diffusion_mf.lab.experiments.plan import load_plan
 
 
 def test_failures_with_the_same_reason_are_told_once(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diffusion_mf.experiments.folders import Outcome, RunPlace, RunState
+from diffusion_mf.lab.experiments.folders import Outcome, RunPlace, RunState
 
 FAILED, DIVERGED, REFUSED, STOPPED = Outcome.FAILED, Outcome.DIVERGED, Outcome.REFUSED, Outcome.INTERRUPTED
 

@@ -21,10 +21,16 @@ import pytest
 from experiment_files import write_plan
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.experiments.folders import ExperimentFolder, Outcome, RunPlace
-from diffusion_mf.experiments.search import Search, SearchOptions, run_search, selected_text
-from diffusion_mf.experiments.search_plan import load_search
-from diffusion_mf.experiments.search_storage import default_storage, open_storage
+from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace
+from diffusion_mf.lab.experiments.search import (
+    Search,
+    SearchOptions,
+    default_storage,
+    open_storage,
+    run_search,
+    selected_text,
+)
+from diffusion_mf.lab.experiments.search_plan import load_search
 
 optuna = pytest.importorskip("optuna")
 
@@ -105,7 +111,7 @@ def finish(search: Search, workers: int = 1) -> bool:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffusion_mf.experiments.search.SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("diffusion_mf.lab.experiments.search.SECONDS_BETWEEN_LOOKS", 0.01)
 
 
 def check_outcome(search: Search) -> None:

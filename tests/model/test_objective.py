@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffusion_mf.diffusion import CategoricalDiffusion
-from diffusion_mf.model.objective import NoisyLabels, bit_terms, structured_terms, with_total
+from diffusion_mf.model.core import NoisyLabels, bit_terms, structured_terms, with_total
 from diffusion_mf.structures import Unigram
 from diffusion_mf.systems import ObjectiveWeights
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from tiny_models import small_config
 
-from diffusion_mf.data.batching import Batch, collate
+from diffusion_mf.batches.batching import Batch, collate
+from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.synthetic import generate
-from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.decoding import DECODERS
+from diffusion_mf.lab.synthetic import generate
 from diffusion_mf.model import Labeller
 from diffusion_mf.systems import SYSTEMS
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_models import small_labeller, whole_batch
 
-from diffusion_mf.data.packing import Shape, pack
+from diffusion_mf.batches.packing import Shape, pack
 from diffusion_mf.systems import SYSTEMS
 
 SYSTEMS_AND_TRANSITIONS = [

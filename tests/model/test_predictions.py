@@ -105,7 +105,7 @@ def test_clamp_training_gives_clean_flagged_labels_that_cost_nothing(system) -> 
 def test_a_sentence_with_all_labels_given_costs_nothing(system, monkeypatch) -> None:
     labeller, batch = small_labeller(system, diffusion={"clamp_share": 1.0}), whole_batch()
     everything = torch.ones(4, 7, dtype=torch.bool)
-    monkeypatch.setattr("diffusion_mf.model.draws.StepDraws.clamps", lambda self, share, num_units: everything)
+    monkeypatch.setattr("diffusion_mf.model.core.StepDraws.clamps", lambda self, share, num_units: everything)
     losses = labeller.loss_sums(batch, seed=0, step=0, sentence_keys=KEYS)
     assert losses["total"].item() == pytest.approx(0, abs=1e-4)
 

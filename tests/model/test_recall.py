@@ -8,12 +8,11 @@ import pytest
 import torch
 from tiny_models import KEYS, SENTENCES, VOCABULARY, small_config, small_labeller
 
+from diffusion_mf.batches.batching import Batch, collate
+from diffusion_mf.batches.layouts import CompactLayout, PaddedLayout
+from diffusion_mf.batches.packing import Shape, pack
 from diffusion_mf.config import DenoiserConfig
-from diffusion_mf.data.batching import Batch, collate
-from diffusion_mf.data.packing import Shape, pack
-from diffusion_mf.denoisers import LabelDenoiser
-from diffusion_mf.denoisers.label_denoiser import mean_of_others
-from diffusion_mf.layouts import CompactLayout, PaddedLayout
+from diffusion_mf.networks.denoisers import LabelDenoiser, mean_of_others
 
 RECALL = {"denoiser": {"recall": 2}, "diffusion": {"own_trajectory_share": 0.5, "own_trajectory_calls": 2}}
 SYSTEMS = ["diffusion-uni", "diffusion-mf", "diffusion-lcrf"]

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diffusion_mf.batches.batching import Batch, collate
+from diffusion_mf.batches.layouts import Layout
+from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
-from diffusion_mf.data.batching import Batch, collate
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary
-from diffusion_mf.layouts import Layout
 from diffusion_mf.model import Labeller
 from diffusion_mf.structures import Potentials
 

@@ -10,7 +10,7 @@ from chain_problems import problems, random_problem
 from second_order import RESULTS, check_numerically, check_penalty, clamped_problem
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from diffusion_mf.layouts import PackedLayout, Rotation
+from diffusion_mf.batches.layouts import PackedLayout, Rotation
 from diffusion_mf.ops.attention import packed_attention
 from diffusion_mf.ops.forward_backward import log_partition
 from diffusion_mf.ops.gelu import gelu

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from diffusion_mf.layouts import Rotation
+from diffusion_mf.batches.layouts import Rotation
 from diffusion_mf.ops.attention import packed_attention
 
 

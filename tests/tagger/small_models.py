@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.model import Labeller
 from diffusion_mf.tagger import StoredModel, Tagger, save_model
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diffusion_mf.batches.batching import Batch
+from diffusion_mf.batches.vocabulary import UNKNOWN_ID, Vocabulary
 from diffusion_mf.config import Config
-from diffusion_mf.data.batching import Batch
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import UNKNOWN_ID, Vocabulary
 from diffusion_mf.decoding import Evidence, Legality
 from diffusion_mf.diffusion import CategoricalDiffusion, reverse_diffusion
 from diffusion_mf.tagger import StoredModel, Tagger

@@ -8,7 +8,7 @@ import pytest
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.tagger import tagger as tagger_module
-from diffusion_mf.tagger.streaming import in_order
+from diffusion_mf.tagger.tagger import in_order
 from tagger.small_models import small_tagger
 
 WORDS = ["mira", "sel", "da", "toro", "vi", "unseen"]

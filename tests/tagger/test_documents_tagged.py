@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from diffusion_mf.cli import app
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
-from diffusion_mf.tagger.streaming import in_order, windows
+from diffusion_mf.tagger.tagger import in_order, windows
 
 FORMS = ["Ada", "Byron", "sings", "in", "Oslo", "for", "the", "royal", "choir", "Eve", "unseen"]
 RECALL = {"denoiser": {"width": 16, "heads": 2, "layers": 1, "time_width": 8, "recall": 4}}

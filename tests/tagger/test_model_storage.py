@@ -15,9 +15,9 @@ from small_models import small_model, small_tagger, write_model
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
+from diffusion_mf.model import storage as storage_module
 from diffusion_mf.systems import SYSTEMS
 from diffusion_mf.tagger import Tagger, load_model, save_model
-from diffusion_mf.tagger import storage as storage_module
 
 SENTENCES = [["Ada", "Byron", "sings"], ["Oslo"], ["unseen", "Ada", "in", "Oslo", "☃"], []]
 

@@ -25,8 +25,8 @@ from typer.testing import CliRunner
 from diffusion_mf.cli import app
 from diffusion_mf.config import Config
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.encoders.pretrained.hugging_face import load_architecture
 from diffusion_mf.errors import InputError
+from diffusion_mf.networks.pretrained.hugging_face import load_architecture
 from diffusion_mf.systems import SYSTEMS
 from diffusion_mf.tagger import Tagger, TokenClassificationPipeline, load_model, save_model
 from diffusion_mf.training.loop import train

@@ -11,7 +11,7 @@ import pytest
 from small_models import small_tagger
 
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.encoders import known_words
+from diffusion_mf.networks import known_words
 from diffusion_mf.tagger import Tagger
 
 ONE = [["mira", "sel", "da"], ["toro", "vi"], ["Lanu", "sel", "da", "toro"]]

@@ -11,7 +11,7 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError, NoLegalSequenceError
 from diffusion_mf.tagger import Span, Tagger
-from diffusion_mf.tagger.streaming import MAX_WINDOW_ITEMS, WINDOW_BATCHES
+from diffusion_mf.tagger.tagger import MAX_WINDOW_ITEMS, WINDOW_BATCHES
 
 DISTRIBUTIONS = {
     "Ada": {"B-PER": 0.6, "S-PER": 0.4},

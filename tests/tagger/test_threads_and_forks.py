@@ -12,7 +12,7 @@ import torch
 from small_models import small_tagger
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.tagger.on_cpu import num_multiplications, one_thread
+from diffusion_mf.prediction.cpu import num_multiplications, one_thread
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc, and forks")
 

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.config import Config
-from diffusion_mf.data.synthetic import write_corpus
+from diffusion_mf.lab.synthetic import write_corpus
+from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.tagger import StoredModel
 from diffusion_mf.training.corpora import read_training_data
-from diffusion_mf.training.distributed import Processes
 from diffusion_mf.training.evaluation import _predict_share
+from diffusion_mf.training.processes import Processes
 
 SMALL_MODEL: dict[str, dict[str, Any]] = {
     "encoder": {

@@ -10,7 +10,7 @@ import pytest
 import small_runs
 import torch
 
-from diffusion_mf.encoders import character_lstm
+from diffusion_mf.networks import words as character_lstm
 from diffusion_mf.training.checkpoint import read_checkpoint
 from diffusion_mf.training.loop import train
 

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from diffusion_mf.config import TrainingConfig
-from diffusion_mf.training.layer_decay import depths_below_top
-from diffusion_mf.training.optimizer import Optimizer
+from diffusion_mf.training.optimizer import Optimizer, depths_below_top
 
 NAMES = {
     "encoder.missing_state": 0,

@@ -17,9 +17,9 @@ from torch import nn
 
 from diffusion_mf.errors import DiffusionMFError, InputError
 from diffusion_mf.tagger import load_model
-from diffusion_mf.training import distributed
-from diffusion_mf.training.distributed import Processes, choose_device
+from diffusion_mf.training import processes as distributed
 from diffusion_mf.training.loop import train
+from diffusion_mf.training.processes import Processes, choose_device
 
 BOUND = 120.0
 """seconds that any of these processes may take"""

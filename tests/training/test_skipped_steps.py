@@ -17,8 +17,8 @@ from diffusion_mf.tagger import Tagger
 from diffusion_mf.training import loop
 from diffusion_mf.training.checkpoint import read_checkpoint
 from diffusion_mf.training.gradients import StepGradients
-from diffusion_mf.training.learner import Learner
 from diffusion_mf.training.loop import train
+from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.progress import Standing
 
 DAMAGED = "encoder.characters.from_left.weight_ih_l0"

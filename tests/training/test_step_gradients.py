@@ -11,17 +11,16 @@ import small_runs
 import torch
 from torch import Tensor, nn
 
-from diffusion_mf.acceleration.flat_batch import FlatBatch
-from diffusion_mf.acceleration.half_weights import HalfWeights
-from diffusion_mf.acceleration.precision import autocast_for
+from diffusion_mf.batches.batching import Batch
 from diffusion_mf.config import TrainingConfig
-from diffusion_mf.data.batching import Batch
 from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.model import Labeller
+from diffusion_mf.prediction.precision import HalfWeights, autocast_for
+from diffusion_mf.prediction.recording import FlatBatch
 from diffusion_mf.training.corpora import TrainingData, read_training_data
-from diffusion_mf.training.distributed import Processes
 from diffusion_mf.training.gradients import PieceResult, StepGradients, dropout_seed
-from diffusion_mf.training.learner import Learner
+from diffusion_mf.training.optimizer import Learner
+from diffusion_mf.training.processes import Processes
 from diffusion_mf.training.steps import PackingSettings, StepPreparer, plan_epoch
 
 ALONE = Processes(0, 1, torch.device("cpu"))

@@ -8,7 +8,7 @@ import torch
 from diffusion_mf import Tagger, train
 from diffusion_mf.config import Config
 from diffusion_mf.errors import InputError
-from diffusion_mf.model.teacher import TeacherMarginals
+from diffusion_mf.model.core import TeacherMarginals
 from model.tiny_models import KEYS, small_config, small_labeller, whole_batch
 from training.small_runs import NO_DROPOUT, read_log, settings, write_small_corpus
 from training.small_runs import small_config as small_run

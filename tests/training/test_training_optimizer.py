@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from diffusion_mf.config import StructureConfig, TrainingConfig
-from diffusion_mf.scorers import Scorer
+from diffusion_mf.networks.scorers import Scorer
 from diffusion_mf.structures import LinearChain
 from diffusion_mf.training.optimizer import LearningRate, MovingAverage, Optimizer
 

@@ -15,8 +15,8 @@ from diffusion_mf.model import Labeller
 from diffusion_mf.tagger import Tagger, load_model
 from diffusion_mf.tagger.files import TaggingOptions, evaluate_corpus
 from diffusion_mf.training.corpora import read_training_data
-from diffusion_mf.training.distributed import Processes
 from diffusion_mf.training.loop import train
+from diffusion_mf.training.processes import Processes
 from diffusion_mf.training.steps import StepPreparer, plan_epoch
 
 RECALL = {"denoiser": {"recall": 3}, "diffusion": {"own_trajectory_share": 0.5}, "training": {"budget": 120}}

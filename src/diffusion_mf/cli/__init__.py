@@ -12,19 +12,8 @@ from typing import Any
 
 import typer
 
-from diffusion_mf.cli import (
-    benchmark,
-    config,
-    convert_encoder,
-    data,
-    demo,
-    evaluate,
-    experiment,
-    score,
-    search,
-    tag,
-    train,
-)
+from diffusion_mf.cli import benchmark, config, convert_encoder, data, demo, evaluate, experiment, score, tag, train
+from diffusion_mf.cli import experiment as search
 from diffusion_mf.errors import DiffusionMFError
 
 app = typer.Typer(

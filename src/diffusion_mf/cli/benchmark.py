@@ -24,15 +24,15 @@ from diffusion_mf.cli.benchmark_options import (
     measured_task,
     numbers_of,
     overrides_of,
+    print_throughput,
 )
-from diffusion_mf.cli.benchmark_tables import print_throughput
-from diffusion_mf.cli.output import half_up, note, print_json, print_table, progress
 from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diffusion_mf.benchmarks.problems import Shape
+    from diffusion_mf.lab.benchmarks.timing import Shape
 
 app = typer.Typer(help="Efficiency tables.", no_args_is_help=True)
 
@@ -68,8 +68,15 @@ def ops(
     """Time and memory of chain inference beside pytorch-crf and torch-struct, and of Mean-Field beside a denoiser."""
     wanted = None if shapes is None else _parse_shapes(shapes)
     place = choose_device(device)
-    from diffusion_mf.benchmarks.ops import CONTESTS, ROW_KEY, default_shapes, measure_ops, num_contests
-    from diffusion_mf.benchmarks.peers import PEERS, import_peers
+    from diffusion_mf.lab.benchmarks.ops import (
+        CONTESTS,
+        PEERS,
+        ROW_KEY,
+        default_shapes,
+        import_peers,
+        measure_ops,
+        num_contests,
+    )
 
     chosen = list(CONTESTS) if only is None else list(dict.fromkeys(name.strip() for name in only.split(",")))
     for name in chosen:
@@ -113,7 +120,7 @@ def throughput(
 ) -> None:
     """The paper's efficiency table: sentences per second in training and inference, beside the paper's."""
     place = choose_device(device)
-    from diffusion_mf.benchmarks.throughput import FAST, PLAIN, measure_throughput
+    from diffusion_mf.lab.benchmarks.throughput import FAST, PLAIN, measure_throughput
 
     chosen_tasks = [measured_task("--tasks", name.strip()) for name in tasks.split(",")]
     chosen_systems = _chosen_systems(systems)
@@ -146,7 +153,7 @@ def mean_field(
 ) -> None:
     """Throughput against the number of Mean-Field iterations, relative to the first of them, beside the paper's."""
     place = choose_device(device)
-    from diffusion_mf.benchmarks.throughput import measure_iterations
+    from diffusion_mf.lab.benchmarks.throughput import measure_iterations
 
     numbers = numbers_of("--iterations", iterations)
     measured = measure_iterations(numbers, device=place, folder=configs, overrides=overrides_of("pos", overrides))
@@ -164,7 +171,7 @@ def schedule(
 ) -> None:
     """Inference throughput against the base of the reverse schedule, beside the paper's."""
     place = choose_device(device)
-    from diffusion_mf.benchmarks.throughput import BASES, SYSTEMS, measure_schedules
+    from diffusion_mf.lab.benchmarks.throughput import BASES, SYSTEMS, measure_schedules
 
     measured = measure_schedules(device=place, folder=configs, overrides=overrides_of("pos", overrides))
     _show(measured, total=len(SYSTEMS) * len(BASES), output=output, as_json=json)
@@ -207,11 +214,17 @@ def cpu(
     given = [_parse_model(model) for model in models or ()]
     import torch
 
-    from diffusion_mf.benchmarks.cpu import ROW_KEY, measure_cpu, model_contestant, num_cores, peer_contestants
-    from diffusion_mf.benchmarks.cpu_peers import all_peers
     from diffusion_mf.data.corpus import Task
     from diffusion_mf.data.formats import read_task
-    from diffusion_mf.results import provenance, read_rows, write_rows
+    from diffusion_mf.lab.benchmarks.cpu import (
+        ROW_KEY,
+        all_peers,
+        measure_cpu,
+        model_contestant,
+        num_cores,
+        peer_contestants,
+    )
+    from diffusion_mf.lab.results import provenance, read_rows, write_rows
 
     if output is not None:
         read_rows(output)
@@ -268,7 +281,7 @@ def _print_cpu(rows: list[dict[str, Any]]) -> None:
 
 
 def _chosen_systems(text: str) -> list[str]:
-    from diffusion_mf.benchmarks.throughput import SYSTEMS
+    from diffusion_mf.lab.benchmarks.throughput import SYSTEMS
 
     names = [name.strip() for name in text.split(",")]
     for name in names:
@@ -279,7 +292,7 @@ def _chosen_systems(text: str) -> list[str]:
 
 def _show(measured: Iterable[list[dict[str, Any]]], *, total: int, output: str | None, as_json: bool) -> None:
     """Measure, keep and print."""
-    from diffusion_mf.benchmarks.throughput import ROW_KEY
+    from diffusion_mf.lab.benchmarks.throughput import ROW_KEY
 
     rows = collect(measured, total=total, output=output, replace_by=ROW_KEY)
     if as_json:
@@ -289,7 +302,7 @@ def _show(measured: Iterable[list[dict[str, Any]]], *, total: int, output: str |
 
 
 def _parse_shapes(text: str) -> list[Shape]:
-    from diffusion_mf.benchmarks.problems import Shape
+    from diffusion_mf.lab.benchmarks.timing import Shape
 
     found = []
     for part in text.split(","):

@@ -18,10 +18,10 @@ from diffusion_mf.cli.benchmark_options import (
     measured_task,
     numbers_of,
     overrides_of,
+    rounded,
 )
-from diffusion_mf.cli.benchmark_tables import rounded
-from diffusion_mf.cli.output import half_up, print_json, print_table
 from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.terminal import half_up, print_json, print_table
 
 ONE_TASK = "pos"
 TIMES, LENGTHS, COUNTS = "1,4,16", "16,32,64,128,256,512,1024,2000", "1,2,4,8,12"
@@ -43,8 +43,8 @@ def scaling(
     """Diffusion-MF with more data and longer sentences: that its cost grows linearly."""
     place = choose_device(device)
     counts, sizes = numbers_of("--times", times), numbers_of("--lengths", lengths)
-    from diffusion_mf.benchmarks.scaling import measure_scaling
-    from diffusion_mf.benchmarks.throughput import ROW_KEY
+    from diffusion_mf.lab.benchmarks.load import measure_scaling
+    from diffusion_mf.lab.benchmarks.throughput import ROW_KEY
 
     chosen = measured_task("--task", task)
     measured = measure_scaling(
@@ -95,9 +95,9 @@ def sharing(
     """How many training runs share a device before their aggregate throughput stops growing."""
     place = choose_device(device)
     numbers = numbers_of("--counts", counts)
-    from diffusion_mf.benchmarks.sharing import ROW_KEY, best_count, measure_sharing
-    from diffusion_mf.benchmarks.throughput import CORPORA
     from diffusion_mf.config import load_config
+    from diffusion_mf.lab.benchmarks.load import best_count, measure_sharing
+    from diffusion_mf.lab.benchmarks.throughput import CORPORA, ROW_KEY
 
     chosen = measured_task("--task", task)
     # As experiments run it: neither the size nor the compilation of the efficiency table.
@@ -140,8 +140,8 @@ def agreement(
     place = choose_device(device)
     if precision not in ("auto", "float32", "bfloat16"):
         raise InputError(f"--precision: unknown precision {precision!r}", remedy="choose auto, float32 or bfloat16")
-    from diffusion_mf.benchmarks.agreement import ROW_KEY, measure_agreement
     from diffusion_mf.data.formats import read_task
+    from diffusion_mf.lab.benchmarks.load import AGREEMENT_ROW_KEY, measure_agreement
     from diffusion_mf.tagger import load_model
 
     stored = load_model(model)
@@ -154,7 +154,7 @@ def agreement(
     )
     facts: dict[str, Any] = {"corpus": Path(file).name.split(".")[0], "model": model}
     named = ([{**facts, **row} for row in part] for part in measured)
-    rows = collect(named, total=2, output=output, replace_by=ROW_KEY, unit="paths")
+    rows = collect(named, total=2, output=output, replace_by=AGREEMENT_ROW_KEY, unit="paths")
     if json:
         print_json(rows)
         return

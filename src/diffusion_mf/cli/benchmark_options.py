@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from diffusion_mf.cli.output import progress
 from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.terminal import progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import torch
 
     from diffusion_mf.data.corpus import Task
+
+
+from diffusion_mf.evaluation.terminal import half_up, print_table
 
 Known = TypeVar("Known")
 
@@ -73,7 +76,7 @@ def collect(
     measured_files: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Measure with progress and put rows into the result file as they come: a killed run keeps what it measured."""
-    from diffusion_mf.results import provenance, read_rows, write_rows
+    from diffusion_mf.lab.results import provenance, read_rows, write_rows
 
     if output is not None:
         read_rows(output)  # what is no result file is found before minutes of measuring, not after
@@ -98,7 +101,7 @@ def known_one(option: str, name: str, known: Mapping[str, Known], *, kind: str) 
 
 def measured_task(option: str, name: str) -> Task:
     """The task of that name among those with a corpus to measure on."""
-    from diffusion_mf.benchmarks.throughput import CORPORA
+    from diffusion_mf.lab.benchmarks.throughput import CORPORA
 
     return known_one(option, name, {task.value: task for task in CORPORA}, kind="task")
 
@@ -109,3 +112,40 @@ def numbers_of(option: str, text: str) -> list[int]:
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise InputError(f"{option}: {text!r} is no list of numbers", remedy="write numbers from 1 on, as in 1,4,16")
     return [int(part) for part in parts]
+
+
+COLUMNS = (
+    *("corpus", "system", "setting", "phase", "implementation", "sent./s"),
+    *("paper", "× paper", "% of one", "calls", "% peak", "GB"),
+)
+
+
+def rounded(row: dict[str, Any], field: str, digits: int, *, factor: float = 1) -> str | None:
+    """A number of the row for a table; None where it has none."""
+    value = row.get(field)
+    return None if value is None else half_up(factor * value, digits)
+
+
+def print_throughput(rows: list[dict[str, Any]]) -> None:
+    """Rows of ``throughput``, ``mean-field`` and ``schedule``."""
+    print_table(
+        COLUMNS,
+        [
+            [
+                row["corpus"],
+                row["system"],
+                row["setting"],
+                row["phase"],
+                row["implementation"],
+                rounded(row, "sentences_per_second", 0),
+                rounded(row, "paper_sentences_per_second", 1),
+                rounded(row, "ratio_to_paper", 1),
+                rounded(row, "relative", 1, factor=100),
+                row.get("num_calls"),
+                rounded(row, "utilisation", 1, factor=100),
+                rounded(row, "peak_memory_gb", 1),
+            ]
+            for row in rows
+        ],
+        title=f"Throughput on {rows[0]['hardware']}: medians",
+    )

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from diffusion_mf.cli.output import print_json
+from diffusion_mf.evaluation.terminal import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from diffusion_mf.config import Config
-    from diffusion_mf.config_errors import Key
-    from diffusion_mf.config_files import Source
+    from diffusion_mf.config.errors import Key
+    from diffusion_mf.config.files import Source
 
 app = typer.Typer(name="config", help="Look at configurations.", no_args_is_help=True)
 
@@ -66,7 +66,7 @@ def show(
 
 
 def _settings(config: Config, sources: Mapping[Key, Source]) -> list[_Setting]:
-    from diffusion_mf.presets import preset
+    from diffusion_mf.config.sections import preset
 
     sized = {} if config.size is None else preset(config.size, is_diffusion=config.system_entry.is_diffusion)
     found = []

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from diffusion_mf.cli.output import note, print_json
+from diffusion_mf.evaluation.terminal import note, print_json
 
 
 def convert_encoder(
@@ -18,7 +18,7 @@ def convert_encoder(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write an encoder with safetensors, which encoder.model can name; the old weights are read without running code."""
-    from diffusion_mf.encoders.pretrained.conversion import convert_encoder as convert
+    from diffusion_mf.networks.pretrained.conversion import convert_encoder as convert
 
     num_tensors = convert(source, target)
     if as_json:

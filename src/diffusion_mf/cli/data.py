@@ -1,32 +1,122 @@
-"""``dmf data``: statistics, checks, conversion and the synthetic corpus."""
+"""``dmf data``: statistics, checks, conversion, and the synthetic corpus."""
 
 from __future__ import annotations
 
+import enum
 import itertools
+import pathlib
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from diffusion_mf.cli import synth
-from diffusion_mf.cli.output import half_up, note, print_json, print_table, progress
 from diffusion_mf.data.columns import Separator
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Corpus, Task
 from diffusion_mf.data.formats import FileFormat, FormatOptions, format_of, read_task
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from diffusion_mf.data.check import CheckResult, Kind, Problem
     from diffusion_mf.data.statistics import CorpusStatistics
 
+
+class FlavourChoice(enum.StrEnum):
+    """What to generate."""
+
+    POS = "pos"
+    NER = "ner"
+    SEG_POS = "seg-pos"
+    ALL = "all"
+
+
+def synth(
+    folder: Annotated[pathlib.Path, typer.Argument(metavar="DIR", help="Folder to write to; made if it is not there.")],
+    sentences: Annotated[int, typer.Option(help="Sentences of the training split.")] = 2000,
+    dev_sentences: Annotated[
+        int | None, typer.Option(help="Sentences of the development split; a quarter of --sentences by default.")
+    ] = None,
+    test_sentences: Annotated[
+        int | None, typer.Option(help="Sentences of the test split; a quarter of --sentences by default.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
+    flavour: Annotated[FlavourChoice, typer.Option(help="Which corpus.")] = FlavourChoice.ALL,
+    adjacent: Annotated[
+        float, typer.Option(help="Share of sentences whose neighbouring labels depend on each other, 0 to 1.")
+    ] = 0.5,
+    distant: Annotated[
+        float, typer.Option(help="Share of sentences whose labels far apart depend on each other, 0 to 1.")
+    ] = 0.5,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
+) -> None:
+    """Write a corpus of invented language, with the best scores that are possible on it."""
+    from diffusion_mf.evaluation.terminal import print_json
+    from diffusion_mf.lab.synthetic import FLAVOURS, write_corpus
+
+    if sentences < 1:
+        raise InputError(f"--sentences must be at least 1, found {sentences}", remedy="ask for 1 or more")
+    quarter = max(1, sentences // 4)
+    manifest = write_corpus(
+        folder,
+        flavours=list(FLAVOURS) if flavour is FlavourChoice.ALL else [flavour.value],
+        sizes={
+            "train": sentences,
+            "dev": quarter if dev_sentences is None else dev_sentences,
+            "test": quarter if test_sentences is None else test_sentences,
+        },
+        seed=seed,
+        adjacent=adjacent,
+        distant=distant,
+    )
+    if json_output:
+        print_json(manifest)
+    else:
+        _print_manifest(manifest)
+
+
+_DECODER_TITLES = {
+    "position_wise": "position-wise argmax",
+    "chain": "first-order chain",
+    "joint": "joint mode",
+    "bound": "best possible",
+}
+
+
+def _print_manifest(manifest: dict[str, Any]) -> None:
+    from diffusion_mf.evaluation.terminal import half_up, print_table
+
+    def rounded(value: float | None) -> str | None:
+        return None if value is None else half_up(value, 1)
+
+    for name, described in manifest["flavours"].items():
+        print_table(
+            ["file", "sentences", "units", *(f"{kind} groups" for kind in described["patterns"])],
+            [
+                [about["file"], about["sentences"], about["units"], *about["groups"].values()]
+                for about in described["splits"].values()
+            ],
+        )
+        test = described["splits"]["test"]
+        metrics = list(test["expected"]["joint"])
+        rows: list[list[str | None]] = []
+        for title, scores in (("expected", test["expected"]), ("on these labels", test["realised"])):
+            for decoder, values in scores.items():
+                rows.append([title, _DECODER_TITLES[decoder], *(rounded(values[metric]) for metric in metrics)])
+        print_table(
+            ["test", "decoder", *(metric.replace("consistency_", "consistent, ") for metric in metrics)],
+            rows,
+            title=f"{name}: what decoders that know the true distribution score, %",
+        )
+
+
 NUM_PLACES_SHOWN = 10
 """of each kind of problem, unless all are asked for"""
 
 app = typer.Typer(help="Statistics, checks, conversion, synthetic corpus.", no_args_is_help=True)
-app.command(name="synth")(synth.synth)
+app.command(name="synth")(synth)
 
 ColumnOption = Annotated[
     ConlluColumn | None,
@@ -70,9 +160,9 @@ def stats(
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object per file.")] = False,
 ) -> None:
     """The paper's dataset tables: sizes, lengths, vocabulary, OOV rates, label entropy and distribution."""
+    from diffusion_mf.batches.vocabulary import describe_unknown_labels
     from diffusion_mf.data.label_schemes import complete_labels
     from diffusion_mf.data.statistics import corpus_statistics, out_of_vocabulary
-    from diffusion_mf.data.vocabulary import describe_unknown_labels
 
     named = _named_files(files, train, dev, test)
     notes: list[str] = []

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from diffusion_mf.cli.output import half_up, note, print_json, print_table, progress
 from diffusion_mf.cli.score import print_report
 from diffusion_mf.cli.tag import (
     BatchTokens,
@@ -22,6 +21,7 @@ from diffusion_mf.cli.tag import (
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table, progress
 
 
 def evaluate(
@@ -55,10 +55,10 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
 ) -> None:
     """Tag a labelled file and score the labels, as ``dmf tag`` and ``dmf score`` would, and the scores beside them."""
+    from diffusion_mf.batches.vocabulary import describe_unknown_labels
     from diffusion_mf.data.corpus import check_labels
     from diffusion_mf.data.formats import read_task
-    from diffusion_mf.data.vocabulary import describe_unknown_labels
-    from diffusion_mf.evaluation.presentation import detail_values, summary_values
+    from diffusion_mf.evaluation.report import detail_values, summary_values
     from diffusion_mf.tagger import Tagger
     from diffusion_mf.tagger.files import TaggingOptions, evaluate_corpus
 

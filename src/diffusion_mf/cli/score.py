@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diffusion_mf.cli.output import half_up, note, print_json, print_table
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table
 
 if TYPE_CHECKING:
-    from diffusion_mf.evaluation.breakdowns import BreakdownRow
-    from diffusion_mf.evaluation.counts import Counts
-    from diffusion_mf.evaluation.report import Report
+    from diffusion_mf.evaluation.metrics import Counts
+    from diffusion_mf.evaluation.report import BreakdownRow, Report
 
 NUM_CONFUSIONS_SHOWN = 20
 
@@ -49,7 +48,7 @@ def score(
 ) -> None:
     """Score predicted labels against gold ones, as the paper does; predictions may be malformed."""
     from diffusion_mf.evaluation.paired_files import score_files
-    from diffusion_mf.evaluation.presentation import breakdown_values, detail_values, summary_values
+    from diffusion_mf.evaluation.report import breakdown_values, detail_values, summary_values
 
     report = score_files(
         gold,

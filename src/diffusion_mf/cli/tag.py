@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from diffusion_mf.cli.output import note, progress
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.terminal import note, progress
 
 if TYPE_CHECKING:
     from diffusion_mf.tagger import Tagger

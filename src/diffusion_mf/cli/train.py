@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from diffusion_mf.cli.output import half_up, note, print_json, print_table
 from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table
 
 if TYPE_CHECKING:
     from diffusion_mf.config import Config
@@ -65,7 +65,7 @@ def train(
     if output is None:
         raise InputError("there is no folder to write the model to", remedy="name one with --output")
     if record is not None:
-        from diffusion_mf.results import read_rows
+        from diffusion_mf.lab.results import read_rows
 
         read_rows(record)  # what is no result file is found before hours of training, not after
     from diffusion_mf.training.loop import train as run
@@ -116,7 +116,7 @@ def _print_results(config: Config, folder: Path, *, as_json: bool) -> None:
 
 def _record(path: Path, config: Config, folder: Path, *, config_path: str, overrides: list[str], device: str) -> None:
     """One row per configuration, overrides, seed and machine; a repeated run replaces its row."""
-    from diffusion_mf.results import provenance, write_rows
+    from diffusion_mf.lab.results import provenance, write_rows
 
     options = "".join(f" --set {shlex.quote(override)}" for override in overrides)
     options += "" if device == "auto" else f" --device {device}"

@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Corpus, Task, missing_labels
+from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source, read_task, suffix_format
-from diffusion_mf.data.label_schemes import LabelScheme, split_label
+from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, split_label
 from diffusion_mf.data.repair import PLACEHOLDER_FORM, Repairs, describe_span
-from diffusion_mf.data.scheme_detection import detect_scheme
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath
 
 LONG_SENTENCE = 256
 """units; the paper cuts longer sentences for its pretrained encoders"""

@@ -8,13 +8,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import IO
 
-from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.files import BYTE_ORDER_MARK, Rereadable, SentenceLimits, StrPath, check_fields, read_lines
+from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme
 from diffusion_mf.data.repair import Repairs, refuse
-from diffusion_mf.data.scheme_detection import detect_scheme
 from diffusion_mf.data.sentence import Sentence, begins_document
-from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, Rereadable, SentenceLimits, check_fields, read_lines
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath
 
 DOCUMENT_START = "-DOCSTART-"
 _LABELLED_FIELD = re.compile(rf"(?!{DOCUMENT_START})[^\t\n\r\0]+")

@@ -14,11 +14,10 @@ import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
+from diffusion_mf.data.files import BYTE_ORDER_MARK, SentenceLimits, StrPath, check_fields, read_lines, read_raw_lines
 from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import Sentence, begins_document
-from diffusion_mf.data.text_lines import BYTE_ORDER_MARK, SentenceLimits, check_fields, read_lines, read_raw_lines
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath
 
 NUM_COLUMNS = 10
 MISC_KEY = "Label"

@@ -8,15 +8,12 @@ from typing import IO
 
 from diffusion_mf.data.conllu import ConlluColumn, read_conllu_blocks
 from diffusion_mf.data.corpus import re_encode, to_characters, to_words
-from diffusion_mf.data.documents import with_first_document
+from diffusion_mf.data.files import Rereadable, StrPath, open_output
 from diffusion_mf.data.formats import FORMATS, FileFormat, FormatOptions, read_source
-from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme
 from diffusion_mf.data.repair import Repairs
-from diffusion_mf.data.scheme_detection import detect_scheme
-from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.text_lines import Rereadable
+from diffusion_mf.data.sentence import Sentence, with_first_document
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath, open_output
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from diffusion_mf.data.columns import ColumnLayout
+from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import (
     NAME_SCHEME,
     Boundary,
@@ -25,7 +26,6 @@ from diffusion_mf.data.label_schemes import (
 from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath
 
 
 class Task(enum.StrEnum):

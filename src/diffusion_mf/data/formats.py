@@ -1,12 +1,17 @@
-"""The file formats in one table, and `read_task`, the one front door to a labelled corpus."""
+"""JSON Lines: ``{"units": ["…"], "labels": ["…"], "document": "…"}``, one sentence a line; labels and document are optional.
+
+Sentences of a document stand one after the other and have the same value there, a string or a whole number.
+"""
 
 from __future__ import annotations
 
 import enum
 import itertools
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, NoReturn
 
 from diffusion_mf.data.columns import (
     ColumnLayout,
@@ -19,16 +24,120 @@ from diffusion_mf.data.columns import (
 )
 from diffusion_mf.data.conllu import ConlluColumn, read_conllu, write_conllu
 from diffusion_mf.data.corpus import Corpus, Task, re_encode, to_characters
-from diffusion_mf.data.documents import with_first_document
-from diffusion_mf.data.json_lines import read_json_lines, write_json_lines
-from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.data.plain_text import read_plain_text, write_plain_text
-from diffusion_mf.data.repair import Repairs
-from diffusion_mf.data.scheme_detection import detect_scheme
-from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.text_lines import Rereadable
+from diffusion_mf.data.files import (
+    BYTE_ORDER_MARK,
+    Rereadable,
+    SentenceLimits,
+    StrPath,
+    check_fields,
+    read_lines,
+    uncompressed_suffix,
+)
+from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme
+from diffusion_mf.data.repair import Repairs, refuse
+from diffusion_mf.data.sentence import DocumentNumbers, Sentence, with_first_document
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath, uncompressed_suffix
+
+
+def read_json_lines(path: StrPath, *, repairs: Repairs | None = None) -> Iterator[Sentence]:
+    """Stream the sentences of ``path``; keys other than ``units``, ``labels`` and ``document`` are ignored, blank lines skipped.
+
+    An empty unit is refused, or with ``repairs`` keeps its place as a placeholder.
+    """
+    number_of = DocumentNumbers()
+    limits = SentenceLimits.from_environment()
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip():
+            try:
+                sentence, document = _parse_line(line, number, path, repairs)
+                if len(line) > limits.unit_size:
+                    limits.check_units(sentence, path)
+            except InputError as error:
+                refuse(repairs, error)
+                continue
+            yield sentence._replace(document=number_of(document))
+
+
+def write_json_lines(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
+    """Write one object per sentence, text unescaped; unlabelled sentences have no ``labels``."""
+    for sentence in sentences:
+        row: dict[str, tuple[str, ...] | int] = {"units": sentence.units}
+        if sentence.labels is not None:
+            row["labels"] = sentence.labels
+        if sentence.document:
+            row["document"] = sentence.document
+        stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+
+
+def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) -> tuple[Sentence, str | int | None]:
+    """The sentence, and the name of its document."""
+
+    def fail(problem: str, remedy: str) -> NoReturn:
+        raise InputError(problem, path=path, line=number, remedy=remedy)
+
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        # A number of thousands of digits is a ValueError without a message of its own.
+        other = "nested too deeply" if isinstance(error, RecursionError) else "too long a number"
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else other
+        fail(f"not JSON ({reason})", 'write one object a line, such as {"units": ["a"], "labels": ["X"]}')
+    if not isinstance(row, dict) or "units" not in row:
+        fail('no object with the key "units"', 'write {"units": ["a", "b"], "labels": ["X", "Y"]}')
+    units, labels, document = row["units"], row.get("labels"), row.get("document")
+    if document is not None and (isinstance(document, bool) or not isinstance(document, str | int)):
+        fail('"document" is neither a string nor a whole number', "give the sentences of a document the same name")
+    if repairs is not None and isinstance(units, list) and "" in units and labels is not None:
+        units = [repairs.add_form(number) if unit == "" else unit for unit in units]
+    for name, values in (("units", units), ("labels", labels)):
+        if name == "labels" and values is None:
+            continue
+        if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
+            fail(f'"{name}" is not a list of non-empty strings', "quote every value and leave none empty")
+        # Only an escape can smuggle in half a surrogate pair, which no output could hold.
+        if "\\u" in line and not all(_is_encodable(value) for value in values):
+            fail(f'"{name}" holds half a surrogate pair', "write the characters unescaped")
+    if not units:
+        fail("an empty sentence", "remove the line")
+    if labels is not None and len(labels) != len(units):
+        fail(f"{len(units)} units but {len(labels)} labels", "give every unit one label")
+    return Sentence(tuple(units), None if labels is None else tuple(labels), number), document
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# Only space and tab part units: a no-break or ideographic space may stand inside one.
+_BLANKS = re.compile(r"[ \t]+")
+_FIELD = re.compile(r"[^ \t\n\r\0]+")
+
+
+def read_plain_text(path: StrPath) -> Iterator[Sentence]:
+    """Stream the unlabelled sentences of ``path``, one a line; blank lines part paragraphs and are no sentences."""
+    limits = SentenceLimits.from_environment()
+    for number, line in enumerate(read_lines(path), 1):
+        units = _BLANKS.split(line.strip(" \t"))
+        if units != [""]:
+            sentence = Sentence(tuple(units), None, number)
+            if len(line) > limits.unit_size:
+                limits.check_units(sentence, path)
+            yield sentence
+
+
+def write_plain_text(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
+    """Write the units with single spaces between them; labels are dropped."""
+    is_first = True
+    for sentence in sentences:
+        check_fields(Sentence(sentence.units, None, sentence.line), _FIELD, "a line of units parted by blanks")
+        # A reader takes a mark at the very beginning for the file's own, so a unit's needs another before it.
+        mark = BYTE_ORDER_MARK if is_first and sentence.units[0].startswith(BYTE_ORDER_MARK) else ""
+        stream.write((mark + " ".join(sentence.units) + "\n").encode())
+        is_first = False
 
 
 class FileFormat(enum.StrEnum):

@@ -18,8 +18,15 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+from diffusion_mf.data.files import StrPath
+from diffusion_mf.data.repair import Repairs, refuse
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
 
 NAME_SCHEME = "name the scheme with --scheme (data.scheme in a configuration)"
 """the remedy where a file's labels leave their scheme open"""
@@ -320,3 +327,68 @@ def words_of_characters(characters: Sequence[str], labels: Sequence[str]) -> tup
         raise LabelError("every character must belong to a word, found O", labels.index("O"))
     spans = extract_spans(labels, LabelScheme.BMES)
     return ["".join(characters[span.start : span.end]) for span in spans], [span.label for span in spans]
+
+
+_ALL_LETTERS = frozenset("BIMESLU")
+
+
+def detect_scheme(
+    sentences: Iterable[Sentence], *, path: StrPath, is_unit_per_line: bool, repairs: Repairs | None = None
+) -> LabelScheme:
+    """The scheme of all labels in ``sentences``; `InputError` where some have a boundary and a type and some have none.
+
+    ``is_unit_per_line`` says whether unit i of a sentence stands i lines below its first (column files) or on the same
+    line (JSON Lines). A file with nothing but O is plain: O means the same in every scheme.
+    """
+    lines: dict[str, int] = {}  # of the first unit that has the label
+    pairs: Counter[tuple[str, str]] = Counter()
+    for sentence in sentences:
+        labels = sentence.labels
+        if labels is None or labels.count("O") == len(labels):
+            continue
+        num_pairs = len(pairs)
+        # The ends of a sentence allow what O does.
+        pairs.update(itertools.pairwise(("O", *labels, "O")))
+        if len(pairs) > num_pairs:  # a label that is new comes in a pair that is
+            for index, label in enumerate(labels):
+                lines.setdefault(label, sentence.line + (index if is_unit_per_line else 0))
+    lines.pop("O", None)
+    letters = {label: split_label(label)[0] for label in lines}
+    without_boundary = [label for label, letter in letters.items() if letter not in _ALL_LETTERS]
+    typed = [label for label, letter in letters.items() if letter in _ALL_LETTERS and letter != label]
+    # Tag sets have one-letter tags too: M alone says nothing beside NN, but M-NN does.
+    if not lines or (without_boundary and not typed):
+        return LabelScheme.PLAIN
+    if without_boundary:
+        label, other = without_boundary[0], typed[0]
+        error = InputError(
+            f"the tag {label!r} has no boundary prefix, but {other!r} on line {lines[other]} has one",
+            path=path,
+            line=lines[label],
+            remedy=f"correct the tag or {NAME_SCHEME}, plain if labels have no boundaries",
+        )
+        refuse(repairs, error)
+    seen = set(letters.values())
+    closed = LabelScheme.IOBES if "I" in seen and "M" not in seen else LabelScheme.BMES
+    candidates = (closed, LabelScheme.BILOU, LabelScheme.BIO2, LabelScheme.IOB1)
+    return min(candidates, key=lambda scheme: _num_contradictions(pairs, scheme))
+
+
+def _num_contradictions(pairs: Mapping[tuple[str, str], int], scheme: LabelScheme) -> int:
+    labels = {label for pair in pairs for label in pair}
+    known = {label for label in labels if _is_label(label, scheme)}
+    total = 0
+    for (before, label), count in pairs.items():
+        if label not in known:
+            total += 2 * count
+        elif before in known and not is_legal_transition(before, label, scheme):
+            total += count
+    return total
+
+
+def _is_label(label: str, scheme: LabelScheme) -> bool:
+    try:
+        parse_label(label, scheme)
+    except ValueError:
+        return False
+    return True

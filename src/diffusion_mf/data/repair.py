@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath
 
 PLACEHOLDER_FORM = "_"
 """what a unit without a form is read as: it keeps its tag, and the file its lines"""

@@ -9,10 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffusion_mf.decoding.constraints import Legality
-from diffusion_mf.decoding.viterbi import constrained
+from diffusion_mf.decoding.decoders import constrained
 from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, blank_padding, length_tensor
-from diffusion_mf.structures.distribution import Potentials
-from diffusion_mf.structures.validation import check_shapes
+from diffusion_mf.structures.distribution import Potentials, check_shapes
 
 
 class BestSequences(NamedTuple):

@@ -14,13 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from diffusion_mf.diffusion.schedule import (
-    SignalTable,
-    Timesteps,
-    cosine_signal,
-    evenly_spaced_schedule,
-    linear_signal,
-)
+from diffusion_mf.diffusion.schedule import SignalTable, Timesteps, cosine_signal, evenly_spaced_schedule, linear_signal
 from diffusion_mf.errors import InputError
 
 NO_LABEL = -1

@@ -14,13 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from diffusion_mf.diffusion.schedule import (
-    SignalTable,
-    Timesteps,
-    cosine_signal,
-    schedule_by_base,
-    schedule_by_calls,
-)
+from diffusion_mf.diffusion.schedule import SignalTable, Timesteps, cosine_signal, schedule_by_base, schedule_by_calls
 from diffusion_mf.errors import InputError
 
 Reading = Literal["product", "mixture", "sampled"]

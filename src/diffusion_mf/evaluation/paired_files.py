@@ -13,16 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task, re_encode, repaired_labels, to_characters, to_words
+from diffusion_mf.data.files import Rereadable, StrPath
 from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source, task_format
-from diffusion_mf.data.label_schemes import LabelError, LabelScheme, parse_label
+from diffusion_mf.data.label_schemes import LabelError, LabelScheme, detect_scheme, parse_label
 from diffusion_mf.data.repair import Repairs
-from diffusion_mf.data.scheme_detection import detect_scheme
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.text_lines import Rereadable
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.reconstruction import NO_LABEL
 from diffusion_mf.evaluation.report import Report, TaskScorer
-from diffusion_mf.files import StrPath
 
 
 def score_files(

@@ -1,34 +1,92 @@
-"""Everything there is to say about predictions for a task: one scorer, one report.
-
-| task | metrics | the one that selects models |
-|---|---|---|
-| pos | accuracy, precision, recall, f1 (of units), exact_match | accuracy |
-| ner | accuracy (over BMES labels), precision, recall, f1 (of entities), exact_match | f1 |
-| seg-pos | accuracy (of characters), seg_f1, gold_xpos, aligned_xpos, joint_f1, exact_match | joint_f1 |
-
-Percentages run from 0 to 100; what would divide by zero is 0.0.
-"""
+"""The same metrics for parts of a file: known and unknown forms, short and long sentences."""
 
 from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.evaluation.breakdowns import (
-    LENGTH_BINS,
-    BreakdownRow,
-    length_bin_names,
-    split_by_unit,
-    split_by_word,
-)
-from diffusion_mf.evaluation.counts import Counts, percentage
+from diffusion_mf.data.label_schemes import LabelScheme, Span
+from diffusion_mf.evaluation.metrics import Counts, SpanScorer, TokenResult, TokenScorer, WordScorer, percentage
 from diffusion_mf.evaluation.reconstruction import Reconstruction, Reconstructor
-from diffusion_mf.evaluation.segmentation import WordScorer
-from diffusion_mf.evaluation.spans import SpanScorer
-from diffusion_mf.evaluation.tokens import TokenResult, TokenScorer
+
+# Upper ends of the sentence-length bins, inclusive; longer sentences share the last bin.
+LENGTH_BINS = (10, 20, 30, 40, 60)
+
+
+@dataclasses.dataclass(frozen=True)
+class BreakdownRow:
+    """One part of a file: its name, how many sentences or forms it holds, and the task's metrics there."""
+
+    name: str
+    size: int
+    metrics: Mapping[str, float]
+
+
+def length_bin_names(upper_ends: Sequence[int]) -> list[str]:
+    """The names of the bins that ``upper_ends`` part.
+
+    >>> length_bin_names([10, 20])
+    ['1-10', '11-20', '21+']
+    """
+    first = [1, *(end + 1 for end in upper_ends)]
+    return [*(f"{low}-{high}" for low, high in zip(first, upper_ends, strict=False)), f"{first[-1]}+"]
+
+
+def split_by_unit(sentence: Reconstruction, vocabulary: Collection[str]) -> Iterator[tuple[bool, int, Reconstruction]]:
+    """The known and the unknown part of a sentence, as (is known, units in it, part), units being forms of the corpus.
+
+    A span is known if all of its units are. A right span has the units of its gold span, so both fall in the same part, and
+    precision, recall and F1 of a part are sound.
+    """
+    is_known = [unit in vocabulary for unit in sentence.units]
+
+    def is_known_span(span: Span) -> bool:
+        return all(is_known[span.start : span.end])
+
+    for wanted in (True, False):
+        chosen = [index for index, known in enumerate(is_known) if known is wanted]
+        yield (
+            wanted,
+            len(chosen),
+            Reconstruction(
+                [sentence.units[index] for index in chosen],
+                [sentence.gold[index] for index in chosen],
+                [sentence.predicted[index] for index in chosen],
+                [span for span in sentence.gold_spans if is_known_span(span) is wanted],
+                [span for span in sentence.predicted_spans if is_known_span(span) is wanted],
+            ),
+        )
+
+
+def split_by_word(sentence: Reconstruction, vocabulary: Collection[str]) -> Iterator[tuple[bool, int, Reconstruction]]:
+    """The same for characters that spell words: the forms are words, of which each part holds its own.
+
+    Labels are compared over the characters of the gold words of the part.
+    """
+
+    def is_known_word(span: Span) -> bool:
+        return "".join(sentence.units[span.start : span.end]) in vocabulary
+
+    for wanted in (True, False):
+        words = [index for index, span in enumerate(sentence.gold_spans) if is_known_word(span) is wanted]
+        gold_spans = [sentence.gold_spans[index] for index in words]
+        chosen = [unit for span in gold_spans for unit in range(span.start, span.end)]
+        yield (
+            wanted,
+            len(words),
+            Reconstruction(
+                [sentence.units[index] for index in chosen],
+                [sentence.gold[index] for index in chosen],
+                [sentence.predicted[index] for index in chosen],
+                gold_spans,
+                [span for span in sentence.predicted_spans if is_known_word(span) is wanted],
+                [span for span in sentence.segments if is_known_word(span) is wanted],
+                [sentence.votes[index] for index in words],
+            ),
+        )
+
 
 PRIMARY_METRICS: Mapping[Task, str] = {Task.POS: "accuracy", Task.NER: "f1", Task.SEG_POS: "joint_f1"}
 
@@ -200,3 +258,51 @@ def score_sentences(
         for gold_labels, predicted_labels, sentence_units in zip(gold, predicted, units, strict=True):
             scorer.update(gold_labels, predicted_labels, sentence_units)
     return dict(scorer.result().metrics)
+
+
+def summary_values(report: Report) -> dict[str, object]:
+    """The figures of a report in one flat object; the task's metrics stand under their own names."""
+    return {
+        "task": str(report.task),
+        "scheme": str(report.scheme),
+        "predicted_scheme": str(report.predicted_scheme),
+        "sentences": report.sentences,
+        "units": report.units,
+        **report.metrics,
+        "primary_metric": PRIMARY_METRICS[report.task],
+        "invalid_rate": report.invalid_rate,
+        "malformed_fragments": report.malformed_fragments,
+    }
+
+
+def detail_values(report: Report) -> dict[str, object]:
+    """The tables of a report: labels, types, the whole confusion table, lengths."""
+    return {
+        "labels": _counts_values(report.tokens.labels),
+        "types": _counts_values(report.types),
+        "confusion": [
+            {"gold": gold, "predicted": predicted, "count": count}
+            for (gold, predicted), count in sorted(report.tokens.confusion.items())
+        ],
+        "lengths": breakdown_values(report.lengths, size_name="sentences"),
+    }
+
+
+def breakdown_values(rows: Sequence[BreakdownRow], *, size_name: str) -> list[dict[str, object]]:
+    """One object per part of the file."""
+    return [{"name": row.name, size_name: row.size, **row.metrics} for row in rows]
+
+
+def _counts_values(table: Mapping[str, Counts]) -> list[dict[str, object]]:
+    return [
+        {
+            "label": label,
+            "precision": counts.precision,
+            "recall": counts.recall,
+            "f1": counts.f1,
+            "support": counts.gold,
+            "predicted": counts.predicted,
+            "correct": counts.correct,
+        }
+        for label, counts in table.items()
+    ]

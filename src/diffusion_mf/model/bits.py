@@ -6,15 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from diffusion_mf.batches.layouts import Layout
 from diffusion_mf.config import Config
 from diffusion_mf.decoding import Evidence
-from diffusion_mf.denoisers import BitDenoiser, Conditions
 from diffusion_mf.diffusion import BitCodes, CategoricalDiffusion, GaussianDiffusion, ddim
-from diffusion_mf.layouts import Layout
-from diffusion_mf.model.core import Core, Target
-from diffusion_mf.model.draws import StepDraws, Use
-from diffusion_mf.model.objective import bit_terms
-from diffusion_mf.model.prediction import Prediction, Request
+from diffusion_mf.model.core import Core, Prediction, Request, StepDraws, Target, Use, bit_terms
+from diffusion_mf.networks.denoisers import BitDenoiser, Conditions
 
 SELF_CONDITIONING_SHARE = 0.5
 """of the training steps, those that see a first estimate (Chen et al., 2022)"""

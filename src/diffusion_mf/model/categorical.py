@@ -8,23 +8,22 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from diffusion_mf.batches.layouts import Layout
 from diffusion_mf.config import Config
 from diffusion_mf.decoding import Evidence
-from diffusion_mf.denoisers import Conditions, LabelDenoiser
-from diffusion_mf.diffusion import (
-    CategoricalDiffusion,
-    Denoised,
-    Reading,
-    draw,
-    one_hot,
-    reverse_diffusion,
+from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, Reading, draw, one_hot, reverse_diffusion
+from diffusion_mf.model.core import (
+    NoisyLabels,
+    Prediction,
+    Request,
+    StepDraws,
+    StructuredCore,
+    Target,
+    Use,
+    structured_terms,
 )
-from diffusion_mf.layouts import Layout
-from diffusion_mf.model.core import StructuredCore, Target
-from diffusion_mf.model.draws import StepDraws, Use
-from diffusion_mf.model.objective import NoisyLabels, structured_terms
-from diffusion_mf.model.prediction import Prediction, Request
-from diffusion_mf.scorers import Scorer
+from diffusion_mf.networks.denoisers import Conditions, LabelDenoiser
+from diffusion_mf.networks.scorers import Scorer
 from diffusion_mf.structures import Potentials
 
 

@@ -9,11 +9,8 @@ from torch import Tensor
 from diffusion_mf.config import Config
 from diffusion_mf.decoding import Evidence
 from diffusion_mf.diffusion import sum_over_units
-from diffusion_mf.model.core import StructuredCore, Target
-from diffusion_mf.model.draws import StepDraws
-from diffusion_mf.model.objective import structured_terms
-from diffusion_mf.model.prediction import Prediction, Request
-from diffusion_mf.scorers import Scorer
+from diffusion_mf.model.core import Prediction, Request, StepDraws, StructuredCore, Target, structured_terms
+from diffusion_mf.networks.scorers import Scorer
 from diffusion_mf.structures import Factorised
 
 

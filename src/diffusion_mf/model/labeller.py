@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from diffusion_mf.batches.batching import Batch, PrepareInput
+from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
-from diffusion_mf.config_sections import InferenceConfig
-from diffusion_mf.data.batching import Batch, PrepareInput
+from diffusion_mf.config.sections import InferenceConfig
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.data.vocabulary import Vocabulary
 from diffusion_mf.decoding import Legality
 from diffusion_mf.diffusion import (
     BitCodes,
@@ -22,17 +22,22 @@ from diffusion_mf.diffusion import (
     sum_over_units,
     token_cross_entropy,
 )
-from diffusion_mf.encoders import build_encoder
 from diffusion_mf.model.bits import BitsCore
 from diffusion_mf.model.categorical import CategoricalCore
-from diffusion_mf.model.core import Core, Target
+from diffusion_mf.model.core import (
+    Core,
+    Prediction,
+    Request,
+    StepDraws,
+    Target,
+    TeacherMarginals,
+    content_keys,
+    with_total,
+)
 from diffusion_mf.model.direct import DirectCore
-from diffusion_mf.model.draws import StepDraws, content_keys
-from diffusion_mf.model.objective import with_total
-from diffusion_mf.model.prediction import Prediction, Request
-from diffusion_mf.model.teacher import TeacherMarginals
+from diffusion_mf.networks.encoders import build_encoder
+from diffusion_mf.networks.scorers import ScoringMLP
 from diffusion_mf.ops.chain_scores import unit_mask
-from diffusion_mf.scorers import ScoringMLP
 from diffusion_mf.systems import Process
 
 CORES: dict[Process, type[Core]] = {"direct": DirectCore, "categorical": CategoricalCore, "bits": BitsCore}

@@ -4,8 +4,7 @@ A structure is added here: subclass `LabelDistribution` (or `Factorised`) and en
 systems look a name up. `docs/structures.md` shows an example.
 """
 
-from diffusion_mf.structures.distribution import InferenceSettings, LabelDistribution, Potentials
-from diffusion_mf.structures.factorised import Factorised
+from diffusion_mf.structures.distribution import Factorised, InferenceSettings, LabelDistribution, Potentials
 from diffusion_mf.structures.linear_chain import LinearChain
 from diffusion_mf.structures.mean_field import MeanField
 from diffusion_mf.structures.unigram import Unigram

@@ -1,4 +1,7 @@
-"""The contract between structures and everything else: a distribution over the label sequences of a batch."""
+"""What is checked before anything is computed, so that a mistake is a sentence and not a NaN three modules later.
+
+Shapes are known to the host and always checked. Values are not: looking at them waits for a GPU, so it is done on request.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,138 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from diffusion_mf.errors import NoLegalSequenceError
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, length_tensor, unit_mask
+
+
+def check_shapes(
+    unary_scores: Tensor,
+    *,
+    transition_scores: Tensor | None = None,
+    start_scores: Tensor | None = None,
+    end_scores: Tensor | None = None,
+    allowed: Tensor | None = None,
+) -> None:
+    """Raise `ValueError` naming the tensor whose shape or type does not fit ``unary_scores`` (B, N, K)."""
+    if unary_scores.dim() != 3 or 0 in unary_scores.shape:
+        raise ValueError(
+            f"unary_scores must be (B, N, K) with no dimension of size 0, found {tuple(unary_scores.shape)}"
+        )
+    if not unary_scores.is_floating_point():
+        raise ValueError(f"unary_scores must be of a floating-point type, found {unary_scores.dtype}")
+    B, N, K = unary_scores.shape
+    if transition_scores is not None and transition_scores.shape not in ((K, K), (B, N - 1, K, K)):
+        raise ValueError(
+            f"transition_scores must be {(K, K)} or {(B, N - 1, K, K)} beside unary_scores {(B, N, K)},"
+            f" found {tuple(transition_scores.shape)}"
+        )
+    expected = {
+        "start_scores": (start_scores, (K,)),
+        "end_scores": (end_scores, (K,)),
+        "allowed": (allowed, (B, N, K)),
+    }
+    for name, (tensor, shape) in expected.items():
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(f"{name} must be {shape} beside unary_scores {(B, N, K)}, found {tuple(tensor.shape)}")
+    if allowed is not None and allowed.dtype != torch.bool:
+        raise ValueError(f"allowed must be boolean, found {allowed.dtype}")
+
+
+def check_scores(
+    unary_scores: Tensor,
+    is_unit: Tensor,
+    *,
+    transition_scores: Tensor | None = None,
+    start_scores: Tensor | None = None,
+    end_scores: Tensor | None = None,
+) -> None:
+    """Raise `ValueError` for NaN or +∞ where a score is read; −∞ is a score."""
+    is_bad = (~(unary_scores < torch.inf) & is_unit[..., None]).flatten(1).any(1)
+    if transition_scores is not None and transition_scores.dim() == 4:
+        is_bad = is_bad | (~(transition_scores < torch.inf) & is_unit[:, 1:, None, None]).flatten(1).any(1)
+    if bool(is_bad.any()):
+        raise ValueError(f"scores of sentence {_first(is_bad)} of the batch hold NaN or +∞")
+    shared = {"start_scores": start_scores, "end_scores": end_scores}
+    if transition_scores is not None and transition_scores.dim() == 2:
+        shared["transition_scores"] = transition_scores
+    for name, scores in shared.items():
+        if scores is not None and not bool((scores < torch.inf).all()):
+            raise ValueError(f"{name} hold NaN or +∞")
+
+
+def check_positions(unary_scores: Tensor, is_unit: Tensor) -> None:
+    """Raise `NoLegalSequenceError` where a unit has no label with a score above −∞."""
+    is_empty = (unary_scores == -torch.inf).all(-1) & is_unit
+    if bool(is_empty.any()):
+        sentence = _first(is_empty.any(1))
+        raise NoLegalSequenceError(
+            f"sentence {sentence} of the batch has no label left at position {_first(is_empty[sentence])}",
+            remedy="allow a label there",
+        )
+
+
+def check_legal(is_legal: Tensor) -> None:
+    """Raise `NoLegalSequenceError` for the first sentence of (B,) that is not legal."""
+    if not bool(is_legal.all()):
+        raise NoLegalSequenceError(
+            f"sentence {_first(~is_legal)} of the batch has no legal label sequence",
+            remedy="relax its clamps or the constraints",
+        )
+
+
+def check_labels(labels: Tensor, is_unit: Tensor, num_labels: int) -> None:
+    """Raise `ValueError` for a number at a unit that is no label."""
+    is_bad = ((labels < 0) | (labels >= num_labels)) & is_unit
+    if bool(is_bad.any()):
+        sentence = _first(is_bad.any(1))
+        position = _first(is_bad[sentence])
+        raise ValueError(
+            f"labels must lie in 0…{num_labels - 1}, found {int(labels[sentence, position])}"
+            f" at position {position} of sentence {sentence} of the batch"
+        )
+
+
+def _first(flags: Tensor) -> int:
+    return int(flags.nonzero()[0, 0])
+
+
+def gumbel_noise(
+    shape: tuple[int, ...], generator: torch.Generator | None, *, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """−log of exponential draws, made where the generator lives; float64 first, for the sake of the tail."""
+    source = device if generator is None else generator.device
+    draws = torch.empty(shape, dtype=torch.float64, device=source).exponential_(generator=generator)
+    return draws.log_().neg_().to(device=device, dtype=dtype)
+
+
+@torch.no_grad()
+def sample_backwards(
+    forward_messages: Float[Tensor, "B N K"],
+    unary_scores: Float[Tensor, "B N K"],
+    transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B N-1 K K"],
+    lengths: Int[Tensor, "B"],
+    noise: Float[Tensor, "S B N K"],
+) -> Int[Tensor, "S B N"]:
+    """Forward filtering, backward sampling: exact draws from a linear chain, O(N K) each once messages are known.
+
+    yₙ ~ softmax(Fₙ + unaryₙ), then yᵢ | yᵢ₊₁ ~ softmax(Fᵢ + unaryᵢ + transitionᵢ(·, yᵢ₊₁)), with forward messages Fᵢ.
+    """
+    is_unit = unit_mask(lengths, unary_scores.shape[1])
+    before = torch.where(is_unit[..., None], forward_messages + unary_scores, 0)
+    into = transition_scores.transpose(-1, -2)  # [next, previous]
+    num_units = unary_scores.shape[1]
+    sentences = torch.arange(len(lengths), device=lengths.device)
+    labels = torch.zeros(noise.shape[:-1], dtype=torch.long, device=unary_scores.device)
+    for position in range(num_units - 1, -1, -1):
+        score = before[:, position] + noise[:, :, position]  # (S, B, K)
+        if position < num_units - 1:
+            after = labels[:, :, position + 1]
+            step = into[after] if into.dim() == 2 else into[sentences, position, after]
+            score = score + torch.where((position < lengths - 1)[:, None], step, 0)
+        labels[:, :, position] = torch.where(is_unit[:, position], score.argmax(-1), 0)
+    return labels
+
 
 Result = TypeVar("Result")
 
@@ -122,3 +255,51 @@ def _detached(result: Any) -> Any:
     if isinstance(result, Tensor):
         return result.detach()
     return type(result)(*(_detached(part) for part in result))
+
+
+class Factorised(LabelDistribution):
+    """q(y) = Πᵢ qᵢ(yᵢ); a subclass gives `marginals` and `log_marginals`."""
+
+    def __init__(self, unary_scores: Tensor, lengths: Lengths, *, check: bool) -> None:
+        super().__init__(unary_scores, lengths)
+        self._check = check
+
+    def log_prob(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, "B"]:
+        """log q(y) = Σᵢ log qᵢ(yᵢ)."""
+        if self._check:
+            check_labels(labels, self._is_unit, self.num_labels)
+        log_probs = gather_labels(self.log_marginals(), labels)
+        return torch.where(self._is_unit, log_probs, 0).sum(1)
+
+    def mode(self) -> Int[Tensor, "B N"]:
+        """argmaxₖ qᵢ(k) at every position."""
+        return torch.where(self._is_unit, self.marginals().argmax(-1), 0)
+
+    def sample_many(self, generator: torch.Generator | None, num_samples: int) -> Int[Tensor, "S B N"]:
+        """yᵢ ~ qᵢ, each by itself."""
+        log_probs = self.log_marginals().detach()
+        shape = (num_samples, *log_probs.shape)
+        noise = gumbel_noise(shape, generator, device=log_probs.device, dtype=log_probs.dtype)
+        return torch.where(self._is_unit, (log_probs + noise).argmax(-1), 0)
+
+    def entropy(self) -> Float[Tensor, "B"]:
+        """−Σᵢ Σₖ qᵢ(k) log qᵢ(k)."""
+        log_probs = self.log_marginals()
+        # 0·log 0 = 0, and at log q = 0 the product below is 0 too.
+        log_probs = torch.where(log_probs == -torch.inf, 0, log_probs)
+        return -(log_probs.exp() * log_probs).flatten(1).sum(1)
+
+
+def safe_log_softmax(scores: Tensor, is_unit: Tensor) -> Tensor:
+    """log softmax over the last dimension; 0 where there is no unit, −∞ where every score is −∞; no gradient at either."""
+    is_empty = (scores == -torch.inf).all(-1)
+    is_usual = (is_unit & ~is_empty)[..., None]
+    log_probs = torch.log_softmax(torch.where(is_usual, scores, 0), -1)
+    return torch.where(is_usual, log_probs, torch.where(is_unit, -torch.inf, 0)[..., None])
+
+
+def gather_labels(values: Tensor, labels: Tensor) -> Tensor:
+    """``values`` (…, K) at ``labels`` (…); −∞ at numbers that are no label."""
+    num_labels = values.shape[-1]
+    found = values.gather(-1, labels.long().clamp(0, num_labels - 1)[..., None])[..., 0]
+    return torch.where((labels >= 0) & (labels < num_labels), found, -torch.inf)

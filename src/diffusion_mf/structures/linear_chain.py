@@ -11,10 +11,19 @@ from diffusion_mf.ops.backends import Backend
 from diffusion_mf.ops.chain_scores import Lengths, check_lengths, fold_scores, softmax
 from diffusion_mf.ops.forward_backward import ForwardBackward, forward_backward, log_partition, pair_marginals
 from diffusion_mf.ops.viterbi import BestSequence, viterbi
-from diffusion_mf.structures.distribution import InferenceSettings, LabelDistribution, Potentials, remember
-from diffusion_mf.structures.factorised import gather_labels
-from diffusion_mf.structures.sampling import gumbel_noise, sample_backwards
-from diffusion_mf.structures.validation import check_labels, check_legal, check_scores, check_shapes
+from diffusion_mf.structures.distribution import (
+    InferenceSettings,
+    LabelDistribution,
+    Potentials,
+    check_labels,
+    check_legal,
+    check_scores,
+    check_shapes,
+    gather_labels,
+    gumbel_noise,
+    remember,
+    sample_backwards,
+)
 
 MAX_PAIRS_AT_ONCE = 1 << 24
 """Entries of pair marginals `LinearChain.entropy` holds at a time (or one sentence's, if those are more)."""

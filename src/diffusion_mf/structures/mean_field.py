@@ -9,9 +9,15 @@ from torch import Tensor
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.ops.chain_scores import Lengths, blank_padding, check_lengths, fold_scores
 from diffusion_mf.ops.mean_field import mean_field
-from diffusion_mf.structures.distribution import InferenceSettings, Potentials, remember
-from diffusion_mf.structures.factorised import Factorised
-from diffusion_mf.structures.validation import check_positions, check_scores, check_shapes
+from diffusion_mf.structures.distribution import (
+    Factorised,
+    InferenceSettings,
+    Potentials,
+    check_positions,
+    check_scores,
+    check_shapes,
+    remember,
+)
 
 
 class MeanField(Factorised):

@@ -7,9 +7,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffusion_mf.ops.chain_scores import Lengths, check_lengths, fold_scores, softmax
-from diffusion_mf.structures.distribution import InferenceSettings, Potentials, remember
-from diffusion_mf.structures.factorised import Factorised, safe_log_softmax
-from diffusion_mf.structures.validation import check_positions, check_scores, check_shapes
+from diffusion_mf.structures.distribution import (
+    Factorised,
+    InferenceSettings,
+    Potentials,
+    check_positions,
+    check_scores,
+    check_shapes,
+    remember,
+    safe_log_softmax,
+)
 
 
 class Unigram(Factorised):

@@ -1,9 +1,9 @@
 """A trained model in use: on disk (`save_model`, `load_model`) and at work (`Tagger`)."""
 
-from diffusion_mf.tagger.clamps import Clamp
+from diffusion_mf.model.storage import FORMAT_VERSION, StoredModel, load_model, save_model
 from diffusion_mf.tagger.pipeline import TokenClassificationPipeline
+from diffusion_mf.tagger.requests import Clamp
 from diffusion_mf.tagger.results import Span, TaggedSentence, TrajectoryStep
-from diffusion_mf.tagger.storage import FORMAT_VERSION, StoredModel, load_model, save_model
 from diffusion_mf.tagger.tagger import Tagger
 
 __all__ = [

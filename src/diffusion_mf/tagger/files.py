@@ -1,29 +1,212 @@
-"""Whole files: tagged (``dmf tag``) and scored (``dmf evaluate``)."""
+"""Files in, labelled files out, streaming."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import os
+import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 
-from diffusion_mf.data.conllu import ConlluColumn
-from diffusion_mf.data.corpus import Corpus
-from diffusion_mf.data.documents import with_first_document
-from diffusion_mf.data.formats import FileFormat, format_of, suffix_format
-from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.columns import DOCUMENT_START, detect_layout, read_column_lines, read_columns, through_first_unit
+from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
+from diffusion_mf.data.corpus import Corpus, Task
+from diffusion_mf.data.files import BYTE_ORDER_MARK, StrPath, check_fields, open_output
+from diffusion_mf.data.formats import FileFormat, format_of, read_json_lines, read_plain_text, suffix_format
+from diffusion_mf.data.label_schemes import LabelScheme, encode_spans, split_label
+from diffusion_mf.data.label_schemes import Span as LabelledSpan
 from diffusion_mf.data.repair import Repairs
-from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.text_lines import BYTE_ORDER_MARK
+from diffusion_mf.data.sentence import Sentence, with_first_document
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import expected_calibration_error
 from diffusion_mf.evaluation.report import Report, TaskScorer
-from diffusion_mf.files import StrPath, open_output
-from diffusion_mf.tagger.file_reading import Item, read_items
-from diffusion_mf.tagger.file_writing import Layout
+from diffusion_mf.tagger.results import TaggedSentence
 from diffusion_mf.tagger.tagger import Tagger
+
+
+class Item(NamedTuple):
+    """A sentence to tag; ``block`` is its text where it comes from CoNLL-U."""
+
+    sentence: Sentence
+    block: ConlluBlock | None = None
+
+
+def read_items(
+    path: StrPath, file_format: FileFormat, task: Task, *, is_guess: bool = False, repairs: Repairs | None = None
+) -> Iterator[Item]:
+    """Stream the sentences of ``path``, for Seg-POS as characters; of a file without any sentence, none.
+
+    ``is_guess`` says that nobody told the format: what plainly is no plain text is then refused. With ``repairs`` a line of a
+    column file without a form keeps its place, so that a labelled file can be tagged and scored.
+    """
+    if file_format is FileFormat.CONLLU:
+        for block in read_conllu_blocks(path):
+            words = block.sentence or Sentence(())
+            units = tuple("".join(words.units)) if task is Task.SEG_POS else words.units
+            yield Item(words._replace(units=units, labels=None), block)
+        return
+    for number, sentence in enumerate(_READERS[file_format](path, repairs)):
+        if is_guess and number == 0:
+            _check_plain(sentence, path)
+        # Blanks between words of plain text would give away what is to be found.
+        is_words = file_format is FileFormat.TEXT and task is Task.SEG_POS
+        units = tuple("".join(sentence.units)) if is_words else sentence.units
+        yield Item(sentence._replace(units=units, labels=None))
+
+
+def _read_columns(path: StrPath, repairs: Repairs | None) -> Iterator[Sentence]:
+    lines = read_column_lines(path)
+    head = list(through_first_unit(lines, path))
+    if not head or not head[-1].strip(" \t") or head[-1].startswith(DOCUMENT_START):
+        return iter(())
+    # With a scheme given nobody goes through the file to find out which one its tags are in.
+    layout = detect_layout(path, lines=head, scheme=LabelScheme.PLAIN)
+    return read_columns(path, layout, lines=itertools.chain(head, lines), repairs=repairs)
+
+
+_READERS: dict[FileFormat, Callable[[StrPath, Repairs | None], Iterator[Sentence]]] = {
+    FileFormat.COLUMNS: _read_columns,
+    FileFormat.JSONL: lambda path, repairs: read_json_lines(path, repairs=repairs),
+    FileFormat.TEXT: lambda path, repairs: read_plain_text(path),
+}
+
+
+def _check_plain(sentence: Sentence, path: StrPath) -> None:
+    first = sentence.units[0]
+    if first.startswith(('{"', "#")) or (first == "1" and len(sentence.units) >= NUM_COLUMNS):
+        raise InputError(
+            "this does not look like plain text",
+            path=path,
+            line=sentence.line,
+            remedy=f"name its format with --format ({', '.join(FileFormat)})",
+        )
+
+
+SCORE_KEY = "Score"
+_COLUMN_FIELD = re.compile(rf"(?!{DOCUMENT_START})[^\t\n\r\0]+")
+_CONLLU_FIELD = re.compile(r"[^\t\n\r\0]+")
+_TEXT_FIELD = re.compile(r"[^ \t\n\r\0]+")
+_DEFAULT_COLUMN = {Task.POS: ConlluColumn.UPOS, Task.NER: ConlluColumn.MISC, Task.SEG_POS: ConlluColumn.XPOS}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How results are to be written."""
+
+    task: Task
+    file_format: FileFormat
+    column: ConlluColumn | None = None
+    """of CoNLL-U; None: UPOS for POS, MISC for entities, XPOS for Seg-POS"""
+    scheme: LabelScheme | None = None
+    """of entities; None: the model's own, and spans that are not complete stay visible"""
+    use_scores: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scheme is not None and (self.task is not Task.NER or self.scheme is LabelScheme.PLAIN):
+            raise InputError(
+                f"labels of the task {self.task} cannot be written in the scheme {self.scheme}",
+                remedy="leave out --scheme",
+            )
+        if self.file_format is FileFormat.TEXT and self.task is not Task.SEG_POS:
+            raise InputError("plain text cannot hold labels", remedy="write columns, jsonl or conllu")
+
+    def text(self, item: Item, result: TaggedSentence) -> str:
+        """The sentence of ``item`` as the output is to have it."""
+        labels = result.labels
+        if self.scheme is not None:
+            spans = [LabelledSpan(*span[:3]) for span in result.spans]
+            labels = encode_spans(spans, len(labels), self.scheme)
+        return _TEXTS[self.file_format](item, dataclasses.replace(result, labels=labels), self)
+
+
+class _Words(NamedTuple):
+    units: tuple[str, ...]
+    tags: list[str]
+    scores: list[float]
+
+
+def _words(result: TaggedSentence) -> _Words:
+    """The predicted words with tags and confidence; a character in no complete word stands by itself."""
+    words: list[tuple[str, str, float]] = []
+    starts = {span.start: span for span in result.spans}
+    position = 0
+    while position < len(result.units):
+        span = starts.get(position)
+        end = position + 1 if span is None else span.end
+        label, score = result.labels[position], result.scores[position]
+        tag = split_label(label)[1] or label if span is None else span.label
+        words.append(("".join(result.units[position:end]), tag, score if span is None else span.confidence))
+        position = end
+    return _Words(tuple(word for word, _, _ in words), [tag for _, tag, _ in words], [score for _, _, score in words])
+
+
+def _conllu(item: Item, result: TaggedSentence, layout: Layout) -> str:
+    column = layout.column or _DEFAULT_COLUMN[layout.task]
+    block, labels, scores = item.block, result.labels, result.scores
+    if layout.task is Task.SEG_POS:
+        words = _words(result)
+        block, labels, scores = _bare_block(words.units, item), words.tags, words.scores
+    elif block is None:
+        block = _bare_block(result.units, item)
+    block = block._replace(text=with_labels(block, labels, column=column))
+    if layout.use_scores:
+        return with_labels(block, [_shown(score) for score in scores], column=ConlluColumn.MISC, key=SCORE_KEY)
+    return block.text
+
+
+def _bare_block(units: tuple[str, ...], item: Item) -> ConlluBlock:
+    """Lines with nothing but the units, below the comments of the sentence they come from."""
+    if not units:
+        return ConlluBlock("" if item.block is None else item.block.text, None)
+    sentence = Sentence(units, None, item.sentence.line)
+    check_fields(sentence, _CONLLU_FIELD, "a CoNLL-U line")
+    text = "" if item.block is None else item.block.text.removeprefix(BYTE_ORDER_MARK)
+    lines = [line.removesuffix("\r") for line in text.split("\n") if line.startswith("#")]
+    rest = "\t".join(["_"] * (NUM_COLUMNS - 2))
+    lines += [f"{number}\t{unit}\t{rest}" for number, unit in enumerate(units, 1)]
+    return ConlluBlock("\n".join(lines) + "\n\n", sentence)
+
+
+def _columns(item: Item, result: TaggedSentence, layout: Layout) -> str:
+    if not result.units:
+        return ""
+    check_fields(Sentence(result.units, tuple(result.labels), item.sentence.line), _COLUMN_FIELD, "a column file")
+    columns: list[Sequence[str]] = [result.units, result.labels]
+    if layout.use_scores:
+        columns.insert(1, [_shown(score) for score in result.scores])
+    return "\n".join(map("\t".join, zip(*columns, strict=True))) + "\n\n"
+
+
+def _json(item: Item, result: TaggedSentence, layout: Layout) -> str:
+    row: dict[str, object] = {"units": result.units, "labels": result.labels}
+    if layout.use_scores:
+        row["scores"] = [round(score, 6) for score in result.scores]
+        row["spans"] = [span._replace(confidence=round(span.confidence, 6))._asdict() for span in result.spans]
+    return json.dumps(row, ensure_ascii=False) + "\n"
+
+
+def _text(item: Item, result: TaggedSentence, layout: Layout) -> str:
+    words = _words(result).units
+    check_fields(Sentence(words, None, item.sentence.line), _TEXT_FIELD, "a line of words parted by blanks")
+    return " ".join(words) + "\n"
+
+
+_TEXTS: dict[FileFormat, Callable[[Item, TaggedSentence, Layout], str]] = {
+    FileFormat.CONLLU: _conllu,
+    FileFormat.COLUMNS: _columns,
+    FileFormat.JSONL: _json,
+    FileFormat.TEXT: _text,
+}
+
+
+def _shown(score: float) -> str:
+    return f"{score:.4f}"
+
 
 Advance = Callable[[int], None]
 """called with the number of sentences just done"""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args, overload
 
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import StrPath
 from diffusion_mf.tagger.results import TaggedSentence
 from diffusion_mf.tagger.tagger import Tagger
 

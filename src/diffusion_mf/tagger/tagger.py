@@ -1,4 +1,4 @@
-"""`Tagger`: a trained model with its vocabulary and labels, for use."""
+"""Sentences in, results out, in the same order: batches of similar length are made inside a bounded window."""
 
 from __future__ import annotations
 
@@ -6,29 +6,27 @@ import contextlib
 import operator
 import os
 import tempfile
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
-from diffusion_mf.acceleration.precision import on_device
-from diffusion_mf.acceleration.prediction import BATCHES_IN_FLIGHT, Predictor
-from diffusion_mf.data.batching import collate
+from diffusion_mf.batches.batching import collate, evaluation_batches
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.documents import grouped, middle
+from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.sentence import grouped, middle
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.diffusion import NO_LABEL as NO_LABEL_ID
 from diffusion_mf.diffusion import Reading
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import calibrated
-from diffusion_mf.files import StrPath
-from diffusion_mf.memory import is_out_of_memory, placed, release_memory
-from diffusion_mf.tagger.clamps import Clamp, stack_allowed
-from diffusion_mf.tagger.hub import download, upload
-from diffusion_mf.tagger.on_cpu import (
+from diffusion_mf.model.hub import download, upload
+from diffusion_mf.model.storage import StoredModel, load_model, save_model
+from diffusion_mf.prediction.cpu import (
     CPU_BATCH_UNITS,
     ONE_THREAD_WORK,
     has_transformer,
@@ -37,16 +35,81 @@ from diffusion_mf.tagger.on_cpu import (
     num_multiplications,
     one_thread,
 )
-from diffusion_mf.tagger.requests import Request, RequestReader, Units, in_documents
+from diffusion_mf.prediction.memory import is_out_of_memory, placed, release_memory
+from diffusion_mf.prediction.precision import on_device
+from diffusion_mf.prediction.predictor import BATCHES_IN_FLIGHT, Predictor
+from diffusion_mf.tagger.requests import Clamp, Request, RequestReader, Units, in_documents, stack_allowed
 from diffusion_mf.tagger.results import Steps, TaggedSentence, tagged_sentences
-from diffusion_mf.tagger.storage import StoredModel, load_model, save_model
-from diffusion_mf.tagger.streaming import in_order, windows
 
 if TYPE_CHECKING:
-    from diffusion_mf.encoders import PretrainedEncoder
-    from diffusion_mf.encoders.known_words import MetSentences
-    from diffusion_mf.encoders.pretrained.subword_batch import OnLong
     from diffusion_mf.model import Prediction
+    from diffusion_mf.networks.encoders import PretrainedEncoder
+    from diffusion_mf.networks.known_words import MetSentences
+    from diffusion_mf.networks.pretrained.subwords import OnLong
+
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+WINDOW_BATCHES = 8
+"""how many batches' worth of units are looked ahead, so that sentences of similar length meet"""
+MAX_WINDOW_ITEMS = 4096
+"""and how many sentences at most, for memory must be bounded however short they are"""
+
+
+def windows(
+    items: Iterable[Item],
+    num_units: Callable[[Item], int],
+    *,
+    budget: int,
+    document: Callable[[Item], int] | None = None,
+) -> Iterator[list[Item]]:
+    """Cut ``items`` into stretches of about `WINDOW_BATCHES` × ``budget`` units, reading no further than that.
+
+    Given what ``document`` an item belongs to (0: none), none is cut: its end is known only from the item after it.
+    """
+    window: list[Item] = []
+    total = 0
+    is_full = False
+    for item in items:
+        if is_full and (document is None or document(item) != document(window[-1])):
+            yield window
+            window, total = [], 0
+        window.append(item)
+        total += num_units(item)
+        is_full = total >= WINDOW_BATCHES * budget or len(window) >= MAX_WINDOW_ITEMS
+        if is_full and (document is None or not document(item)):
+            yield window
+            window, total, is_full = [], 0, False
+    if window:
+        yield window
+
+
+def in_order(
+    window: Sequence[Item],
+    sizes: Sequence[int],
+    begin: Callable[[Sequence[Item]], Callable[[], Sequence[Answer]]],
+    *,
+    budget: int,
+    num_ahead: int = 0,
+    documents: Sequence[int] | None = None,
+) -> list[Answer]:
+    """The answers about the items of a window, batch by batch, in the order of the window.
+
+    ``begin`` sets to work on a batch, and what it returns gives the answers; so many batches are begun ahead of the one whose
+    answers are asked for. ``sizes`` are those of the items; a batch's, padded to the largest, are within the budget. Where
+    ``documents`` are given, those of the items, none is parted.
+    """
+    batches, positions = evaluation_batches(sizes, budget=budget, documents=documents)
+    begun: deque[Callable[[], Sequence[Answer]]] = deque()
+    answers: list[Answer] = []
+    for batch in batches:
+        begun.append(begin([window[index] for index in batch]))
+        if len(begun) > num_ahead:
+            answers += begun.popleft()()
+    for rest in begun:
+        answers += rest()
+    return [answers[position] for position in positions]
 
 
 Results = Callable[[], list[TaggedSentence]]
@@ -193,7 +256,7 @@ class Tagger:
                 self._words.forget()
 
     def _pretrained_encoder(self) -> PretrainedEncoder | None:
-        from diffusion_mf.encoders import PretrainedEncoder
+        from diffusion_mf.networks.encoders import PretrainedEncoder
 
         encoder = getattr(self._labeller, "encoder", None)
         return encoder if isinstance(encoder, PretrainedEncoder) else None

@@ -19,9 +19,9 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
+from diffusion_mf.data.files import open_output
 from diffusion_mf.errors import InputError
-from diffusion_mf.files import open_output
-from diffusion_mf.tensor_files import write_tensors
+from diffusion_mf.networks.tensor_files import write_tensors
 
 STATE_FILE = "state.json"
 KIND = "diffusion-mf checkpoint"

@@ -10,13 +10,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from diffusion_mf.batches.vocabulary import Vocabulary, describe_unknown_labels
 from diffusion_mf.config import Config, EncoderConfig
 from diffusion_mf.data.corpus import Corpus, Task, check_labels
-from diffusion_mf.data.documents import cut_documents
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
-from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary, describe_unknown_labels
+from diffusion_mf.data.sentence import Sentence, cut_documents
 from diffusion_mf.errors import InputError
 
 

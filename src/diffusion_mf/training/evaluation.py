@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from diffusion_mf.batches.batching import collate, evaluation_batches
+from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
-from diffusion_mf.data.batching import collate, evaluation_batches
-from diffusion_mf.data.documents import cut_documents, grouped
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary
+from diffusion_mf.data.sentence import Sentence, cut_documents, grouped
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
@@ -26,14 +25,24 @@ from diffusion_mf.evaluation.calibration import (
     fit_temperature,
     negative_log_likelihood,
 )
-from diffusion_mf.memory import is_out_of_memory, release_memory
 from diffusion_mf.ops.chain_scores import unit_mask
-from diffusion_mf.training.distributed import Processes
+from diffusion_mf.prediction.memory import is_out_of_memory, release_memory
+from diffusion_mf.training.processes import Processes
 from diffusion_mf.training.steps import leaves_out_padding
 
 if TYPE_CHECKING:
-    from diffusion_mf.acceleration.prediction import Predictor
     from diffusion_mf.model import Labeller
+    from diffusion_mf.prediction.predictor import Predictor
+
+
+from collections.abc import Callable
+
+from diffusion_mf.errors import InputError
+from diffusion_mf.model.core import TeacherMarginals
+from diffusion_mf.model.storage import load_model
+from diffusion_mf.prediction.memory import placed
+from diffusion_mf.prediction.predictor import Predictor
+from diffusion_mf.training.corpora import TrainingData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,3 +197,35 @@ def _predict_share(
         for row, decoder in enumerate(decoders):
             labels[row, places] = DECODERS[decoder](prediction.evidence)[:rows, :columns].cpu()[is_unit]
     return labels, marginals
+
+
+def teacher_marginals(
+    config: Config, data: TrainingData, processes: Processes, *, note: Callable[[str], None]
+) -> TeacherMarginals | None:
+    """What the model in ``config.data.teacher`` holds of every training unit, by its calibrated marginals; None without one.
+
+    The processes share the work. A teacher of other labels is an `InputError`.
+    """
+    folder = config.data.teacher
+    if folder is None:
+        return None
+    teacher = load_model(folder)
+    # One trained by an earlier version lacks boundary labels that do not occur in training.
+    occurring = {label for sentence in data.train for label in sentence.labels or ()}
+    if not occurring <= set(teacher.vocabulary.labels) <= set(data.vocabulary.labels):
+        raise InputError(
+            "the teacher has other labels than the training data", path=folder, remedy="train it on the same data"
+        )
+    if teacher.config.data.lowercase != config.data.lowercase:
+        raise InputError(
+            f"the teacher was trained with data.lowercase = {str(teacher.config.data.lowercase).lower()}",
+            path=folder,
+            remedy="set the same here",
+        )
+    note(f"the teacher labels {len(data.train):,} training sentences")
+    predictor = Predictor(placed(teacher.labeller, processes.device).eval(), teacher.config, processes.device)
+    _, marginals = predict_all(predictor, data.train, teacher.config, teacher.vocabulary, [teacher.decoder], processes)
+    softened = torch.zeros(len(marginals), len(data.vocabulary.labels))
+    columns = [data.vocabulary.label_ids[label] for label in teacher.vocabulary.labels]
+    softened[:, columns] = calibrated(marginals.clamp(min=1e-12), teacher.temperature)
+    return TeacherMarginals(softened, [len(sentence.units) for sentence in data.train]).to(processes.device)

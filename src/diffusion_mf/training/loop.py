@@ -18,30 +18,39 @@ from typing import Any, NoReturn
 
 import torch
 
-from diffusion_mf.acceleration.compilation import compile_blocks
-from diffusion_mf.acceleration.half_weights import half_weights_for
-from diffusion_mf.acceleration.precision import autocast_for, uses_packing
-from diffusion_mf.acceleration.prediction import Predictor
 from diffusion_mf.config import Config
+from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import DiffusionMFError, DivergenceError
 from diffusion_mf.evaluation import PRIMARY_METRICS
-from diffusion_mf.files import StrPath
-from diffusion_mf.memory import placed
 from diffusion_mf.model import Labeller
-from diffusion_mf.training.best_model import BestModel
-from diffusion_mf.training.conditions import Interruption, reproducible
+from diffusion_mf.prediction.memory import placed
+from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
+from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.training.corpora import TrainingData, read_training_data
-from diffusion_mf.training.distributed import Processes, connected
-from diffusion_mf.training.evaluation import Evaluation, candidate_decoders, evaluate
-from diffusion_mf.training.gradients import TOTAL, StepGradients
-from diffusion_mf.training.learner import Learner
-from diffusion_mf.training.log import JsonLinesLog, Log, NoLog
-from diffusion_mf.training.loss_window import LossWindow
-from diffusion_mf.training.progress import Display, LogDisplay, NoDisplay, SpeedMeter, Standing
-from diffusion_mf.training.resumption import Resumed, RunFolder, has_complete_labels, load_run, save_run
-from diffusion_mf.training.state import TrainingState
+from diffusion_mf.training.evaluation import Evaluation, candidate_decoders, evaluate, teacher_marginals
+from diffusion_mf.training.gradients import TOTAL, LossWindow, StepGradients
+from diffusion_mf.training.optimizer import Learner
+from diffusion_mf.training.processes import Interruption, Processes, connected, reproducible
+from diffusion_mf.training.progress import (
+    Display,
+    JsonLinesLog,
+    Log,
+    LogDisplay,
+    NoDisplay,
+    NoLog,
+    SpeedMeter,
+    Standing,
+)
+from diffusion_mf.training.resumption import (
+    BestModel,
+    Resumed,
+    RunFolder,
+    TrainingState,
+    has_complete_labels,
+    load_run,
+    save_run,
+)
 from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan, StepPreparer
-from diffusion_mf.training.teaching import teacher_marginals
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 MOST_SKIPPED_IN_A_ROW = 25

@@ -1,10 +1,13 @@
-"""Beginning a run in a folder, and taking up one that was begun there before."""
+"""Where a run stands, the best model it has found, and how both are saved and taken up again."""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +17,55 @@ import torch
 from diffusion_mf.config import Config
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.errors import InputError
+from diffusion_mf.model import Labeller
+from diffusion_mf.tagger import load_model, save_model
 from diffusion_mf.training.checkpoint import STATE_FILE, damaged, has_checkpoint, read_checkpoint, write_checkpoint
 from diffusion_mf.training.corpora import TrainingData
-from diffusion_mf.training.distributed import Processes
-from diffusion_mf.training.learner import Learner
-from diffusion_mf.training.state import TrainingState
+from diffusion_mf.training.optimizer import Learner
+from diffusion_mf.training.processes import Processes
+
+
+@dataclasses.dataclass
+class TrainingState:
+    """Position, selection and early stopping; randomness needs no more than ``step``, for it is keyed by it."""
+
+    step: int = 0
+    """optimizer steps taken"""
+    epoch: int = 0
+    """epochs finished"""
+    position: int = 0
+    """steps taken in the present epoch"""
+    best_score: float | None = None
+    best_epoch: int = 0
+    """epochs finished when the best model was saved"""
+    best_decoder: str | None = None
+    is_stopped: bool = False
+    """by early stopping"""
+    num_pieces: int = 1
+    """see `gradients.StepGradients`"""
+    num_skipped: int = 0
+    """steps whose gradient was not finite, as far as the host has looked"""
+    num_returns: int = 0
+    """how often the run went back to a checkpoint after too many of them in a row"""
+    seconds: float = 0.0
+    """spent so far"""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON can hold."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainingState:
+        """The inverse of `to_dict`; `ValueError` for anything else."""
+        # Checkpoints of earlier versions lack the counts of skipped steps.
+        values = {"num_skipped": 0, "num_returns": 0, **values}
+        if set(values) != {field.name for field in dataclasses.fields(cls)}:
+            raise ValueError("entries are missing or unknown")
+        for name in ("step", "epoch", "position", "best_epoch", "num_pieces", "num_skipped", "num_returns"):
+            if not isinstance(values[name], int) or values[name] < 0:
+                raise ValueError(f"{name} is no count")
+        return cls(**values)
+
 
 # What may differ: files may have moved (their content is compared), and threads are warned about.
 _FREE_SETTINGS = {"data.train", "data.dev", "data.test", "data.strict", "training.threads"}
@@ -196,3 +243,71 @@ def _compare_config(now: Mapping[str, Any], before: Mapping[str, Any], path: Pat
                 path=path,
                 remedy="resume with the same configuration, or train into another folder",
             )
+
+
+class BestModel:
+    """A copy of the labeller as it was at its best.
+
+    It is written as soon as it is found, by a thread, so that short epochs stay short. A run that was killed after that goes
+    back to its checkpoint, which may be older, and finds the same model again.
+    """
+
+    def __init__(self, folder: RunFolder, config: Config, data: TrainingData, *, is_writer: bool) -> None:
+        self._folder = folder
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="best model") if is_writer else None
+        self._writing: Future[None] | None = None
+        self._config = config
+        self._data = data
+        self._is_saved = True
+        self._labeller: Labeller | None = None
+        self._decoder = ""
+        self._temperature = 1.0
+        self.metrics: Mapping[str, Any] = {}
+
+    @torch.no_grad()
+    def take(self, labeller: Labeller, *, decoder: str, temperature: float, metrics: Mapping[str, Any]) -> None:
+        """Remember ``labeller`` as it is now, and begin to write it."""
+        self.wait()
+        if self._labeller is None:
+            self._labeller = copy.deepcopy(labeller)
+        self._labeller.load_state_dict(labeller.state_dict())
+        self._decoder, self._temperature = decoder, temperature
+        self.add_metrics(metrics, replace=True)
+        self.save()
+
+    def add_metrics(self, metrics: Mapping[str, Any], *, replace: bool = False) -> None:
+        """Say more about the model, or other things than before."""
+        self.metrics = dict(metrics) if replace else {**self.metrics, **metrics}
+        self._is_saved = False
+
+    def labeller(self, device: torch.device) -> tuple[Labeller, str]:
+        """The model and its decoder; read from the folder where this session has not seen it itself."""
+        if self._labeller is None:
+            stored = load_model(self._folder.model)
+            self._labeller = stored.labeller.to(device)
+            self._decoder, self._temperature, self.metrics = stored.decoder, stored.temperature, stored.metrics
+        return self._labeller, self._decoder
+
+    def save(self) -> None:
+        """Begin to write the model folder if it is not what it should be."""
+        if self._is_saved or self._labeller is None or self._writer is None:
+            return
+        self.wait()
+        self._writing = self._writer.submit(
+            save_model,
+            self._folder.model,
+            self._labeller,
+            self._config,
+            self._data.vocabulary,
+            self._data.scheme,
+            self._decoder,
+            self._temperature,
+            self.metrics,
+        )
+        self._is_saved = True
+
+    def wait(self) -> None:
+        """Until the model is on disk; what went wrong there is raised here."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()

@@ -16,15 +16,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from diffusion_mf.acceleration.flat_batch import FlatBatch, flatten
+from diffusion_mf.batches.batching import Batch, EncodedSentences, PrepareInput, document_batches, training_batches
+from diffusion_mf.batches.packing import pack, packed_batches, shape_for
+from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import TrainingConfig
-from diffusion_mf.data.batching import Batch, PrepareInput, document_batches, training_batches
-from diffusion_mf.data.documents import grouped
-from diffusion_mf.data.encoded import EncodedSentences
-from diffusion_mf.data.packing import pack, packed_batches, shape_for
-from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.data.vocabulary import Vocabulary
-from diffusion_mf.training.distributed import Processes
+from diffusion_mf.data.sentence import Sentence, grouped
+from diffusion_mf.prediction.recording import FlatBatch, flatten
+from diffusion_mf.training.processes import Processes
 
 StepPlan = list[list[int]]
 """the batches of a step, each a list of indices of sentences"""

@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from diffusion_mf.cli.output import half_up
-from diffusion_mf.data.synthetic import FLAVOURS, collect_facts, expected_scores, generate, realised_scores
+from diffusion_mf.evaluation.terminal import half_up
+from diffusion_mf.lab.synthetic import FLAVOURS, collect_facts, expected_scores, generate, realised_scores
 
 DOCUMENT = pathlib.Path(__file__).parents[3] / "docs" / "synthetic-corpus.md"
 TITLES = {

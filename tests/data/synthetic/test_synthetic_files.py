@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from diffusion_mf.cli import main
-from diffusion_mf.data.synthetic import FLAVOURS, generate, write_corpus
+from diffusion_mf.lab.synthetic import FLAVOURS, generate, write_corpus
 
 SIZES = {"train": 30, "dev": 8, "test": 9}
 FILES = ["manifest.json"] + [

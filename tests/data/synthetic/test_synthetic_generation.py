@@ -10,9 +10,9 @@ from collections import Counter, defaultdict
 import pytest
 
 from diffusion_mf.data.label_schemes import LabelScheme, check_sequence
-from diffusion_mf.data.synthetic import FLAVOURS, find_groups, generate
-from diffusion_mf.data.synthetic.draws import Draws
 from diffusion_mf.errors import InputError
+from diffusion_mf.lab.synthetic import FLAVOURS, find_groups, generate
+from diffusion_mf.lab.synthetic.grammar import Draws
 
 pytestmark = pytest.mark.parametrize("flavour", list(FLAVOURS))
 

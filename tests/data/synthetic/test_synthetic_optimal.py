@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from diffusion_mf.data.synthetic import (
+from diffusion_mf.lab.synthetic import (
     FLAVOURS,
     SyntheticSentence,
     collect_facts,
@@ -17,7 +17,7 @@ from diffusion_mf.data.synthetic import (
     realised_scores,
     total_consistency,
 )
-from diffusion_mf.data.synthetic.decoders import chain, decode, joint, marginals, position_wise
+from diffusion_mf.lab.synthetic.optimal import chain, decode, joint, marginals, position_wise
 from oracles import synthetic_enumeration as oracle
 
 flavours = pytest.mark.parametrize("flavour", list(FLAVOURS))

@@ -18,13 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffusion_mf.ops.backends import Backend, choose_backend, differentiable_gradients
-from diffusion_mf.ops.chain_scores import (
-    Lengths,
-    accumulation_dtype,
-    blank_padding,
-    length_tensor,
-    unit_mask,
-)
+from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, blank_padding, length_tensor, unit_mask
 from diffusion_mf.ops.forward_backward import cpu, reference
 
 

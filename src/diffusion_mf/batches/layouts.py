@@ -1,0 +1,268 @@
+"""How the units of a batch lie in memory inside the networks: padded to a rectangle, or packed one after the other.
+
+Outside the networks a batch is always (B, N, …). Position-wise layers do not care; attention, positions and what belongs to a
+sentence ask the layout. Packing spares a GPU the work on padding, and gives every batch of a token budget the same shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from diffusion_mf.ops.attention import MAX_FUSED_UNITS, packed_attention
+from diffusion_mf.ops.attention.reference import turn
+from diffusion_mf.ops.backends import CPU_LANES, CPU_ROWS
+
+ROTARY_PERIOD = 10_000.0
+
+
+class Rotation(NamedTuple):
+    """The angles of rotary positions (Su et al., 2021), made once and used by every layer."""
+
+    cosine: Float[Tensor, "*units 1 half"]
+    sine: Float[Tensor, "*units 1 half"]
+
+    @classmethod
+    def of_positions(cls, positions: Int[Tensor, "*units"], head_width: int) -> Rotation:
+        """Position i turns pair p of a head's dimensions by i·period^(−2p/width)."""
+        half = head_width // 2
+        rates = ROTARY_PERIOD ** (torch.arange(half, device=positions.device, dtype=torch.float32) / -half)
+        angles = positions.float()[..., None, None] * rates
+        return cls(angles.cos(), angles.sin())
+
+    def turn(self, values: Float[Tensor, "*units H d"]) -> Float[Tensor, "*units H d"]:
+        """Rotate; products of two turned vectors depend on the distance of their positions only."""
+        return turn(values, self.cosine, self.sine)
+
+
+@runtime_checkable
+class Layout(Protocol):
+    """What the networks ask; ``*units`` is (B, N) or (T,)."""
+
+    def pack(self, values: Tensor) -> Tensor:
+        """(B, N, …) as (*units, …), without a gradient."""
+        ...
+
+    def unpack(self, values: Tensor) -> Tensor:
+        """(*units, …) as (B, N, …); what stands at padding means nothing."""
+        ...
+
+    def unpack_pairs(self, values: Tensor) -> Tensor:
+        """(*units, …) as (B, N − 1, …): row i belongs to the pair of units i and i + 1."""
+        ...
+
+    @property
+    def pair_units(self) -> Tensor | None:
+        """The units (B, N − 1) that `unpack_pairs` takes, where it should be left to the work before it; None: it should not."""
+        ...
+
+    def spread(self, values: Tensor) -> Tensor:
+        """One row per sentence, or one for all, (b, D), so that it broadcasts over (*units, D)."""
+        ...
+
+    def rotation(self, head_width: int) -> Rotation:
+        """The angles of all positions, for `attend`."""
+        ...
+
+    def attend(self, inputs: Tensor, rotation: Rotation) -> Tensor:
+        """Attention (*units, H, d) among the units of each sentence, from queries, keys and values (*units, 3, H, d)."""
+        ...
+
+
+class PaddedLayout(NamedTuple):
+    """A rectangle: every sentence has N places, and those past its length are never attended to."""
+
+    is_unit: Bool[Tensor, "B N"]
+
+    def pack(self, values: Tensor) -> Tensor:
+        """The values as they are."""
+        return values
+
+    def unpack(self, values: Tensor) -> Tensor:
+        """The values as they are."""
+        return values
+
+    def unpack_pairs(self, values: Tensor) -> Tensor:
+        """All but the last place."""
+        return values[:, :-1]
+
+    @property
+    def pair_units(self) -> None:
+        """None: there is nothing to take."""
+
+    def spread(self, values: Float[Tensor, "b D"]) -> Float[Tensor, "b 1 D"]:
+        """Over the places of each sentence."""
+        return values[:, None]
+
+    def rotation(self, head_width: int) -> Rotation:
+        """The angles of places 0…N−1, the same for all sentences."""
+        return Rotation.of_positions(torch.arange(self.is_unit.shape[1], device=self.is_unit.device), head_width)
+
+    def attend(self, inputs: Float[Tensor, "B N 3 H d"], rotation: Rotation) -> Float[Tensor, "B N H d"]:
+        """Masked attention."""
+        query, key, value = inputs.unbind(2)
+        return _masked_attention(rotation.turn(query), rotation.turn(key), value, self.is_unit)
+
+
+def _masked_attention(query: Tensor, key: Tensor, value: Tensor, is_key: Tensor) -> Tensor:
+    """Attention (B, N, H, d) to those keys only."""
+    query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=is_key[:, None, None, :])
+    return attended.transpose(1, 2)
+
+
+class CompactLayout(NamedTuple):
+    """The units without padding, for predictions on a CPU, and for documents in training there; only attention sees the rectangle.
+
+    `PackedLayout` is for GPUs: it has a fixed size, gradients in a fixed order, and kernels of its own.
+
+    The units are filled up to a multiple of `CPU_ROWS`, and those attended to to a multiple of `CPU_LANES`: the last bit of a
+    unit's state would else depend on what is computed with it, and ten denoising calls amplify a bit to a difference in the
+    fourth digit of a score. For the same reason N had better be a multiple of `CPU_ROWS`.
+    """
+
+    is_unit: Bool[Tensor, "B N"]
+    places: Int[Tensor, "T"]
+    """where each unit lies in the rectangle, b·N + i; filling is the first unit once more"""
+    units: Int[Tensor, "B N"]
+    """where each place lies among the units; that of padding is some unit's"""
+    is_key: Bool[Tensor, "B W"]
+    keys: Int[Tensor, "B W"]
+    """``is_unit`` and ``units`` of a wider rectangle, for what is attended to"""
+
+    @classmethod
+    def of_units(cls, is_unit: Bool[Tensor, "B N"]) -> CompactLayout:
+        """The layout of these places; there must be a unit."""
+        flat = is_unit.flatten()
+        places = flat.nonzero()[:, 0]
+        places = torch.cat([places, places[:1].expand(-len(places) % CPU_ROWS)])
+        units = (flat.cumsum(0) - 1).clamp_(min=0).view(is_unit.shape)
+        wider = (0, -is_unit.shape[1] % CPU_LANES)
+        return cls(is_unit, places, units, F.pad(is_unit, wider), F.pad(units, wider))
+
+    def pack(self, values: Tensor) -> Tensor:
+        """The units' rows of the rectangle."""
+        return values.flatten(0, 1).index_select(0, self.places)
+
+    def unpack(self, values: Tensor) -> Tensor:
+        """Back to the rectangle."""
+        return _taken(values, self.units)
+
+    def unpack_pairs(self, values: Tensor) -> Tensor:
+        """The same for pairs."""
+        return self.unpack(values)[:, :-1]
+
+    @property
+    def pair_units(self) -> None:
+        """None: on a CPU more rows are more work."""
+
+    def spread(self, values: Float[Tensor, "b D"]) -> Float[Tensor, "#T D"]:
+        """Each sentence's row for each of its units."""
+        return values if len(values) == 1 else values[self.places // self.is_unit.shape[1]]
+
+    def rotation(self, head_width: int) -> Rotation:
+        """The angles of every unit."""
+        return Rotation.of_positions(self.places % self.is_unit.shape[1], head_width)
+
+    def attend(self, inputs: Float[Tensor, "T 3 H d"], rotation: Rotation) -> Float[Tensor, "T H d"]:
+        """Masked attention in the rectangle."""
+        query, key, value = inputs.unbind(1)
+        query, key = self.unpack(rotation.turn(query)), _taken(rotation.turn(key), self.keys)
+        return self.pack(_masked_attention(query, key, _taken(value, self.keys), self.is_key))
+
+
+def _taken(values: Tensor, rows: Tensor) -> Tensor:
+    return values.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+
+
+class PackedLayout(NamedTuple):
+    """T units, sentence after sentence; sentences without units share the filling after the last of them.
+
+    ``batches.packing`` makes the indices. Filling is attended to only by itself, and what becomes of it is not read.
+    """
+
+    places: Int[Tensor, "T"]
+    """where each unit lies in the rectangle, b·N + i; filling lies at a place of padding"""
+    pair_places: Int[Tensor, "T"]
+    """the same for the pair of a unit and the next one, b·(N − 1) + i; a last unit's lies at a place of padding"""
+    units: Int[Tensor, "B N"]
+    """where each place lies in the packed sequence; 0 for padding"""
+    sentences: Int[Tensor, "T"]
+    positions: Int[Tensor, "T"]
+    boundaries: Int[Tensor, "B_plus_1"]
+    """the first unit of each sentence, and T; int32"""
+    longest: int
+    """no sentence, filling included, has more units"""
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PackedLayout:
+        """The same layout on another device."""
+        moved = [tensor.to(device, non_blocking=non_blocking) for tensor in self.tensors]
+        return PackedLayout.of_tensors(moved, longest=self.longest)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All indices, in the order of the fields."""
+        return self.places, self.pair_places, self.units, self.sentences, self.positions, self.boundaries
+
+    @classmethod
+    def of_tensors(cls, tensors: Sequence[Tensor], *, longest: int) -> PackedLayout:
+        """The inverse of `tensors`."""
+        places, pair_places, units, sentences, positions, boundaries = tensors
+        return cls(places, pair_places, units, sentences, positions, boundaries, longest)
+
+    def pack(self, values: Tensor) -> Tensor:
+        """The units' rows of the rectangle."""
+        return values.flatten(0, 1).index_select(0, self.places)
+
+    def unpack(self, values: Tensor) -> Tensor:
+        """Back to the rectangle; its gradient is `pack`."""
+        return _Unpacked.apply(values, self.units, self.places)
+
+    def unpack_pairs(self, values: Tensor) -> Tensor:
+        """The same for pairs."""
+        return _Unpacked.apply(values, self.units[:, :-1], self.pair_places)
+
+    @property
+    def pair_units(self) -> Int[Tensor, "B N-1"]:
+        """Units of all places: a GPU copies longer than it multiplies."""
+        return self.units[:, :-1]
+
+    def spread(self, values: Float[Tensor, "b D"]) -> Float[Tensor, "#T D"]:
+        """Each sentence's row for each of its units."""
+        return values if len(values) == 1 else values[self.sentences]
+
+    def rotation(self, head_width: int) -> Rotation:
+        """The angles of places 0…longest−1, the same for all sentences."""
+        return Rotation.of_positions(torch.arange(self.longest, device=self.positions.device), head_width)
+
+    def attend(self, inputs: Float[Tensor, "T 3 H d"], rotation: Rotation) -> Float[Tensor, "T H d"]:
+        """Attention within boundaries: our kernel for short sentences on a GPU, PyTorch's for long ones in half precision."""
+        if inputs.is_cuda and self.longest > MAX_FUSED_UNITS and inputs.dtype in (torch.bfloat16, torch.float16):
+            from torch.nn.attention.varlen import varlen_attn
+
+            query, key, value = inputs.unbind(1)
+            of_units = Rotation(rotation.cosine[self.positions], rotation.sine[self.positions])
+            query, key = of_units.turn(query), of_units.turn(key)
+            attended = varlen_attn(query, key, value, self.boundaries, self.boundaries, self.longest, self.longest)
+            assert isinstance(attended, Tensor)
+            return attended
+        return packed_attention(inputs, self.boundaries, rotation.cosine[:, 0], rotation.sine[:, 0])
+
+
+class _Unpacked(torch.autograd.Function):
+    """A gather whose gradient is a gather too: no two units share a place, and padding has no gradient to add up."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, units: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        return _taken(values, units)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        return grad.flatten(0, 1).index_select(0, places), None, None

@@ -1,0 +1,167 @@
+"""Batches in a few fixed shapes: units packed one after the other, rows, words and characters filled up.
+
+A GPU computes nothing for padding then, and what it does for one batch can be recorded and replayed for others. Sentences are
+grouped by length into classes, each twice as long as the one before, so that the rectangles of structures stay small, too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int64
+from torch import Tensor
+
+from diffusion_mf.batches.batching import Batch, fill_batches, shorten
+from diffusion_mf.batches.layouts import PackedLayout
+
+SHORTEST_CLASS = 16
+TOKENS_STEP = 64
+FEWEST_ROWS, FEWEST_PLACES, WORDS_STEP = 64, 8192, 384
+"""rows that a rectangle has at least unless they are long, places it then has at most in vain, and a step of words"""
+SHORT_WORD = 4
+
+
+class Shape(NamedTuple):
+    """What tensors of a packed batch are filled up to."""
+
+    num_tokens: int
+    """T, of the packed sequence"""
+    num_sentences: int
+    """B, more than there are: at least one row of padding is needed for the filling"""
+    num_units: int
+    """N, of the rectangle"""
+    num_words: int
+    num_characters: int
+
+
+def length_class(length: int) -> int:
+    """The number of places a sentence of this length is given: a power of two."""
+    return max(SHORTEST_CLASS, 1 << (length - 1).bit_length())
+
+
+def packed_batches(
+    lengths: Sequence[int], *, budget: int, seed: int, epoch: int, max_sentences: int | None = None
+) -> list[list[int]]:
+    """Indices of sentences in batches of at most ``budget`` units, in random order; a longer sentence stands alone.
+
+    A batch holds sentences of one length class; what is left of a class when no batch can be filled goes with the next one.
+    """
+    # Only random() itself is promised to give the same numbers in every version of Python.
+    generator = random.Random(f"packed batches {seed} {epoch}")
+    keys = [generator.random() for _ in lengths]
+    classes: dict[int, list[int]] = {}
+    for index in sorted(range(len(lengths)), key=keys.__getitem__):
+        classes.setdefault(length_class(lengths[index]), []).append(index)
+    batches: list[list[int]] = []
+    remainder: list[int] = []
+    for _, members in sorted(classes.items()):
+        singles = ([index] for index in remainder + members)
+        *full, remainder = fill_batches(singles, lengths, budget, max_sentences=max_sentences, has_padding=False)
+        batches.extend(full)
+    if remainder:
+        batches.append(remainder)
+    keys = [generator.random() for _ in batches]
+    return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
+
+
+def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:
+    """The smallest of the fixed shapes that holds a batch."""
+    num_units, num_real = length_class(int(batch.lengths.max())), int(batch.lengths.sum())
+    # The budget, or half of it, a quarter …: a small batch must not pay for a large one.
+    num_tokens = max(budget, num_real)
+    while num_tokens // 2 >= max(num_real, TOKENS_STEP):
+        num_tokens //= 2
+    num_tokens = _stepped(num_tokens, TOKENS_STEP)
+    # Rows without units share the filling, and none may get more than fits a row.
+    num_rows = len(batch.lengths) + max(1, -(-(num_tokens - num_real) // num_units))
+    return Shape(
+        num_tokens,
+        _laddered(num_rows, max(2, min(FEWEST_ROWS, FEWEST_PLACES // num_units))),
+        num_units,
+        _stepped(len(batch.character_lengths), WORDS_STEP),
+        # Either units are hardly more than characters themselves, or some word is long in nearly every batch.
+        min(max_characters, SHORT_WORD) if batch.character_ids.shape[1] <= SHORT_WORD else max_characters,
+    )
+
+
+def _stepped(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+def _laddered(number: int, lowest: int) -> int:
+    """The next of lowest · 1, 1.5, 2, 3, 4, 6, 8…: few steps, and none leaves more than a third empty."""
+    step = lowest
+    while step < number:
+        step = step * 3 // 2 if step & (step - 1) == 0 else step * 4 // 3
+    return step
+
+
+def pack(batch: Batch, shape: Shape) -> Batch:
+    """The batch filled up to ``shape``, with the packed layout of its units; rows that fill it have no units."""
+
+    def filled(tensor: Tensor, rows: int, columns: int) -> Tensor:
+        return F.pad(tensor, (0, columns - tensor.shape[1], 0, rows - tensor.shape[0]))
+
+    # Longer words are cut here as the encoder would cut them.
+    character_ids, character_lengths = shorten(batch.character_ids, batch.character_lengths, shape.num_characters)
+    lengths = F.pad(batch.lengths, (0, shape.num_sentences - len(batch.lengths)))
+    rows, columns = shape.num_sentences, shape.num_units
+    return dataclasses.replace(
+        batch,
+        form_ids=filled(batch.form_ids, rows, columns),
+        word_rows=filled(batch.word_rows, rows, columns),
+        character_ids=filled(character_ids, shape.num_words, shape.num_characters),
+        character_lengths=F.pad(character_lengths, (0, shape.num_words - len(character_lengths))),
+        lengths=lengths,
+        label_ids=None if batch.label_ids is None else filled(batch.label_ids, rows, columns),
+        others=None if batch.others is None else _moved(batch.others, rows, columns),
+        document_rows=None,
+        packing=packed_layout(lengths, num_units=columns, num_tokens=shape.num_tokens),
+    )
+
+
+def _moved(others: Int64[Tensor, "b n M"], num_rows: int, num_columns: int) -> Int64[Tensor, "B N M"]:
+    """Places of the rectangle as places of a larger one."""
+    row, column = others.clamp(min=0) // others.shape[1], others.clamp(min=0) % others.shape[1]
+    moved = torch.where(others < 0, -1, row * num_columns + column)
+    more = (0, 0, 0, num_columns - others.shape[1], 0, num_rows - others.shape[0])
+    return F.pad(moved, more, value=-1)
+
+
+def packed_layout(lengths: Int64[Tensor, "B"], *, num_units: int, num_tokens: int) -> PackedLayout:
+    """The layout of sentences of these lengths, the last of which must have none, and of the filling after them."""
+    real = lengths.numpy()
+    num_sentences, num_real = len(real), int(real.sum())
+    if real[-1] != 0 or num_real > num_tokens:
+        raise ValueError("a packed batch needs an empty last row and room for all units")
+    # Empty rows share the filling equally.
+    is_empty = real == 0
+    shares = np.zeros_like(real)
+    quotient, remainder = divmod(num_tokens - num_real, int(is_empty.sum()))
+    shares[is_empty] = quotient + (np.arange(int(is_empty.sum())) < remainder)
+    sizes = real + shares
+    if sizes.max() > num_units:
+        raise ValueError("a packed batch needs more rows for its filling")
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    sentences = np.repeat(np.arange(num_sentences), sizes)
+    positions = np.arange(num_tokens) - starts[:-1][sentences]
+    padding = (num_sentences - 1) * num_units
+    is_filling = is_empty[sentences]
+    has_next = positions + 1 < real[sentences]
+    pair_padding = (num_sentences - 1) * (num_units - 1)
+    is_unit = np.arange(num_units) < real[:, None]
+    return PackedLayout(
+        places=torch.from_numpy(np.where(is_filling, padding, sentences * num_units + positions)),
+        pair_places=torch.from_numpy(np.where(has_next, sentences * (num_units - 1) + positions, pair_padding)),
+        units=torch.from_numpy(np.where(is_unit, starts[:-1, None] + np.arange(num_units), 0)),
+        sentences=torch.from_numpy(sentences),
+        positions=torch.from_numpy(positions),
+        boundaries=torch.from_numpy(starts.astype(np.int32)),
+        longest=num_units,
+    )

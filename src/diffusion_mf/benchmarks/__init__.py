@@ -1,1 +1,0 @@
-"""Measurements behind the efficiency tables of ``dmf benchmark`` (`docs/benchmarks.md`)."""

@@ -1,0 +1,176 @@
+"""Reading TOML, and from what is rejected in it to one sentence: file, line, key, and the nearest name that exists."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import pydantic
+
+from diffusion_mf.data.files import StrPath, open_input
+from diffusion_mf.errors import InputError
+
+Key = tuple[str, ...]
+Place = TypeVar("Place")
+
+MAX_BYTES = 1 << 20
+
+
+def read_toml(path: StrPath) -> tuple[dict[str, Any], str]:
+    """A TOML file's values, and its text."""
+    with open_input(path) as stream:
+        content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise InputError("is too long for a configuration (over 1 MiB)", path=path, remedy="name a TOML file")
+    try:
+        text = content.decode("utf-8")
+        return tomllib.loads(text), text
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        place = re.search(r" \(at line (\d+), column \d+\)$", str(error))
+        problem = str(error) if place is None else str(error)[: place.start()]
+        line = None if place is None else int(place[1])
+        raise InputError(f"is not TOML ({problem})", path=path, line=line, remedy="correct it") from None
+
+
+def parse_override(override: str) -> tuple[Key, Any]:
+    """The key and value of ``a.b=value``; the value is TOML's, or else the text itself.
+
+    >>> parse_override("training.epochs=3"), parse_override("system=lcrf")
+    ((('training', 'epochs'), 3), (('system',), 'lcrf'))
+    """
+    name, equals, text = override.partition("=")
+    key = tuple(part.strip() for part in name.split("."))
+    if not equals or not all(key):
+        raise InputError(f"{override!r} is no setting", remedy="write key=value, as in training.epochs=3")
+    try:
+        return key, tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, text.strip()
+
+
+def explained(
+    error: pydantic.ValidationError,
+    model: type[pydantic.BaseModel],
+    *,
+    path: StrPath | None = None,
+    text: str = "",
+    places: Mapping[Key, tuple[StrPath | None, int | None]] | None = None,
+) -> InputError:
+    """The first thing ``error`` found wrong, as a sentence; ``places`` are file and line of keys that are not all in one file."""
+    first, key = _first_problem(error)
+    name = ".".join(key)
+    base = path
+    if places is None:
+        line = None if path is None else line_of(key, text)
+    else:
+        path, line = _longest(key, places) or (path, None)
+    if first["type"] == "extra_forbidden":
+        nearest = _nearest(key, model)
+        remedy = (
+            f"the nearest name is {nearest}" if nearest else f"the names there are {', '.join(_siblings(key, model))}"
+        )
+        return InputError(f"unknown key {name}", path=path, line=line, remedy=remedy)
+    if first["type"] == "missing":
+        return InputError(
+            f"the key {name} is missing",
+            path=base,
+            remedy=f"add it{'' if places is None else f', or use --set {name}=VALUE'}",
+        )
+    if first["type"] == "model_type":
+        return InputError(
+            f"{name} is a section, found {first['input']!r}", path=path, line=line, remedy=f"write [{name}]"
+        )
+    problem = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    found = first["input"]
+    shown = "" if isinstance(found, dict) else f", found {found!r}"
+    choices = re.findall(r"'([^']+)'", problem) or re.findall(r"[\w-]+", problem.partition("one of ")[2])
+    close = difflib.get_close_matches(str(found), choices, n=1) if isinstance(found, str) else []
+    remedy = f"the nearest is {close[0]}" if close else "correct it"
+    return InputError(f"{name} {problem}{shown}".strip(), path=path, line=line, remedy=remedy)
+
+
+def _first_problem(error: pydantic.ValidationError) -> tuple[Any, Key]:
+    """The first problem and its key; of the ways in which a value may be written, the one that went furthest."""
+    problems = error.errors(include_url=False)
+    first = problems[0]
+    if any(_is_alternative(part) for part in first["loc"]):
+        rivals = [each for each in problems if each["loc"][:1] == first["loc"][:1]]
+        first = max(rivals, key=lambda each: len(each["loc"]))
+    return first, tuple(str(part) for part in first["loc"] if not _is_alternative(part))
+
+
+def _is_alternative(part: int | str) -> bool:
+    """Whether a part of a place is pydantic's name for a type, such as ``dict[str,Entry]``, and no key."""
+    return isinstance(part, str) and ("[" in part or part == "str")
+
+
+def _fields(model: type[pydantic.BaseModel], prefix: Key = ()) -> Iterator[Key]:
+    """Every key of ``model``, sections included."""
+    for name, field in model.model_fields.items():
+        yield (*prefix, name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, pydantic.BaseModel):
+            yield from _fields(field.annotation, (*prefix, name))
+
+
+def _siblings(key: Key, model: type[pydantic.BaseModel]) -> list[str]:
+    return [".".join(known) for known in _fields(model) if known[:-1] == key[:-1]]
+
+
+def _nearest(key: Key, model: type[pydantic.BaseModel]) -> str | None:
+    """The most similar key, in the same section if one is near, else the same name elsewhere."""
+    known = list(_fields(model))
+    same = {field[-1]: field for field in known if field[:-1] == key[:-1]}
+    close = difflib.get_close_matches(key[-1], same, n=1)
+    if close:
+        return ".".join(same[close[0]])
+    elsewhere = {field[-1]: field for field in known}
+    close = difflib.get_close_matches(key[-1], elsewhere, n=1, cutoff=0.8)
+    return ".".join(elsewhere[close[0]]) if close else None
+
+
+def line_of(key: Key, text: str) -> int | None:
+    """The line of TOML where ``key`` is set, or what it is part of: a list, an inline table, a section.
+
+    >>> line_of(("seeds", "1"), "seeds = [1, -2]"), line_of(("stages", "0", "space", "a"), "[[stages]]\\n[stages.space]\\na = 1")
+    (1, 3)
+    """
+    return _longest(key, _lines(text))
+
+
+def _longest(key: Key, places: Mapping[Key, Place]) -> Place | None:
+    """What ``places`` says of ``key``, or of the smallest part of the file that it belongs to."""
+    return next((places[key[:end]] for end in range(len(key), 0, -1) if key[:end] in places), None)
+
+
+@functools.lru_cache(maxsize=64)
+def _lines(text: str) -> dict[Key, int]:
+    """The line of every key of TOML, sections included."""
+    lines: dict[Key, int] = {}
+    section: Key = ()
+    numbers: dict[Key, int] = {}  # of the tables so far, by the name of an array of tables
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*(\[\[?)\s*([\w.\-*?\"' ]+?)\s*\]", line)
+        setting = re.match(r"\s*([\w.\-*?\"']+)\s*=", line)
+        if header:
+            section = ()
+            parts = _parts(header[2])
+            for place, part in enumerate(parts):
+                section = (*section, part)
+                if header[1] == "[[" and place == len(parts) - 1:
+                    numbers[section] = numbers.get(section, -1) + 1
+                if section in numbers:
+                    section = (*section, str(numbers[section]))
+            lines.setdefault(section, number)
+        elif setting:
+            parts = _parts(setting[1])
+            for end in range(1, len(parts) + 1):
+                lines.setdefault((*section, *parts[:end]), number)
+    return lines
+
+
+def _parts(name: str) -> Key:
+    return tuple(part.strip(" \"'") for part in name.split("."))

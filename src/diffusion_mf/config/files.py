@@ -1,0 +1,279 @@
+"""From configuration files to settings: names, what a file extends, and its tables for some tasks, systems or encoders.
+
+Settings come in layers, and a later one wins: the bases of a file in the order named, the file itself, its tables for the
+task and system at hand (those for one before those for both), and overrides. docs/training.md shows it to users.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from diffusion_mf.config.errors import Key, line_of, parse_override, read_toml
+from diffusion_mf.config.sections import SIZES, preset
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.files import StrPath
+from diffusion_mf.errors import InputError
+from diffusion_mf.systems import SYSTEMS
+
+_TABLES = {"encoders": "encoder", "tasks": "task", "systems": "system"}
+"""sections of a file that hold settings for some runs only, in the order in which they are applied"""
+_NOT_FOR_TRAINING = ("base", "plans")
+"""folders of configurations that are no run's: what others extend, and plans"""
+
+
+class Source(NamedTuple):
+    """Where a setting was made: in a line of a file, or, without a file, by the configuration's name or by an override."""
+
+    path: str | None
+    line: int | None = None
+    option: Literal["name", "--set"] | None = None
+
+    def __str__(self) -> str:
+        if self.option is not None:
+            return "the configuration's name" if self.option == "name" else self.option
+        return f"{self.path}" if self.line is None else f"{self.path}:{self.line}"
+
+
+class Settings(NamedTuple):
+    """The settings of a configuration, not yet validated, and the source of each."""
+
+    path: str
+    values: dict[str, Any]
+    sources: dict[Key, Source]
+
+
+class _Found(NamedTuple):
+    """A configuration file, and the task, system or encoder that its name chose among the file's tables."""
+
+    path: Path
+    chosen: Mapping[str, str]
+
+
+class _File(NamedTuple):
+    path: str
+    text: str
+    values: dict[str, Any]
+    chosen: Mapping[str, str]
+
+
+def package_folder() -> Path:
+    """The folder of the configurations that come with the package: inside it where it is installed, else the checkout's."""
+    package = Path(__file__).resolve().parents[1]
+    folders = [root / "configs" for root in (package, package.parent.parent)]
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
+
+
+def locate_config(name: StrPath, folder: StrPath = "") -> Path | None:
+    """Where the configuration ``name`` is: a path from ``folder`` on, or else in the folder of the package's.
+
+    A name may go on with an encoder, a task and a system behind that of a file: ``ours/ner/lcrf`` is ``ours.toml``. Where
+    there is no folder ``configs``, paths of the checkout are names of the package's, too.
+    """
+    candidates = (Path(folder, name), package_folder() / _package_name(name))
+    return next((path for path in candidates if _found(path) is not None), None)
+
+
+def _find(name: StrPath, folder: StrPath = "") -> _Found | None:
+    path = locate_config(name, folder)
+    return None if path is None else _found(path)
+
+
+def _package_name(name: StrPath) -> str:
+    return Path(name).as_posix().removeprefix("configs/").removesuffix(".toml")
+
+
+def _found(path: Path) -> _Found | None:
+    if path.is_file():
+        return _Found(path, {})
+    rest = path.with_suffix("") if path.suffix == ".toml" else path
+    chosen: dict[str, str] = {}
+    for kind, known in (("system", list(SYSTEMS)), ("task", [task.value for task in Task]), ("encoder", None)):
+        if (file := rest.parent / f"{rest.name}.toml").is_file():
+            return _Found(file, chosen)
+        if known is None or rest.name in known:
+            chosen[kind], rest = rest.name, rest.parent
+    if not (file := rest.parent / f"{rest.name}.toml").is_file():
+        return None
+    encoders = read_toml(file)[0].get("encoders")
+    return _Found(file, chosen) if isinstance(encoders, dict) and chosen["encoder"] in encoders else None
+
+
+def config_names() -> list[str]:
+    """The names of the configurations that come with the package."""
+    folder = package_folder()
+    return [
+        name
+        for path in sorted(folder.rglob("*.toml"))
+        if path.relative_to(folder).parts[0] not in _NOT_FOR_TRAINING
+        for name in _names(path.relative_to(folder).with_suffix("").as_posix(), read_toml(path)[0])
+    ]
+
+
+def _names(stem: str, values: Mapping[str, Any]) -> list[str]:
+    if "systems" not in values:
+        return [stem]
+    encoders = [f"{stem}/{encoder}" for encoder in values.get("encoders", ())] or [stem]
+    return [f"{prefix}/{task.value}/{system}" for prefix in encoders for task in Task for system in SYSTEMS]
+
+
+def _nearest_name(name: StrPath) -> str | None:
+    close = difflib.get_close_matches(_package_name(name), config_names(), n=1)
+    return close[0] if close else None
+
+
+def read_settings(name: StrPath, overrides: Sequence[str] = ()) -> Settings:
+    """What a configuration and all that it extends say, with ``overrides`` on top; everything wrong is an `InputError`."""
+    given = _nested(overrides)
+    files = _files(name)
+    chosen = {kind: _chosen(kind, given, files) for kind in _TABLES.values()}
+    settings = Settings(files[-1].path, {}, {})
+    for file in files:
+        for prefix, table in _tables(file, chosen):
+            _lay_over(settings, table, functools.partial(_source_in_file, file, prefix))
+        named = {kind: file.chosen[kind] for kind in ("task", "system") if kind in file.chosen}
+        _lay_over(settings, named, lambda _: Source(None, option="name"))
+    _lay_over(settings, given, lambda _: Source(None, option="--set"))
+    return settings
+
+
+def _source_in_file(file: _File, prefix: Key, key: Key) -> Source:
+    return Source(file.path, line_of((*prefix, *key), file.text))
+
+
+def _nested(overrides: Sequence[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in map(parse_override, overrides):
+        place = values
+        for name in key[:-1]:
+            if not isinstance(place.get(name), dict):
+                place[name] = {}
+            place = place[name]
+        place[key[-1]] = value
+    return values
+
+
+def _files(name: StrPath) -> list[_File]:
+    """The file that ``name`` stands for and all that it extends, bases first, each once."""
+    found = _Found(Path(name), {}) if os.fspath(name) == "-" else _find(name)
+    if found is None:
+        nearest = _nearest_name(name)
+        remedy = "check the path" if nearest is None else f"the nearest name is {nearest}"
+        raise InputError("no such file, nor a configuration of that name", path=name, remedy=remedy)
+    files: dict[Path, _File] = {}
+    _collect(found, os.fspath(found.path), files, ())
+    return list(files.values())
+
+
+def _collect(found: _Found, shown: str, files: dict[Path, _File], above: tuple[Path, ...]) -> None:
+    values, text = read_toml(found.path)
+    identity = found.path.resolve()
+    bases = values.pop("extends", [])
+    line = line_of(("extends",), text)
+    bases = [bases] if isinstance(bases, str) else bases
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise InputError(
+            f"extends must be the name of a configuration or a list of names, found {bases!r}",
+            path=shown,
+            line=line,
+            remedy='write extends = "base.toml"',
+        )
+    for base in bases:
+        target = _find(base, found.path.parent)
+        if target is None:
+            nearest = _nearest_name(base)
+            remedy = (
+                f"paths start at the folder of this file{'' if nearest is None else f'; the nearest name is {nearest}'}"
+            )
+            raise InputError(f"there is no configuration {base!r} to extend", path=shown, line=line, remedy=remedy)
+        if target.path.resolve() in (*above, identity):
+            raise InputError(
+                f"extends {base!r}, which extends this file", path=shown, line=line, remedy="remove one of the two"
+            )
+        if target.path.resolve() not in files:
+            _collect(target, os.path.normpath(target.path), files, (*above, identity))
+    files[identity] = _File(shown, text, values, found.chosen)
+
+
+def _chosen(kind: str, given: Mapping[str, Any], files: Sequence[_File]) -> str | None:
+    """The task, system or encoder of the run, for which tables are looked up."""
+    layers: list[Mapping[str, Any]] = [
+        given,
+        *(layer for file in reversed(files) for layer in (file.chosen, file.values)),
+    ]
+    return next((layer[kind] for layer in layers if isinstance(layer.get(kind), str)), None)
+
+
+def _tables(file: _File, chosen: Mapping[str, str | None]) -> list[tuple[Key, dict[str, Any]]]:
+    """What the file says of the run: its settings for all, then those for a task or a system, then those for both."""
+    found = list(_matching(file, (), file.values, chosen))
+    return sorted(found, key=lambda item: len(item[0]))
+
+
+def _matching(
+    file: _File, prefix: Key, values: Mapping[str, Any], chosen: Mapping[str, str | None]
+) -> Iterator[tuple[Key, dict[str, Any]]]:
+    def mistake(key: Key, problem: str, remedy: str) -> InputError:
+        return InputError(problem, path=file.path, line=line_of((*prefix, *key), file.text), remedy=remedy)
+
+    for kind in ("task", "system"):
+        if prefix and kind in values:
+            raise mistake(
+                (kind,), f"[{'.'.join(prefix)}] sets the {kind}, which chooses tables", f"set {kind} outside them"
+            )
+    yield prefix, {name: value for name, value in values.items() if name not in _TABLES}
+    for tables, kind in _TABLES.items():
+        entries = values.get(tables, {})
+        if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+            raise mistake((tables,), f"{tables} holds a table for each {kind}", f"write [{tables}.NAME]")
+        for pattern, entry in entries.items():
+            known = {"task": [task.value for task in Task], "system": list(SYSTEMS)}.get(kind)
+            if known is not None and not fnmatch.filter(known, pattern):
+                close = difflib.get_close_matches(pattern, known, n=1)
+                remedy = f"the nearest is {close[0]}" if close else f"choose from {', '.join(known)}"
+                raise mistake((tables, pattern), f"{pattern} is no {kind}", remedy)
+            inner = list(_matching(file, (*prefix, tables, pattern), entry, chosen))
+            name = chosen[kind]
+            if name is not None and fnmatch.fnmatchcase(name, pattern):
+                yield from inner
+
+
+def _lay_over(settings: Settings, layer: Mapping[str, Any], source_of: Callable[[Key], Source]) -> None:
+    """Put ``layer`` above the settings so far: a size takes the place of dimensions below it, not of those beside it."""
+    size = layer.get("size")
+    if size in SIZES:
+        # Any system will do: both kinds of preset speak of sections that the other kind may set, too.
+        for is_diffusion in (False, True):
+            for section, dimensions in preset(size, is_diffusion=is_diffusion).items():
+                for name in dimensions:
+                    if isinstance(settings.values.get(section), dict):
+                        settings.values[section].pop(name, None)
+                    settings.sources.pop((section, name), None)
+    _merge(settings.values, layer, (), settings.sources, source_of)
+
+
+def _merge(
+    values: dict[str, Any],
+    layer: Mapping[str, Any],
+    prefix: Key,
+    sources: dict[Key, Source],
+    source_of: Callable[[Key], Source],
+) -> None:
+    for name, value in layer.items():
+        key = (*prefix, name)
+        source = source_of(key)
+        # An override of one setting does not take the blame for a whole section of a file.
+        if not isinstance(value, dict) or source.path is not None:
+            sources[key] = source
+        if isinstance(value, dict):
+            sources.setdefault(key, source)
+            if not isinstance(values.get(name), dict):
+                values[name] = {}
+            _merge(values[name], value, key, sources, source_of)
+        else:
+            values[name] = value

@@ -1,0 +1,474 @@
+"""Files: opened whatever their compression, read line by line within limits, written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import lzma
+import os
+import re
+import reprlib
+import stat
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Generic, NamedTuple, NoReturn, TypeVar, cast
+
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
+
+StrPath = str | os.PathLike[str]
+
+COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")
+
+_COMPRESSED_BYTES = 1 << 18
+_UNPACKED_BYTES = 1 << 20
+# zstd cannot be told to stop after so many bytes, and a kilobyte of it may unpack to 32 MiB.
+_ZSTD_BYTES = 1 << 10
+# What unpacking may need; xz -9 needs 65 MiB. The zstd library itself refuses windows beyond 128 MiB.
+_XZ_MEMORY_BYTES = 256 << 20
+_FETCH_AGAIN = "fetch or compress the file again"
+
+
+def uncompressed_suffix(path: StrPath) -> str:
+    """The suffix that tells the format, compression stripped.
+
+    >>> uncompressed_suffix("train.conllu.gz"), uncompressed_suffix("-")
+    ('.conllu', '')
+    """
+    stem, suffix = os.path.splitext(os.fspath(path))
+    return os.path.splitext(stem)[1].lower() if suffix in COMPRESSED_SUFFIXES else suffix.lower()
+
+
+def _zstandard(path: StrPath):  # type: ignore[no-untyped-def]
+    try:
+        import zstandard
+    except ImportError:
+        raise InputError(
+            "reading or writing .zst needs the zstandard package", path=path, remedy="pip install zstandard"
+        ) from None
+    return zstandard
+
+
+@contextlib.contextmanager
+def open_input(path: StrPath) -> Iterator[IO[bytes]]:
+    """Open ``path`` for streaming bytes; a missing file, a directory or damaged compression is an `InputError`."""
+    name = os.fspath(path)
+    if name == "-":
+        if sys.stdin is None:
+            raise InputError("is closed", path=name, remedy="name a file, or open it with < FILE")
+        yield sys.stdin.buffer
+        return
+    if os.path.isdir(name):
+        raise InputError("this is a directory", path=name, remedy="name a file")
+    try:
+        raw = open(name, "rb")  # noqa: SIM115 (closed by the stack below)
+    except FileNotFoundError:
+        raise InputError("no such file", path=name, remedy="check the path") from None
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", path=name, remedy="check its permissions") from None
+    suffix = os.path.splitext(name)[1]
+    with raw:
+        if suffix not in COMPRESSED_SUFFIXES:
+            yield raw
+            return
+        begin, damage = _unpacking(name, suffix)
+        try:
+            yield cast("IO[bytes]", io.BufferedReader(_Unpacked(_unpack(raw, begin, name, suffix)), _UNPACKED_BYTES))
+        except damage as error:
+            if "memory" in str(error).lower():
+                raise InputError(
+                    f"needs too much memory to unpack ({error})",
+                    path=name,
+                    remedy="compress it again with the default settings",
+                ) from None
+            raise InputError(f"damaged or not {suffix[1:]} data ({error})", path=name, remedy=_FETCH_AGAIN) from None
+
+
+def _unpacking(name: str, suffix: str) -> tuple[Callable[[], Any], type[BaseException]]:
+    """What begins to unpack a frame (gzip: member, xz: stream), and what it raises for damaged ones.
+
+    The file objects of these libraries do not do: ``lzma.open`` ends without a word where a second stream is damaged and
+    takes no limit on memory, and zstandard's takes the end of a file for the end of a frame.
+    """
+    if suffix == ".gz":
+        return lambda: zlib.decompressobj(16 + zlib.MAX_WBITS), zlib.error
+    if suffix == ".xz":
+        return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES), lzma.LZMAError
+    zstandard = _zstandard(name)
+    decompressor = zstandard.ZstdDecompressor()
+    return lambda: _ZstdFrame(decompressor.decompressobj()), zstandard.ZstdError
+
+
+def _unpack(raw: IO[bytes], begin: Callable[[], Any], name: str, suffix: str) -> Iterator[bytes]:
+    """The content of one frame after the other; a file that ends inside one is an `InputError`."""
+    read = cast("io.BufferedReader", raw).read1
+    # Files of gzip and xz may be padded; stripping nothing leaves zstd's as they are.
+    padding = b"" if suffix == ".zst" else b"\0"
+    data = read(_COMPRESSED_BYTES)
+    if not data:
+        raise InputError(f"this is an empty file, not {suffix[1:]} data", path=name, remedy=_FETCH_AGAIN)
+    while data:
+        frame = begin()
+        while True:
+            unpacked = frame.decompress(data, _UNPACKED_BYTES)
+            if unpacked:
+                yield unpacked
+            if frame.eof:
+                break
+            # What is still to be unpacked is handed back, but xz keeps it and goes on when given nothing.
+            data = getattr(frame, "unconsumed_tail", b"")
+            if not data and getattr(frame, "needs_input", True):
+                data = read(_COMPRESSED_BYTES)
+                if not data:
+                    raise InputError("ends in the middle of its compressed data", path=name, remedy=_FETCH_AGAIN)
+        data = frame.unused_data.lstrip(padding)
+        while not data and (more := read(_COMPRESSED_BYTES)):
+            data = more.lstrip(padding)
+
+
+class _ZstdFrame:
+    """The interface of ``zlib.decompressobj`` for a frame of zstd."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame = frame
+        self.unconsumed_tail = b""
+
+    @property
+    def eof(self) -> bool:
+        return self._frame.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._frame.unused_data + self.unconsumed_tail
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        """Unpack until there are ``max_length`` bytes, and at most so many more as a small piece of ``data`` gives."""
+        parts: list[bytes] = []
+        size = start = 0
+        while size < max_length and start < len(data) and not self._frame.eof:
+            parts.append(self._frame.decompress(data[start : start + _ZSTD_BYTES]))
+            size += len(parts[-1])
+            start += _ZSTD_BYTES
+        self.unconsumed_tail = data[start:]
+        return b"".join(parts)
+
+
+class _Unpacked(io.RawIOBase):
+    """A stream of the bytes that an iterator yields."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._chunks, b""))
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
+@contextlib.contextmanager
+def open_output(path: StrPath) -> Iterator[IO[bytes]]:
+    """Open ``path`` for writing; the file appears whole, by atomic rename, only when the block ends without an error.
+
+    Devices and pipes are written to as they are: a rename would put a file in their place. A link stays a link.
+    """
+    name = os.fspath(path)
+    if name == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if os.path.isdir(name):
+        raise InputError("this is a directory", path=name, remedy="name a file to write")
+    if _is_special(name):
+        try:
+            # Appending, for /dev/stdout may lead to a file that has something in it.
+            special = open(name, "ab")  # noqa: SIM115 (closed below)
+        except OSError as error:
+            raise InputError(
+                f"cannot be written ({error.strerror})", path=name, remedy="name a file to write"
+            ) from None
+        with special:
+            yield special
+        return
+    final = os.path.realpath(name)
+    folder = os.path.dirname(final)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{os.path.basename(name)}.", suffix=".tmp")
+    except OSError as error:
+        raise InputError(
+            f"cannot be written ({error.strerror})", path=name, remedy="check that the folder exists and is writable"
+        ) from None
+    try:
+        with contextlib.ExitStack() as stack:
+            raw = stack.enter_context(os.fdopen(handle, "wb"))
+            os.chmod(temporary, 0o666 & ~current_umask())
+            stream: IO[bytes] = raw
+            if name.endswith(".gz"):
+                # No name or time in the header: the same content gives the same bytes.
+                stream = stack.enter_context(cast("IO[bytes]", gzip.GzipFile("", "wb", fileobj=raw, mtime=0)))
+            elif name.endswith(".xz"):
+                stream = stack.enter_context(lzma.open(raw, "wb"))
+            elif name.endswith(".zst"):
+                stream = stack.enter_context(_zstandard(name).ZstdCompressor().stream_writer(raw, closefd=False))
+            yield stream
+        os.replace(temporary, final)
+    except OSError as error:
+        _remove(temporary)
+        raise InputError(
+            f"cannot be written ({error.strerror})", path=name, remedy="check the free space and permissions"
+        ) from error
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
+def _is_special(name: str) -> bool:
+    """Whether ``name`` is there and no regular file; /dev/stdout is one even where it leads to a regular file."""
+    try:
+        is_regular = stat.S_ISREG(os.stat(name).st_mode)
+    except OSError:
+        return False
+    return not is_regular or os.path.dirname(os.path.abspath(name)) in ("/dev", "/dev/fd")
+
+
+def current_umask() -> int:
+    """The permissions that new files of this process go without (it can only be read by setting it)."""
+    current = os.umask(0o077)
+    os.umask(current)
+    return current
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+BYTE_ORDER_MARK = "\ufeff"
+LIMIT_VARIABLE = "DIFFUSION_MF_MAX_SENTENCE_MIB"
+DEFAULT_MEBIBYTES = 16
+_CHUNK_BYTES = 1 << 20
+
+Item = TypeVar("Item")
+
+
+class SentenceLimits(NamedTuple):
+    """How long a sentence may be; `LIMIT_VARIABLE` raises all limits."""
+
+    mebibytes: int
+    size: int
+    """bytes or characters of a sentence's lines, comments included; of blank lines in a row, too"""
+    units: int
+    """units of a sentence; its lines, too, comments included"""
+    unit_size: int
+    """characters of a unit"""
+
+    @classmethod
+    def from_environment(cls) -> SentenceLimits:
+        """The limits that hold now."""
+        text = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_MEBIBYTES)
+        if not (text.isascii() and text.isdecimal() and int(text)):
+            raise InputError(
+                f"{LIMIT_VARIABLE} is {text!r}, not a number of MiB", remedy=f"set {LIMIT_VARIABLE}=64, say"
+            )
+        mebibytes = int(text)
+        return cls(mebibytes, mebibytes << 20, mebibytes << 16, mebibytes << 12)
+
+    def __str__(self) -> str:
+        return f"{self.mebibytes} MiB"
+
+    def refuse(self, problem: str, path: StrPath, line: int, remedy: str, *, needed: int = 0) -> NoReturn:
+        """Refuse what is too long, and say how to raise the limits, to what is ``needed`` if that is known."""
+        raised = f"{LIMIT_VARIABLE}={max(needed, 2 * self.mebibytes)}"
+        raise InputError(problem, path=path, line=line, remedy=f"{remedy}, or raise the limit with {raised}")
+
+    def check_units(self, sentence: Sentence, path: StrPath) -> None:
+        """Refuse too many or too long units, which only a text of more than `unit_size` characters can have."""
+        num_units = len(sentence.units)
+        if num_units > self.units:
+            problem = f"a sentence of {num_units:,} units, more than {self.units:,}"
+            self.refuse(problem, path, sentence.line, "divide it", needed=(num_units >> 16) + 1)
+        for number, unit in enumerate(sentence.units, 1):
+            if len(unit) > self.unit_size:
+                problem = f"unit {number:,} of the sentence has {len(unit):,} characters, more than {self.unit_size:,}"
+                self.refuse(problem, path, sentence.line, "shorten it", needed=(len(unit) >> 12) + 1)
+
+
+class Rereadable(Generic[Item]):
+    """What ``read(path)`` yields, as often as wanted: files are read again, pipes and standard input kept in memory."""
+
+    def __init__(self, path: StrPath, read: Callable[[StrPath], Iterator[Item]]) -> None:
+        self._path = path
+        self._read = read
+        self._kept: list[Item] | None = None
+
+    def __iter__(self) -> Iterator[Item]:
+        name = os.fspath(self._path)
+        # What does not exist is left to the reader, which says so.
+        if name != "-" and (os.path.isfile(name) or not os.path.exists(name)):
+            return self._read(self._path)
+        if self._kept is None:
+            self._kept = list(self._read(self._path))
+        return iter(self._kept)
+
+
+def read_lines(
+    path: StrPath, *, is_end: Callable[[str], bool] | None = None, allow_returns: bool = False
+) -> Iterator[str]:
+    """The lines of ``path`` without line ends (LF or CRLF) and without a byte order mark.
+
+    ``is_end`` tells the lines between sentences, where a sentence has several: what stands between two is then limited. A
+    carriage return elsewhere than before LF is refused unless allowed: it may be the line end of old, and the file one line.
+    """
+    number = 1
+    held = _HeldLines(path, is_end)
+    for text in _read_chunks(path):
+        if number == 1:
+            text = text.removeprefix(BYTE_ORDER_MARK)
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()
+        if "\r" in text:
+            lines = [line.removesuffix("\r") for line in lines]
+            if not allow_returns and "\r" in "".join(lines):
+                _refuse_returns(path, lines, number)
+        held.add(lines)
+        yield from lines
+        number += len(lines)
+
+
+def read_raw_lines(path: StrPath) -> Iterator[str]:
+    """The lines of ``path`` with everything that belongs to them; joined and encoded they are the file, byte for byte.
+
+    What stands between two blank lines is limited.
+    """
+    held = _HeldLines(path, lambda line: not line.removesuffix("\r"))
+    for text in _read_chunks(path):
+        *lines, rest = text.split("\n")
+        held.add(lines)
+        for line in lines:
+            yield line + "\n"
+        if rest:
+            yield rest
+
+
+class _HeldLines:
+    """Counts what a reader holds of a sentence that has not come to its end, once for many lines: it costs no time."""
+
+    def __init__(self, path: StrPath, is_end: Callable[[str], bool] | None) -> None:
+        self._path = path
+        self._is_end = is_end
+        self._limits = SentenceLimits.from_environment()
+        self._num_lines = self._first = self._size = 0
+
+    def add(self, lines: list[str]) -> None:
+        """The lines that come next; `InputError` if the sentence at their end has become too long."""
+        if self._is_end is None:
+            return
+        self._num_lines += len(lines)
+        size = 0
+        for number, line in enumerate(reversed(lines)):
+            if self._is_end(line):
+                self._first, self._size = self._num_lines - number, 0
+                break
+            size += len(line)
+        self._size += size
+        limits = self._limits
+        is_too_long = self._size > limits.size
+        if is_too_long or self._num_lines - self._first > limits.units:
+            amount = str(limits) if is_too_long else f"{limits.units:,} lines"
+            remedy = "put a blank line after every sentence"
+            limits.refuse(f"a sentence of more than {amount} begins here", self._path, self._first + 1, remedy)
+
+
+def _read_chunks(path: StrPath) -> Iterator[str]:
+    """Decoded stretches of whole lines; only the last may lack its line end."""
+    with open_input(path) as stream:
+        for line, chunk in _whole_lines(stream, path):
+            try:
+                text = chunk.decode()
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"not UTF-8 text (byte 0x{chunk[error.start]:02x})",
+                    path=path,
+                    line=line + chunk.count(b"\n", 0, error.start),
+                    remedy="convert it with iconv -t UTF-8",
+                ) from None
+            yield text
+
+
+def _whole_lines(stream: IO[bytes], path: StrPath) -> Iterator[tuple[int, bytes]]:
+    """Bytes as they arrive, cut after the last line end, and the number of their first line.
+
+    read1 does not wait for more than there is on a pipe.
+    """
+    read = cast("io.BufferedIOBase", stream).read1
+    limits = SentenceLimits.from_environment()
+    line = 1
+    pending: list[bytes] = []
+    num_pending = num_blank = 0
+    while chunk := read(_CHUNK_BYTES):
+        _check_is_text(chunk, line, path, is_first=line == 1 and not pending)
+        num_blank = num_blank + len(chunk) if chunk.isspace() else 0
+        if num_blank > limits.size:
+            limits.refuse(
+                f"more than {limits} of blank lines end here", path, line, "check that this is the right file"
+            )
+        end = chunk.find(b"\n")
+        if num_pending + (len(chunk) if end < 0 else end) > limits.size:
+            limits.refuse(f"a line of more than {limits}", path, line, "check that this is text with line ends")
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield line, b"".join([*pending, chunk[:end]])
+            pending.clear()
+            num_pending = 0
+            line += chunk.count(b"\n")
+        if end < len(chunk):
+            pending.append(chunk[end:])
+            num_pending += len(chunk) - end
+    if pending:
+        yield line, b"".join(pending)
+
+
+def _check_is_text(chunk: bytes, line: int, path: StrPath, *, is_first: bool) -> None:
+    if is_first and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise InputError(
+            "this is UTF-16, not UTF-8 text", path=path, line=1, remedy="convert it with iconv -f UTF-16 -t UTF-8"
+        )
+    if b"\0" in chunk:
+        raise InputError(
+            "this is a binary file, not text (it holds a NUL byte)",
+            path=path,
+            line=line + chunk.count(b"\n", 0, chunk.index(b"\0")),
+            remedy="name a text file; compressed ones must end in .gz, .xz or .zst",
+        )
+
+
+def _refuse_returns(path: StrPath, lines: list[str], first: int) -> None:
+    for number, line in enumerate(lines, first):
+        if "\r" in line:
+            raise InputError(
+                "a carriage return within the line",
+                path=path,
+                line=number,
+                remedy="remove it or, if lines end in it, convert the file with tr '\\r' '\\n'",
+            )
+
+
+def check_fields(sentence: Sentence, allowed: re.Pattern[str], place: str) -> None:
+    """Refuse a sentence with a unit or label that ``place`` could not hold, or not hold so that it is read back."""
+    for text in (*sentence.units, *(sentence.labels or ())):
+        if not allowed.fullmatch(text):
+            raise InputError(
+                f"{reprlib.repr(text)} does not fit {place}",
+                line=sentence.line,
+                remedy="use JSON Lines, which can hold any text",
+            )

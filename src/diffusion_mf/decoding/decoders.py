@@ -1,0 +1,220 @@
+"""From what a model says to labels: argmax, Viterbi with and without transitions, the bits themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from diffusion_mf.decoding.constraints import Legality
+from diffusion_mf.diffusion.bits import BitCodes
+from diffusion_mf.errors import InputError
+from diffusion_mf.ops.backends import Backend
+from diffusion_mf.ops.chain_scores import accumulation_dtype, check_lengths, fold_scores, unit_mask
+from diffusion_mf.ops.viterbi import viterbi
+from diffusion_mf.structures.distribution import Potentials, check_legal, check_positions, check_scores
+
+ZERO_PROBABILITY_COST = 1e3
+"""How far below the least finite score of its sentence (or 0, if that is less) a label of probability zero stands."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Evidence:
+    """All that is known about a batch when reverse diffusion, or a direct system, is done; a system fills in what it has."""
+
+    lengths: Int[Tensor, "B"]
+    unary_scores: Float[Tensor, "B N K"] | None = None
+    """log π₀ of a diffusion system, log-marginals of a direct one, −‖z − c‖²/τ of bits: for argmax and Mask-Viterbi"""
+    potentials: Potentials | None = None
+    """the structure's own scores (of the last call, in diffusion): for Viterbi"""
+    bits: Float[Tensor, "B N b"] | None = None
+    """DiffusionSL's z: for native decoding"""
+    codes: BitCodes | None = None
+    legality: Legality | None = None
+    """None: every sequence is legal"""
+    allowed: Bool[Tensor, "B N K"] | None = None
+    """clamps, always honoured"""
+    backend: Backend = "auto"
+    check: bool = True
+    """raise `NoLegalSequenceError` where clamps and legality leave nothing; waits for a GPU"""
+
+    @classmethod
+    def of_bits(
+        cls,
+        bits: Float[Tensor, "B N b"],
+        codes: BitCodes,
+        lengths: Int[Tensor, "B"],
+        *,
+        temperature: int | float = 0.05,
+        legality: Legality | None = None,
+        allowed: Bool[Tensor, "B N K"] | None = None,
+        backend: Backend = "auto",
+        check: bool = True,
+    ) -> Evidence:
+        """Evidence of DiffusionSL, with the distance-based unary scores u(ℓ) = −‖z − c_ℓ‖²/τ that Mask-Viterbi needs."""
+        return cls(
+            lengths=lengths,
+            unary_scores=codes.unary_scores(bits, temperature=temperature),
+            bits=bits,
+            codes=codes,
+            legality=legality,
+            allowed=allowed,
+            backend=backend,
+            check=check,
+        )
+
+
+class Decoder(Protocol):
+    """A way to decide on labels: a frozen object that turns evidence into (B, N) labels, 0 past each length."""
+
+    name: ClassVar[str]
+
+    def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
+        """The labels; `InputError` if the evidence lacks what this decoder needs."""
+        ...
+
+
+def missing(decoder: str, what: str, remedy: str) -> InputError:
+    """The error of a decoder that is asked to work without what it needs."""
+    return InputError(f"the decoder {decoder} needs {what}, which this system does not have", remedy=remedy)
+
+
+def hard_clamps(evidence: Evidence, decoder: str) -> Float[Tensor, "B N K"]:
+    """Unary scores in which nothing but clamps is −∞.
+
+    A probability of zero is mostly one that underflowed, and structured decoding may need that label to repair a sequence:
+    `ZERO_PROBABILITY_COST` says what it costs. Past each length scores are 0.
+    """
+    if evidence.unary_scores is None:
+        raise missing(decoder, "a score for every label", "choose native or viterbi")
+    lengths = evidence.lengths
+    scores = evidence.unary_scores.to(accumulation_dtype(evidence.unary_scores.dtype))
+    is_unit = unit_mask(lengths, scores.shape[1])
+    if evidence.check:
+        check_lengths(lengths, scores.shape[1])
+        if bool((is_unit[..., None] & ~(scores < torch.inf)).any()):
+            raise ValueError("unary scores hold NaN or +∞")
+    scores = torch.where(is_unit[..., None], scores, 0)
+    is_finite = scores > -torch.inf
+    least = torch.where(is_finite, scores, 0).flatten(1).amin(1)
+    scores = torch.where(is_finite, scores, (least - ZERO_PROBABILITY_COST)[:, None, None])
+    if evidence.allowed is not None:
+        scores = scores.masked_fill(~evidence.allowed & is_unit[..., None], -torch.inf)
+        if evidence.check:
+            check_positions(scores, is_unit)
+    return scores
+
+
+@dataclasses.dataclass(frozen=True)
+class Argmax:
+    """ŷᵢ = argmaxₖ uᵢ(k); ties to the smaller label. Clamps are honoured, legality is not looked at.
+
+    Paper: appendix “Final Decoders and Constraints”.
+    """
+
+    name: ClassVar[str] = "argmax"
+
+    def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
+        """The labels."""
+        scores = evidence.unary_scores
+        if scores is None or evidence.check or evidence.allowed is not None:
+            # Else there is nothing to repair: −∞ is never the highest, or all are −∞ and alike.
+            scores = hard_clamps(evidence, self.name)
+        return torch.where(unit_mask(evidence.lengths, scores.shape[1]), scores.argmax(-1), 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class NativeBits:
+    """ŷᵢ = dec_b([zᵢ > 0]); a pattern of bits that is no label's code gives `diffusion.NO_LABEL`.
+
+    Paper: appendix “Mask-Viterbi Extension for DiffusionSL”, native decoding. A clamped position takes the nearest allowed
+    code; legality is not looked at.
+    """
+
+    name: ClassVar[str] = "native"
+
+    def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
+        """The labels, or `diffusion.NO_LABEL`."""
+        bits, codes, allowed = evidence.bits, evidence.codes, evidence.allowed
+        if bits is None or codes is None:
+            raise missing(self.name, "bits", "choose argmax, mask-viterbi or viterbi")
+        is_unit = unit_mask(evidence.lengths, bits.shape[1])
+        if evidence.check:
+            check_lengths(evidence.lengths, bits.shape[1])
+        if allowed is not None:
+            if evidence.check:
+                check_positions(torch.where(allowed, 0.0, -torch.inf), is_unit)
+            bits = codes.restrict(bits, allowed)
+        return torch.where(is_unit, codes.decode_native(bits), 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskViterbi:
+    """ŷ = argmax over legal y of Σᵢ uᵢ(yᵢ): fixed constraints, no learned transitions. The output is always legal.
+
+    a_s(y₁) + Σᵢ uᵢ(yᵢ) + Σᵢ A(yᵢ₋₁, yᵢ) + a_e(yₙ) with A, a_s and a_e 0 where legal and −∞ elsewhere (paper: “Fixed
+    constraints”, which writes −10⁴ for −∞; a large score could beat that). Only clamps are as hard as legality: see
+    `evidence.hard_clamps` for scores of −∞.
+    """
+
+    name: ClassVar[str] = "mask-viterbi"
+
+    def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
+        """The labels; `NoLegalSequenceError` where clamps leave no legal sequence."""
+        scores = hard_clamps(evidence, self.name)
+        no_transitions = scores.new_zeros(scores.shape[-1], scores.shape[-1])
+        return _best(Potentials(scores, no_transitions), evidence, allowed=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Viterbi:
+    """ŷ = argmax_y score(y) with learned transitions, over legal y where there is legality.
+
+    Paper: “LCRF Viterbi additionally uses learned transition scores”. Constraints are masks on top of learned scores.
+    """
+
+    name: ClassVar[str] = "viterbi"
+
+    def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
+        """The labels; `NoLegalSequenceError` where clamps and scores of −∞ leave no legal sequence."""
+        potentials = evidence.potentials
+        if potentials is None or potentials.transition_scores is None:
+            raise missing(self.name, "learned transitions", "choose argmax or mask-viterbi")
+        if evidence.check:
+            num_units = potentials.unary_scores.shape[1]
+            check_lengths(evidence.lengths, num_units)
+            check_scores(
+                potentials.unary_scores,
+                unit_mask(evidence.lengths, num_units),
+                transition_scores=potentials.transition_scores,
+                start_scores=potentials.start_scores,
+                end_scores=potentials.end_scores,
+            )
+        return _best(potentials, evidence, allowed=evidence.allowed)
+
+
+def _best(potentials: Potentials, evidence: Evidence, *, allowed: Tensor | None) -> Tensor:
+    unary, transition = constrained(potentials, evidence.lengths, legality=evidence.legality, allowed=allowed)
+    found = viterbi(unary, transition, evidence.lengths, backend=evidence.backend)
+    if evidence.check:
+        check_legal(found.scores > -torch.inf)
+    return found.labels
+
+
+def constrained(
+    potentials: Potentials, lengths: Tensor, *, legality: Legality | None = None, allowed: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Unary and transition scores for the chain operations, with everything illegal or clamped away at −∞."""
+    unary, transition, start, end = potentials
+    if transition is None:
+        transition = unary.new_zeros(unary.shape[-1], unary.shape[-1])
+    if legality is not None:
+        legality = legality.to(unary.device)
+        if legality.num_labels != unary.shape[-1]:
+            raise ValueError(f"constraints on {legality.num_labels} labels do not fit scores of {unary.shape[-1]}")
+        allowed = legality.restrict_ends(allowed, lengths, unary.shape[1])
+        transition = transition.masked_fill(~legality.transitions, -torch.inf)
+    return fold_scores(unary, lengths, start_scores=start, end_scores=end, allowed=allowed), transition

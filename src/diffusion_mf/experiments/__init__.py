@@ -1,1 +1,0 @@
-"""Experiments: grids of runs, selection on dev, tables beside the paper's, plots, hyperparameter search."""

@@ -1,0 +1,1 @@
+"""What compares and demonstrates: synthetic corpora, demo, experiments, benchmarks; only the command line imports it."""

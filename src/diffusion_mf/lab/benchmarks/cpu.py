@@ -1,0 +1,411 @@
+"""Taggers for CPUs that ours are measured against, trained on the same sentences and called the way their users call them.
+
+Each is imported only when it takes part. A trained one lies in a folder of its own, and is not trained again.
+"""
+
+from __future__ import annotations
+
+import abc
+import gc
+import hashlib
+import importlib
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from diffusion_mf.data.corpus import Corpus
+from diffusion_mf.data.files import StrPath
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.tagger import Tagger
+
+Labels = list[list[str]]
+Tag = Callable[[Sequence[Sequence[str]]], Labels]
+"""words of sentences in, labels out; everything it takes to get from the one to the other is inside"""
+
+
+class Peer(abc.ABC):
+    """A rival: how it learns, and how it is loaded."""
+
+    name: ClassVar[str]
+    distribution: ClassVar[str]
+    module: ClassVar[str]
+    file: ClassVar[str]
+    """what lies in its folder once it is trained"""
+
+    @property
+    @abc.abstractmethod
+    def description(self) -> str:
+        """How it is trained, for its row."""
+
+    def import_module(self) -> Any:
+        """Its module; `ImportError` where it is not installed."""
+        return importlib.import_module(self.module)
+
+    def is_trained(self, folder: Path) -> bool:
+        """Whether the folder holds a trained one; files appear there whole."""
+        return (folder / self.file).exists()
+
+    @abc.abstractmethod
+    def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
+        """Learn from ``train``; ``dev`` may select, where the peer can use it."""
+
+    @abc.abstractmethod
+    def load(self, folder: Path) -> Tag:
+        """The trained tagger."""
+
+
+class Crfsuite(Peer):
+    """python-crfsuite: a linear-chain CRF over the features its users usually give it."""
+
+    name, distribution, module, file = "python-crfsuite", "python-crfsuite", "pycrfsuite", "model.crfsuite"
+
+    @property
+    def description(self) -> str:
+        """Features and training."""
+        return "word, affixes, shape and window features; L-BFGS, 100 iterations, L2 0.1, features seen twice"
+
+    def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
+        """L-BFGS with a little L2; it has no use for dev."""
+        trainer = self.import_module().Trainer(verbose=False)
+        for sentence in train:
+            trainer.append(features(sentence.units), sentence.labels)
+        trainer.set_params({"c1": 0.0, "c2": 0.1, "max_iterations": 100, "feature.minfreq": 2})
+        trainer.train(str(folder / "unfinished"))
+        (folder / "unfinished").rename(folder / self.file)
+
+    def load(self, folder: Path) -> Tag:
+        """Features and Viterbi, sentence by sentence."""
+        tagger = self.import_module().Tagger()
+        tagger.open(str(folder / self.file))
+        return lambda sentences: [tagger.tag(features(words)) if words else [] for words in sentences]
+
+
+def features(words: Sequence[str]) -> list[list[str]]:
+    """The features of every word: itself, its affixes and shape, and the two words on either side."""
+    lowered = ["<s>", "<s>", *map(str.lower, words), "</s>", "</s>"]
+    found = []
+    for index, word in enumerate(words):
+        low = lowered[index + 2]
+        before, after = lowered[index + 1], lowered[index + 3]
+        found.append(
+            [
+                "b",
+                "w=" + word,
+                "l=" + low,
+                "p1=" + low[:1],
+                "p2=" + low[:2],
+                "p3=" + low[:3],
+                "s1=" + low[-1:],
+                "s2=" + low[-2:],
+                "s3=" + low[-3:],
+                "s4=" + low[-4:],
+                "h=" + shape(word),
+                "-1=" + before,
+                "-2=" + lowered[index],
+                "+1=" + after,
+                "+2=" + lowered[index + 4],
+                "-1,0=" + before + " " + low,
+                "0,+1=" + low + " " + after,
+                "-1s=" + before[-3:],
+                "+1s=" + after[-3:],
+            ]
+        )
+    return found
+
+
+def shape(word: str) -> str:
+    """Capitals, digits and marks, in a few letters."""
+    if word.isalpha():
+        return "x" if word.islower() else "X" if word.isupper() else "Xx" if word[0].isupper() else "xX"
+    kinds = ("d" if c.isdigit() else "X" if c.isupper() else "x" if c.isalpha() else c for c in word)
+    found = ""
+    for kind in kinds:
+        if not found.endswith(kind):
+            found += kind
+    return found
+
+
+class UDPipe(Peer):
+    """UDPipe 1: MorphoDiTa's averaged perceptron with a guesser for unknown words."""
+
+    name, distribution, module, file = "udpipe-1", "ufal.udpipe", "ufal.udpipe", "model.udpipe"
+    options = "models=1;use_lemma=0;use_xpostag=0;use_feats=0;provide_lemma=0;provide_xpostag=0;provide_feats=0"
+
+    def __init__(self, *, iterations: int = 20) -> None:
+        self.iterations = iterations
+
+    @property
+    def description(self) -> str:
+        """Its training."""
+        return f"tagger of UPOS alone, default templates, best on dev of {self.iterations} iterations"
+
+    def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
+        """Its own trainer, tagger only; dev stops it early."""
+        udpipe = self.import_module()
+        error = udpipe.ProcessingError()
+        parts = [udpipe.Sentences(), udpipe.Sentences()]
+        for part, sentences in zip(parts, (train, dev), strict=True):
+            for sentence in sentences:
+                part.append(self._sentence(udpipe, sentence.units, sentence.labels))
+        options = f"{self.options};iterations={self.iterations}" + (";early_stopping=1" if dev else "")
+        none = udpipe.Trainer.NONE
+        model = udpipe.Trainer.train("morphodita_parsito", *parts, none, options, none, error)
+        if error.occurred():
+            raise DiffusionMFError(f"UDPipe cannot be trained: {error.message}.")
+        (folder / "unfinished").write_bytes(model)
+        (folder / "unfinished").rename(folder / self.file)
+
+    def load(self, folder: Path) -> Tag:
+        """Sentence by sentence, from words to tags."""
+        udpipe = self.import_module()
+        model = udpipe.Model.load(str(folder / self.file))
+        default = udpipe.Model.DEFAULT
+
+        def tag(sentences: Sequence[Sequence[str]]) -> Labels:
+            found = []
+            for words in sentences:
+                sentence = self._sentence(udpipe, words)
+                model.tag(sentence, default)
+                tagged = iter(sentence.words)
+                next(tagged)  # the root
+                found.append([word.upostag for word in tagged])
+            return found
+
+        return tag
+
+    @staticmethod
+    def _sentence(udpipe: Any, words: Sequence[str], labels: Iterable[str] | None = None) -> Any:
+        sentence = udpipe.Sentence()
+        for word in words:
+            sentence.addWord(word)
+        if labels is not None:
+            for index, label in enumerate(labels, 1):
+                sentence.words[index].upostag = label
+        return sentence
+
+
+class Spacy(Peer):
+    """spaCy's tagger on its convolutional tok2vec layers."""
+
+    name, distribution, module, file = "spacy", "spacy", "spacy", "model"
+    batch_words = 1000
+
+    def __init__(self, *, width: int = 256, depth: int = 8, epochs: int = 8) -> None:
+        self.width, self.depth, self.epochs = width, depth, epochs
+
+    @property
+    def description(self) -> str:
+        """Its size and training."""
+        return f"tok2vec of width {self.width} and depth {self.depth}, best on dev of {self.epochs} epochs"
+
+    def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
+        """Adam with spaCy's defaults on batches of about a thousand words; the epoch best on dev is kept."""
+        spacy = self.import_module()
+        from spacy.training import Example
+
+        nlp = spacy.blank("xx")
+        tok2vec = {
+            "@architectures": "spacy.HashEmbedCNN.v2",
+            "pretrained_vectors": None,
+            "width": self.width,
+            "depth": self.depth,
+            "embed_size": 5000,
+            "window_size": 1,
+            "maxout_pieces": 3,
+            "subword_features": True,
+        }
+        nlp.add_pipe("tagger", config={"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": tok2vec}})
+
+        def example(sentence: Sentence) -> Any:
+            doc = spacy.tokens.Doc(nlp.vocab, words=list(sentence.units))
+            return Example.from_dict(doc, {"tags": list(sentence.labels or ())})
+
+        generator = random.Random(1)
+        # spaCy takes its own random numbers from here.
+        spacy.util.fix_random_seed(1)
+        optimizer = nlp.initialize(lambda: [example(sentence) for sentence in train])
+        best, steps = -1.0, 0
+        for _ in range(self.epochs):
+            order = generator.sample(range(len(train)), len(train))
+            for batch in _batches([train[index] for index in order], self.batch_words):
+                # Warm-up, then a slow decline: the rates of spaCy's own training configurations.
+                steps += 1
+                optimizer.learn_rate = 0.001 * min(steps / 250, max(0.0, 1 - steps / 20_000))
+                nlp.update([example(sentence) for sentence in batch], sgd=optimizer, drop=0.1)
+            with nlp.use_params(optimizer.averages):
+                tagged = self._tag(spacy, nlp, [sentence.units for sentence in dev])
+                score = sum(
+                    a == b for s, t in zip(dev, tagged, strict=True) for a, b in zip(s.labels or (), t, strict=True)
+                )
+                if score > best:
+                    best = score
+                    nlp.to_disk(folder / "unfinished")
+        (folder / "unfinished").rename(folder / self.file)
+
+    def load(self, folder: Path) -> Tag:
+        """`nlp.pipe` over documents made of words, in this process."""
+        spacy = self.import_module()
+        nlp = spacy.load(folder / self.file)
+        return lambda sentences: self._tag(spacy, nlp, sentences)
+
+    @staticmethod
+    def _tag(spacy: Any, nlp: Any, sentences: Sequence[Sequence[str]]) -> Labels:
+        documents = (spacy.tokens.Doc(nlp.vocab, words=list(words)) for words in sentences)
+        return [[token.tag_ for token in document] for document in nlp.pipe(documents, batch_size=256)]
+
+
+def _batches(sentences: Iterable[Sentence], num_words: int) -> Iterable[list[Sentence]]:
+    batch: list[Sentence] = []
+    total = 0
+    for sentence in sentences:
+        batch.append(sentence)
+        total += len(sentence.units)
+        if total >= num_words:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
+
+
+def all_peers(*, udpipe_iterations: int, spacy_epochs: int) -> list[Peer]:
+    """Everyone, in the order of tables."""
+    return [Crfsuite(), UDPipe(iterations=udpipe_iterations), Spacy(epochs=spacy_epochs)]
+
+
+ROW_KEY = ("corpus", "system", "calls", "pytorch_threads", "hardware")
+PASSES = 5
+
+
+class Contestant(NamedTuple):
+    """A tagger ready to run, and what its row says about it."""
+
+    tag: Tag
+    facts: Mapping[str, Any]
+    forget: Callable[[], None] = lambda: None
+    """called before every pass: what earlier passes taught the tagger about the test file must not help it"""
+
+
+def peer_contestants(
+    peers: Sequence[Peer], train: Corpus, dev: Corpus, folder: StrPath, *, note: Callable[[str], None]
+) -> list[Contestant]:
+    """The peers that are installed, trained where ``folder`` does not hold them yet; the others are noted."""
+    found = []
+    for peer in peers:
+        try:
+            peer.import_module()
+        except ImportError:
+            note(f"{peer.name} is not installed and left out; pip install 'diffusion-mf[benchmark-cpu]'")
+            continue
+        # One that was trained otherwise must not be taken for this one.
+        digest = hashlib.sha256(peer.description.encode()).hexdigest()[:8]
+        place = Path(folder) / f"{peer.name}-{digest}"
+        if not peer.is_trained(place):
+            note(f"training {peer.name}")
+            place.mkdir(parents=True, exist_ok=True)
+            peer.train(train.sentences, dev.sentences, place)
+        # One thread each: none of the peers' taggers uses more in one process.
+        facts = {"system": peer.name, "is_ours": False, "calls": None, "threads": 1, "training": peer.description}
+        found.append(Contestant(peer.load(place), facts))
+    return found
+
+
+def model_contestant(name: str, folder: StrPath, *, calls: int | None = None) -> Contestant:
+    """One of our model folders under a name of the caller's."""
+    tagger = Tagger.load(folder, device="cpu")
+    tagger.keep_words()
+    config = tagger.model.config
+
+    def tag(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
+        return [result.labels for result in tagger.tag(sentences, calls=calls)]
+
+    facts = {
+        "system": name,
+        "is_ours": True,
+        "calls": calls,
+        "threads": torch.get_num_threads(),
+        "training": f"{config.system} on a {config.encoder.title} encoder",
+    }
+    return Contestant(tag, facts, tagger.forget_words)
+
+
+def measure_cpu(
+    contestants: Sequence[Contestant],
+    test: Corpus,
+    *,
+    passes: int = PASSES,
+    advance: Callable[[int], None] = lambda count: None,
+) -> list[dict[str, Any]]:
+    """A row per contestant: accuracy (from an untimed pass), words per second (median of ``passes``) and both compared."""
+    sentences = [list(sentence.units) for sentence in test if sentence.units]
+    gold = [sentence.labels or () for sentence in test if sentence.units]
+    num_words = sum(map(len, sentences))
+    if not num_words:
+        raise InputError("there is nothing to tag", path=test.path, remedy="name a file with sentences")
+    accuracies = []
+    for contestant in contestants:
+        found = contestant.tag(sentences)
+        pairs = ((a, b) for row, labels in zip(gold, found, strict=True) for a, b in zip(row, labels, strict=True))
+        accuracies.append(100 * sum(a == b for a, b in pairs) / num_words)
+        advance(1)
+    seconds = _alternating_seconds(contestants, sentences, passes, advance)
+    rows = []
+    for contestant, accuracy, times in zip(contestants, accuracies, seconds, strict=True):
+        rows.append(
+            {
+                **contestant.facts,
+                "accuracy": round(accuracy, 2),
+                "words_per_second": round(num_words / statistics.median(times)),
+                "fastest_pass": round(num_words / min(times)),
+                "slowest_pass": round(num_words / max(times)),
+                "passes": passes,
+                "words": num_words,
+                "cores": num_cores(),
+                "pytorch_threads": torch.get_num_threads(),
+            }
+        )
+    for row in rows:
+        row["matched_by"] = None if row["is_ours"] else best_match(row, rows)
+    return rows
+
+
+def best_match(peer: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """The fastest of our models that is at least as accurate and as fast as a peer; None where there is none."""
+    matching = [
+        row
+        for row in rows
+        if row["is_ours"]
+        and row["accuracy"] >= peer["accuracy"]
+        and row["words_per_second"] >= peer["words_per_second"]
+    ]
+    return max(matching, key=lambda row: row["words_per_second"])["system"] if matching else None
+
+
+def num_cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _alternating_seconds(
+    contestants: Sequence[Contestant],
+    sentences: Sequence[Sequence[str]],
+    passes: int,
+    advance: Callable[[int], None],
+) -> list[list[float]]:
+    found: list[list[float]] = [[] for _ in contestants]
+    for _ in range(passes):
+        for times, contestant in zip(found, contestants, strict=True):
+            # What a pass left behind is its own affair, not the next one's.
+            gc.collect()
+            contestant.forget()
+            start = time.perf_counter()
+            contestant.tag(sentences)
+            times.append(time.perf_counter() - start)
+            advance(1)
+    return found

@@ -1,0 +1,293 @@
+"""Under load: more data, longer sentences, several runs on one device; and whether the fast path agrees."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import torch
+
+from diffusion_mf.config import Config
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
+from diffusion_mf.lab.benchmarks.sessions import Session
+from diffusion_mf.lab.benchmarks.throughput import CORPORA, FAST, IMPLEMENTATIONS, PLAIN, REPEATS, benchmark_config
+from diffusion_mf.model import Labeller
+from diffusion_mf.model.core import StructuredCore
+from diffusion_mf.prediction.precision import Precision
+from diffusion_mf.prediction.predictor import Predictor
+from diffusion_mf.tagger import StoredModel
+from diffusion_mf.training.corpora import read_training_data
+from diffusion_mf.training.evaluation import predict_all
+from diffusion_mf.training.processes import Processes
+
+SYSTEM = "diffusion-mf"
+TIMES = (1, 4, 16)
+LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2000)
+UNITS = 200_000
+"""of the sentences of one length, about: batches enough for a steady state"""
+
+
+def measure_scaling(
+    task: Task,
+    *,
+    device: torch.device,
+    folder: str,
+    overrides: Sequence[str] = (),
+    times: Sequence[int] = TIMES,
+    lengths: Sequence[int] = LENGTHS,
+    units: int = UNITS,
+    repeats: int = REPEATS,
+) -> Iterator[list[dict[str, Any]]]:
+    """Training and inference at several times the data, then inference at several lengths; a list of rows for each."""
+    config = benchmark_config(task, SYSTEM, folder=folder, overrides=[*IMPLEMENTATIONS[FAST], *overrides])
+    data = read_training_data(config)
+    dev = data.dev
+    if not dev:
+        raise InputError("the configuration names no development data", remedy="set data.dev")
+    repeated = dataclasses.replace(data, train=data.train * max(times, default=1))
+    session = Session(config, repeated, device)
+    common = {
+        "benchmark": "scaling",
+        "corpus": CORPORA[task].name,
+        "system": SYSTEM,
+        "implementation": FAST,
+        "parameters": session.labeller.num_parameters(),
+    }
+    first: dict[str, float] = {}
+    for phase in ("training", "inference"):
+        split = data.train if phase == "training" else dev
+        for count in times:
+            num_sentences = count * len(split)
+            if phase == "training":
+                seconds = session.training_seconds(repeats=repeats, members=range(num_sentences))
+            else:
+                seconds = session.inference_seconds(split * count, repeats=repeats)
+            speed = num_sentences / statistics.median(seconds)
+            yield [
+                {
+                    **common,
+                    "phase": phase,
+                    "setting": f"{count}× data",
+                    "sentences": num_sentences,
+                    "sentences_per_second": speed,
+                    "relative": speed / first.setdefault(phase, speed),
+                    "seconds": seconds,
+                }
+            ]
+    for length in lengths:
+        sentences = sentences_of_length(dev, length, max(1, units // length))
+        seconds = session.inference_seconds(sentences, repeats=repeats)
+        median = statistics.median(seconds)
+        yield [
+            {
+                **common,
+                "phase": "inference",
+                "setting": f"{length} units",
+                "sentences": len(sentences),
+                "sentences_per_second": len(sentences) / median,
+                "milliseconds_per_sentence": 1e3 * median / len(sentences),
+                "microseconds_per_unit": 1e6 * median / (len(sentences) * length),
+                "seconds": seconds,
+            }
+        ]
+
+
+def sentences_of_length(source: Sequence[Sentence], length: int, count: int) -> tuple[Sentence, ...]:
+    """So many sentences of so many units, the units of ``source`` in their order, over and over."""
+    stream = itertools.cycle([unit for sentence in source for unit in sentence.units])
+    return tuple(Sentence(tuple(itertools.islice(stream, length))) for _ in range(count))
+
+
+AGREEMENT_ROW_KEY = ("benchmark", "corpus", "system", "phase", "implementation", "setting", "model", "hardware")
+
+
+def measure_agreement(
+    model: StoredModel,
+    sentences: Sequence[Sentence],
+    *,
+    device: torch.device,
+    precision: Precision = "auto",
+) -> Iterator[list[dict[str, Any]]]:
+    """A row of the reference and one of the fast path."""
+    if not any(sentence.units for sentence in sentences):
+        raise InputError("there is nothing to label", remedy="name a file with sentences")
+    config = model.config
+    packed = "packed" if config.encoder.kind == "scratch" else "auto"
+    paths: dict[str, dict[str, Any]] = {
+        PLAIN: {"layout": "padded", "precision": "float32", "exit_tolerance": None},
+        FAST: {"layout": packed, "precision": precision, "exit_tolerance": None},
+    }
+    labeller = model.labeller.to(device).eval()
+    prepared = [config.data.prepare(sentence) for sentence in sentences]
+    lengths = [len(sentence.units) for sentence in prepared]
+    gold = [sentence.labels or () for sentence in sentences]
+    names = [*model.vocabulary.labels, NO_LABEL]
+    metric = PRIMARY_METRICS[config.task]
+    reference: tuple[torch.Tensor, torch.Tensor, float] | None = None
+    # A packed batch is filled up to the budget: a small file needs none that is larger than itself.
+    budget = min(config.inference.budget, sum(lengths))
+    for name, changes in paths.items():
+        changes["budget"] = budget
+        changed = config.model_copy(update={"inference": config.inference.model_copy(update=changes)})
+        with _reference_structures(labeller) if name == PLAIN else contextlib.nullcontext():
+            predictor = Predictor(labeller, changed, device)
+            # Labels and all follow the decoder that training chose.
+            labels, marginals = predict_all(
+                predictor, prepared, changed, model.vocabulary, [model.decoder], Processes(0, 1, device)
+            )
+        predicted = [[names[label] for label in row.tolist()] for row in labels[0].split(lengths)]
+        scores = score_sentences(config.task, model.scheme, gold, predicted)
+        if reference is None:
+            reference = (labels, marginals, scores[metric])
+        yield [
+            {
+                "benchmark": "agreement",
+                "system": config.system,
+                "phase": "inference",
+                "implementation": name,
+                "setting": None,
+                "metric": metric,
+                "score": scores[metric],
+                "score_difference": scores[metric] - reference[2],
+                "scores": scores,
+                "units": sum(lengths),
+                "share_labelled_differently": (labels != reference[0]).double().mean().item(),
+                "mean_marginal_difference": (marginals - reference[1]).abs().amax(-1).mean().item(),
+                "largest_marginal_difference": (marginals - reference[1]).abs().max().item(),
+            }
+        ]
+
+
+@contextlib.contextmanager
+def _reference_structures(labeller: Labeller) -> Iterator[None]:
+    """Take the readable structures for the time of the block."""
+    core = labeller.core
+    if not isinstance(core, StructuredCore):
+        yield
+        return
+    settings = core.settings
+    core.settings = dataclasses.replace(settings, backend="reference")
+    try:
+        yield
+    finally:
+        core.settings = settings
+
+
+COUNTS = (1, 2, 4, 8, 12)
+SECONDS = 20.0
+LEAST_GAIN = 0.05
+"""of aggregate throughput, for which more processes are worth it"""
+
+
+def measure_sharing(
+    config: Config, *, corpus: str, device: str, counts: Sequence[int] = COUNTS, seconds: float = SECONDS
+) -> Iterator[list[dict[str, Any]]]:
+    """A row for each number of processes, as soon as it is known."""
+    read_training_data(config)  # what is wrong with the data is better said here than by a process
+    alone: float | None = None
+    for count in counts:
+        found = run_together(count, config, device=device, seconds=seconds)
+        each = [answer["sentences"] / answer["seconds"] for answer in found]
+        total = sum(each)
+        alone = alone or total / count
+        yield [
+            {
+                "benchmark": "sharing",
+                "corpus": corpus,
+                "system": config.system,
+                "phase": "training",
+                "implementation": "fast, MPS" if device == "cuda" and has_multi_process_service() else "fast",
+                "setting": count,
+                "sentences_per_second": total,
+                "sentences_per_second_each": each,
+                "relative": total / alone,
+                "peak_memory_gb": found[0]["peak_memory_gb"],
+                "parameters": found[0]["parameters"],
+                "seconds": [answer["seconds"] for answer in found],
+            }
+        ]
+
+
+def has_multi_process_service() -> bool:
+    """Whether CUDA's programs run side by side on a GPU (NVIDIA's MPS) instead of taking turns."""
+    # The pipe of its daemon, where that or NVIDIA's default says it is.
+    return os.path.exists(os.path.join(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control"))
+
+
+def best_count(rows: Sequence[Mapping[str, Any]]) -> int:
+    """The number of processes after which no larger one adds `LEAST_GAIN` to the aggregate throughput."""
+    best = rows[0]
+    for row in rows[1:]:
+        if row["sentences_per_second"] > (1 + LEAST_GAIN) * best["sentences_per_second"]:
+            best = row
+    return int(best["setting"])
+
+
+def run_together(count: int, config: Config, *, device: str, seconds: float) -> list[dict[str, Any]]:
+    """What so many processes answer that begin together."""
+    task = json.dumps({"config": config.model_dump_json(), "device": device, "seconds": seconds})
+    with contextlib.ExitStack() as stack:
+        workers = [_Worker(task, stack) for _ in range(count)]
+        for worker in workers:
+            worker.hear()
+        for worker in workers:
+            worker.tell("go")
+        return [worker.hear() for worker in workers]
+
+
+class _Worker:
+    """A process that is told things and answers, a line of JSON each; it ends with the stack."""
+
+    def __init__(self, task: str, stack: contextlib.ExitStack) -> None:
+        errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (the stack closes it)
+        self._errors: IO[str] = stack.enter_context(errors)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "diffusion_mf.lab.benchmarks.sharing_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        stack.callback(self._end)
+        self.tell(task)
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        # One that has ended already will have nothing to say: `hear` finds out.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """Its next answer; an error with its last words if it has ended."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        self._process.wait()
+        self._errors.seek(0)
+        words = [line.strip() for line in self._errors if line.strip()]
+        raise DiffusionMFError(f"a run that shares the device has failed: {words[-1] if words else 'without a word'}")
+
+    def _end(self) -> None:
+        # It has no files to finish: what it knows, it has said.
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()

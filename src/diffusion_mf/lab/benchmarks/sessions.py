@@ -1,0 +1,187 @@
+"""What throughput is measured on: a model with its corpora, trained and used as `dmf train` and `Tagger` do it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from diffusion_mf.batches.batching import EncodedSentences, evaluation_batches
+from diffusion_mf.batches.packing import packed_batches
+from diffusion_mf.config import Config
+from diffusion_mf.data.sentence import Sentence, cut_documents
+from diffusion_mf.lab.benchmarks.timing import synchronise
+from diffusion_mf.model import Labeller, Prediction
+from diffusion_mf.model.core import StructuredCore
+from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
+from diffusion_mf.prediction.predictor import Predictor
+from diffusion_mf.training.corpora import TrainingData
+from diffusion_mf.training.gradients import StepGradients
+from diffusion_mf.training.optimizer import Learner
+from diffusion_mf.training.processes import Processes
+from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan, StepPreparer
+
+MOST_WARM_UPS = 6
+STEPS_BETWEEN_LOOKS = 10
+
+
+class Session:
+    """A fresh model, ready to be timed; ``is_plain`` computes structures by plain PyTorch, too."""
+
+    def __init__(self, config: Config, data: TrainingData, device: torch.device, *, is_plain: bool = False) -> None:
+        self.config, self.data, self.device = config, data, device
+        settings = config.training
+        torch.manual_seed(config.seed)
+        self.labeller = Labeller(config, data.vocabulary, data.scheme).to(device).train()
+        if is_plain and isinstance(self.labeller.core, StructuredCore):
+            # Not the reference, which is in float64.
+            self.labeller.core.settings = dataclasses.replace(self.labeller.core.settings, backend="cpu")
+        if settings.compile and device.type == "cuda":
+            torch._dynamo.reset()  # what was compiled for another model would count against the limit
+            compile_blocks(self.labeller)
+        self._processes = Processes(0, 1, device)
+        self._is_packed = uses_packing(
+            device, config.encoder.kind, layout=settings.layout, precision=settings.precision
+        )
+        self._learner = Learner(self.labeller, settings, total_steps=100_000)
+        packing = PackingSettings(
+            settings.budget, config.encoder.max_characters, is_flat=settings.use_graphs and device.type == "cuda"
+        )
+        self._preparer = StepPreparer(
+            data.train,
+            data.vocabulary,
+            self._processes,
+            packing=packing if self._is_packed else None,
+            recall=config.recall,
+        )
+        self._gradients = StepGradients(
+            self.labeller,
+            self._learner.optimizer,
+            self._preparer,
+            self._processes,
+            seed=config.seed,
+            autocast=autocast_for(device, settings.precision),
+            half_weights=half_weights_for(self.labeller, device, settings.precision),
+        )
+        self._lengths = [len(sentence.units) for sentence in data.train]
+        self._step = 0
+
+    def training_seconds(self, *, repeats: int, members: Sequence[int] | None = None) -> list[float]:
+        """Wall-clock seconds of so many epochs of full updates, collation included, after warm-up.
+
+        Every epoch has the same batches, so that after a few all forms of batches are recorded. ``members`` restricts the
+        sentences.
+        """
+        plans = self._warm_plans(members)
+        return [self._timed_epoch(plans) for _ in range(repeats)]
+
+    def train_for(self, seconds: float, *, wait: Callable[[], None]) -> tuple[int, float]:
+        """Full updates for so many seconds, after warm-up and ``wait``: how many sentences they took, and how long."""
+        plans = self._warm_plans()
+        synchronise(self.device)
+        wait()
+        num_sentences, start = 0, time.perf_counter()
+        while True:
+            for prepared in self._preparer.stream(plans, 1):
+                self._update(prepared)
+                num_sentences += sum(map(len, prepared.plan))
+                if self.device.type == "cpu" or self._step % STEPS_BETWEEN_LOOKS == 0:
+                    # The host must not run ahead for longer than the time that is measured.
+                    synchronise(self.device)
+                    if time.perf_counter() - start >= seconds:
+                        return num_sentences, time.perf_counter() - start
+
+    def _warm_plans(self, members: Sequence[int] | None = None) -> list[StepPlan]:
+        """The steps of an epoch, all of them made before."""
+        settings = self.config.training
+        plans = self._preparer.plan_epoch(self._lengths, settings, seed=self.config.seed, epoch=0, members=members)
+        self.labeller.train()
+        self._warm_up(lambda: self._epoch(plans), lambda: self._gradients.num_recordings)
+        return plans
+
+    def _timed_epoch(self, plans: Sequence[StepPlan]) -> float:
+        synchronise(self.device)
+        start = time.perf_counter()
+        self._epoch(plans)
+        synchronise(self.device)
+        return time.perf_counter() - start
+
+    def _epoch(self, plans: Sequence[StepPlan]) -> None:
+        for prepared in self._preparer.stream(plans, 1):
+            self._update(prepared)
+
+    def _update(self, prepared: PreparedStep) -> None:
+        units = sum(self._lengths[index] for batch in prepared.plan for index in batch)
+        self._gradients.compute(prepared, step=self._step, units=units)
+        self._learner.update(self._step)
+        self._step += 1
+
+    def inference_seconds(
+        self, sentences: Sequence[Sentence], *, repeats: int, base: float | None = None
+    ) -> list[float]:
+        """Wall-clock seconds of encoder, reverse process and argmax, labels on the host; looked up in the vocabulary before.
+
+        ``base`` takes the place of the configuration's schedule.
+        """
+        self.labeller.eval()
+        config = self.config
+        if base is not None:
+            inference = config.inference.model_copy(update={"base": base, "num_calls": None})
+            config = config.model_copy(update={"inference": inference})
+        budget = config.inference.budget
+        if self.config.recall:
+            sentences = [*cut_documents(sentences)]
+        encoded = EncodedSentences(sentences, self.data.vocabulary, has_labels=False, recall=self.config.recall)
+        predictor = Predictor(self.labeller, config, self.device)
+        lengths = encoded.lengths.tolist()
+        if predictor.is_packed and not self.config.recall:
+            batches = packed_batches(lengths, budget=budget, seed=0, epoch=0)
+        else:
+            documents = [sentence.document if self.config.recall else 0 for sentence in sentences]
+            batches = evaluation_batches(lengths, budget=budget, documents=documents).batches
+
+        def best(prediction: Prediction) -> list[torch.Tensor]:
+            scores = prediction.evidence.unary_scores
+            assert scores is not None
+            return [scores.argmax(-1).to(torch.uint8)]
+
+        def label() -> list[torch.Tensor]:
+            pending = [predictor.submit(encoded.batch(members), best, budget=budget) for members in batches]
+            return [labels for each in pending for labels in each.wait()]
+
+        with torch.inference_mode():
+            self._warm_up(label, lambda: predictor.num_recordings)
+            seconds = []
+            for _ in range(repeats):
+                start = time.perf_counter()
+                label()
+                seconds.append(time.perf_counter() - start)
+        return seconds
+
+    def _warm_up(self, run, num_recordings) -> None:  # type: ignore[no-untyped-def]
+        """Run once, and where work is recorded until nothing new is: forms are recorded when they are seen again."""
+        before = 0
+        for count in range(MOST_WARM_UPS):
+            run()
+            if num_recordings() == before and (count > 0 or not self._is_packed):
+                break
+            before = num_recordings()
+
+
+def linear_operations(labeller: Labeller, *, num_calls: int) -> tuple[float, float]:
+    """Floating-point operations per unit of linear layers: of a training step, and of inference with so many calls.
+
+    Backward counts twice the forward pass. Attention, the character LSTM, structures and what is computed once per sentence
+    are left out, so that utilisation is understated.
+    """
+    once = per_call = 0
+    for name, module in labeller.named_modules():
+        if not isinstance(module, nn.Linear) or "time" in name:
+            continue
+        operations = 2 * module.in_features * module.out_features
+        is_shared = name.startswith("encoder.") or "of_state" in name or name.startswith("auxiliary")
+        once, per_call = (once + operations, per_call) if is_shared else (once, per_call + operations)
+    return 3.0 * (once + per_call), once + num_calls * per_call

@@ -1,0 +1,225 @@
+"""The paper's efficiency table and its two sweeps: sentences per second in training and inference.
+
+Paper: table “Median sentences/s for the three diffusion denoisers” and appendix “Efficiency Benchmark”: L preset, batches of
+5,000 units, 15 Mean-Field updates per call, training on the training split (full updates), inference on the development
+split (encoder, reverse process, argmax), the median of five runs after warm-up.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from diffusion_mf.config import Config, load_config
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.diffusion import CategoricalDiffusion
+from diffusion_mf.lab.benchmarks.sessions import Session, linear_operations
+from diffusion_mf.lab.experiments.paper import paper_tables
+from diffusion_mf.training.corpora import TrainingData, read_training_data
+
+ROW_KEY = ("benchmark", "corpus", "system", "phase", "implementation", "setting", "parameters", "hardware")
+REPEATS = 5
+BUDGET = 5000
+PEAK_OPERATIONS = 790e12
+"""bf16 matrix products per second measured on an H200; utilisation is relative to it"""
+
+SYSTEMS = ("diffusion-uni", "diffusion-mf", "diffusion-lcrf")
+
+
+class Corpus(NamedTuple):
+    """A task of the table."""
+
+    name: str
+    transitions: str
+
+
+CORPORA: dict[Task, Corpus] = {
+    Task.POS: Corpus("en-ewt", "local"),
+    Task.NER: Corpus("conll2003", "global"),
+    Task.SEG_POS: Corpus("zh-gsdsimp", "global"),
+}
+
+FAST, PLAIN = "fast", "plain eager"
+_FAST_SETTINGS = ("training.compile=true",)
+IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
+    FAST: _FAST_SETTINGS,
+    PLAIN: (
+        "training.precision=float32",
+        "training.layout=padded",
+        "training.use_graphs=false",
+        "inference.precision=float32",
+        "inference.layout=padded",
+    ),
+}
+
+
+def benchmark_config(task: Task, system: str, *, folder: str, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of a cell: the paper's for the task, at size L, everything else equal for all systems."""
+    return load_config(
+        f"{folder}/{task.value}/{system}.toml",
+        [
+            "size=L",
+            "denoiser.layers=8",
+            "denoiser.heads=16",
+            f"structure.transitions={CORPORA[task].transitions}",
+            "structure.num_iterations=15",
+            f"training.budget={BUDGET}",
+            "training.accumulation=1",
+            f"inference.budget={BUDGET}",
+            *overrides,
+        ],
+    )
+
+
+def measure_throughput(
+    tasks: Sequence[Task],
+    systems: Sequence[str],
+    implementations: Sequence[str],
+    *,
+    device: torch.device,
+    folder: str,
+    overrides: Mapping[Task, Sequence[str]],
+    repeats: int = REPEATS,
+) -> Iterator[list[dict[str, Any]]]:
+    """The rows of one system on one task after the other: training and inference."""
+    torch.backends.cudnn.allow_tf32 = False  # matters to float32 alone
+    corpora: dict[Task, TrainingData] = {}
+    for implementation in implementations:
+        for task in tasks:
+            for system in systems:
+                settings = [*IMPLEMENTATIONS[implementation], *overrides.get(task, ())]
+                config = benchmark_config(task, system, folder=folder, overrides=settings)
+                if task not in corpora:
+                    corpora[task] = read_training_data(config)
+                yield _measure(config, corpora[task], device, implementation=implementation, repeats=repeats)
+
+
+def _measure(
+    config: Config, data: TrainingData, device: torch.device, *, implementation: str, repeats: int = REPEATS
+) -> list[dict[str, Any]]:
+    session = Session(config, data, device, is_plain=implementation == PLAIN)
+    num_calls = _num_calls(config)
+    training, inference = linear_operations(session.labeller, num_calls=num_calls)
+    corpus = CORPORA[config.task].name
+    assert data.dev is not None
+    rows = []
+    for phase, sentences, operations in (("training", data.train, training), ("inference", data.dev, inference)):
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        if phase == "training":
+            seconds = session.training_seconds(repeats=repeats)
+        else:
+            seconds = session.inference_seconds(sentences, repeats=repeats)
+        median = statistics.median(seconds)
+        units = sum(len(sentence.units) for sentence in sentences)
+        paper = paper_tables()["efficiency"].get(config.system, {}).get(corpus)
+        published = None if paper is None else paper[("training", "inference").index(phase)]
+        speed = len(sentences) / median
+        rows.append(
+            {
+                "benchmark": "throughput",
+                "corpus": corpus,
+                "system": config.system,
+                "phase": phase,
+                "implementation": implementation,
+                "setting": None,
+                "sentences_per_second": speed,
+                "paper_sentences_per_second": published,
+                "ratio_to_paper": None if published is None else speed / published,
+                "utilisation": operations * units / median / PEAK_OPERATIONS,
+                "peak_memory_gb": torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None,
+                "parameters": session.labeller.num_parameters(),
+                "num_calls": num_calls if phase == "inference" else None,
+                "seconds": seconds,
+            }
+        )
+    return rows
+
+
+def _num_calls(config: Config) -> int:
+    process = CategoricalDiffusion(2, config.diffusion.num_steps)
+    num_calls, base = config.inference.calls_and_base(None, None)
+    return len(process.schedule(base=base, num_calls=num_calls)) - 1
+
+
+def measure_iterations(
+    numbers: Sequence[int], *, device: torch.device, folder: str, overrides: Sequence[str]
+) -> Iterator[list[dict[str, Any]]]:
+    """Throughput against Mean-Field iterations (paper: “Relative throughput in the iteration sweep”), English POS.
+
+    Relative throughput is relative to the first of the ``numbers`` of iterations.
+    """
+    data: TrainingData | None = None
+    for system in ("mean-field", "diffusion-mf"):
+        first: dict[str, float] = {}
+        for iterations in numbers:
+            changes = [*_FAST_SETTINGS, f"structure.num_iterations={iterations}", *overrides]
+            if system == "mean-field":
+                config = load_config(
+                    f"{folder}/pos/{system}.toml",
+                    [
+                        "size=L",
+                        "structure.transitions=local",
+                        f"training.budget={BUDGET}",
+                        f"inference.budget={BUDGET}",
+                        *changes,
+                    ],
+                )
+            else:
+                config = benchmark_config(Task.POS, system, folder=folder, overrides=changes)
+            data = data or read_training_data(config)
+            rows = _measure(config, data, device, implementation=FAST)
+            for row in rows:
+                first.setdefault(row["phase"], row["sentences_per_second"])
+                paper = paper_tables()["iterations"][row["phase"]].get(system, {}).get(str(iterations))
+                row |= {
+                    "benchmark": "mean-field",
+                    "setting": iterations,
+                    "relative": row["sentences_per_second"] / first[row["phase"]],
+                    "paper_relative": None if paper is None else paper / 100,
+                    "paper_sentences_per_second": None,
+                    "ratio_to_paper": None,
+                }
+            yield rows
+
+
+BASES = (1.5, 2.0, 3.0, 4.0)
+
+
+def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+    """Inference throughput against the base of the reverse schedule, on one-layer denoisers (paper: speed–accuracy sweep)."""
+    data: TrainingData | None = None
+    for system in SYSTEMS:
+        config = benchmark_config(
+            Task.POS,
+            system,
+            folder=folder,
+            overrides=[*_FAST_SETTINGS, "denoiser.layers=1", "structure.num_iterations=1", *overrides],
+        )
+        data = data or read_training_data(config)
+        assert data.dev is not None
+        session = Session(config, data, device)
+        for base in BASES:
+            num_calls = len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(base=base)) - 1
+            median = statistics.median(session.inference_seconds(data.dev, repeats=REPEATS, base=base))
+            # The paper's sweep has a pretrained encoder: no ratio to it means anything for another.
+            is_comparable = config.encoder.kind == "pretrained"
+            paper = paper_tables()["base"].get(system, {}).get(f"{base:g}") if is_comparable else None
+            yield [
+                {
+                    "benchmark": "schedule",
+                    "corpus": "en-ewt",
+                    "system": system,
+                    "phase": "inference",
+                    "implementation": FAST,
+                    "setting": base,
+                    "num_calls": num_calls,
+                    "sentences_per_second": len(data.dev) / median,
+                    "paper_sentences_per_second": None if paper is None else paper[2],
+                    "ratio_to_paper": None if paper is None else len(data.dev) / median / paper[2],
+                    "parameters": session.labeller.num_parameters(),
+                }
+            ]

@@ -1,0 +1,329 @@
+"""One colour for each label, the same on paper and in a terminal."""
+
+from __future__ import annotations
+
+import colorsys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.text import Text
+
+from diffusion_mf.data.files import StrPath, open_output
+from diffusion_mf.lab.synthetic import DependentGroup
+from diffusion_mf.tagger import TaggedSentence
+
+# Neighbours in this list differ most in hue: labels that stand beside each other in sorted order rarely look alike.
+_COLOURS = (
+    "#4E79A7", "#F28E2B", "#59A14F", "#E15759", "#B07AA1", "#EDC948", "#76B7B2", "#FF9DA7", "#9C755F",
+    "#3B4262", "#D37295", "#8CD17D", "#6B6ECF", "#D4A017", "#A0CBE8", "#B6992D", "#499894", "#BAB0AC",
+)  # fmt: skip
+
+
+def label_colours(labels: Sequence[str]) -> dict[str, str]:
+    """Hexadecimal colours by label; where there are more labels than chosen colours, further ones around the wheel."""
+    colours = list(_COLOURS[: len(labels)])
+    for index in range(len(labels) - len(colours)):
+        # The golden angle never comes back to where it was.
+        red, green, blue = colorsys.hls_to_rgb((index * 0.381966) % 1, 0.45 + 0.2 * (index % 3) / 2, 0.5)
+        colours.append(f"#{round(red * 255):02X}{round(green * 255):02X}{round(blue * 255):02X}")
+    return dict(zip(labels, colours, strict=True))
+
+
+class Decision(NamedTuple):
+    """The moment from which a unit keeps its label: ``call`` counts calls from 1."""
+
+    call: int
+    label: str
+
+
+def decisions(result: TaggedSentence, labels: Sequence[str]) -> list[Decision]:
+    """For every unit the first call after which its final label leads, with more than half of the belief, to the end."""
+    if result.trajectory is None:
+        raise ValueError("the sentence was tagged without its trajectory")
+    found = []
+    for position, label in enumerate(result.labels):
+        column = labels.index(label)
+        call = len(result.trajectory)
+        for number in range(len(result.trajectory), 0, -1):
+            if result.trajectory[number - 1].beliefs[position, column] <= 0.5:
+                break
+            call = number
+        found.append(Decision(call, label))
+    return found
+
+
+_INK = "#22252B"
+_FAINT = "#8A8F98"
+_PAPER = "#FCFBF8"
+_STREAM_WIDTH = 0.86
+_POINTS_PER_CALL = 12
+_QUIET_HEIGHT = 0.09
+"""of a call that moves no belief by more than `_QUIET_CHANGE`, beside 1 for others"""
+_QUIET_CHANGE = 0.02
+_RIVAL_BELIEF = 0.25
+"""rivals that were believed that much are named"""
+_GROUP_COLOURS = {"adjacent": "#8A8F98", "distant": "#C2410C"}
+
+
+def draw_trajectory(
+    path: StrPath,
+    result: TaggedSentence,
+    labels: Sequence[str],
+    *,
+    groups: Sequence[DependentGroup] = (),
+    first_step: int = 1000,
+    title: str = "",
+) -> None:
+    """Write a PNG of ``result.trajectory``; ``groups`` are bound together above the sentence."""
+    if not result.trajectory:
+        raise ValueError("a picture needs a sentence with units and its trajectory")
+    num_units = len(result.units)
+    uniform = np.full((1, num_units, len(labels)), 1 / len(labels))
+    beliefs = np.concatenate([uniform, np.stack([step.beliefs for step in result.trajectory])])
+    heights = _heights(beliefs)
+    figure = Figure(figsize=(max(7.0, 1.6 + 0.82 * num_units), 3.0 + 0.62 * heights[-1]), dpi=160, facecolor=_PAPER)
+    FigureCanvasAgg(figure)
+    axes = _axes(figure)
+    colours = label_colours(labels)
+    for position in range(num_units):
+        _draw_stream(axes, position, beliefs[:, position], heights, labels, colours)
+    _draw_calls(axes, [first_step, *(step.t for step in result.trajectory)], heights)
+    for position, decision in enumerate(decisions(result, labels)):
+        _draw_decision(axes, position, heights[decision.call], colours[decision.label])
+        _draw_ends(axes, position, heights[-1], result, colours[decision.label])
+    axes.set_xlim(-0.6, num_units - 0.4)
+    axes.set_ylim(heights[-1], 0)
+    for index, group in enumerate(sorted(groups, key=lambda group: group.positions[-1] - group.positions[0])):
+        _draw_group(axes, group, index)
+    left = axes.get_position().x0
+    inch = 1 / figure.get_figheight()
+    legend = "The width of a colour is the belief in a label. A ring marks the call that settles a word."
+    figure.text(left, 1 - 0.32 * inch, title, fontsize=15, fontweight="bold", color=_INK, va="center")
+    figure.text(left, 1 - 0.62 * inch, legend, fontsize=10, color=_FAINT, va="center")
+    with open_output(path) as stream:
+        # No software or date in the file: the same trajectory gives the same bytes.
+        figure.savefig(stream, format="png", metadata={"Software": None})
+
+
+def _axes(figure: Figure) -> Axes:
+    """Axes with room for the title and groups above, for labels below and for steps on the left, in inches."""
+    width, height = figure.get_size_inches()
+    left, right, below, above = 1.05, 0.2, 0.75, 1.75
+    return figure.add_axes(
+        (left / width, below / height, (width - left - right) / width, (height - below - above) / height)
+    )
+
+
+def _heights(beliefs: np.ndarray) -> np.ndarray:
+    """How far down every call stands, the start at 0."""
+    changes = np.abs(np.diff(beliefs, axis=0)).max(axis=(1, 2))
+    return np.concatenate([[0.0], np.cumsum(np.where(changes > _QUIET_CHANGE, 1.0, _QUIET_HEIGHT))])
+
+
+def _smooth(values: np.ndarray) -> np.ndarray:
+    """(calls + 1, K) beliefs with points in between, eased so that streams bend without corners."""
+    steps = np.linspace(0, 1, _POINTS_PER_CALL, endpoint=False)
+    eased = (1 - np.cos(np.pi * steps)) / 2
+    between = values[:-1, None] + eased[None, :, None] * np.diff(values, axis=0)[:, None]
+    return np.concatenate([between.reshape(-1, values.shape[1]), values[-1:]])
+
+
+def _draw_stream(
+    axes: Axes,
+    position: int,
+    beliefs: np.ndarray,
+    heights: np.ndarray,
+    labels: Sequence[str],
+    colours: dict[str, str],
+) -> None:
+    # The final label flows in the middle, and the nearer to it the stronger a rival once was.
+    order: list[int] = []
+    for rank, column in enumerate(np.lexsort((-beliefs.max(0), -beliefs[-1]))):
+        order.insert(0 if rank % 2 else len(order), int(column))
+    shares = _smooth(beliefs)[:, order]
+    places = np.interp(np.linspace(0, len(heights) - 1, len(shares)), np.arange(len(heights)), heights)
+    edges = np.cumsum(np.concatenate([np.zeros((len(shares), 1)), shares], axis=1), axis=1)
+    edges = position + _STREAM_WIDTH * (edges / edges[:, -1:] - 0.5)
+    for index, column in enumerate(order):
+        colour = colours[labels[column]]
+        left, right = edges[:, index], edges[:, index + 1]
+        axes.fill_betweenx(places, left, right, facecolor=colour, linewidth=0.25, edgecolor=_PAPER)
+        widest = int(shares[:, index].argmax())
+        if beliefs[-1, column] < 0.5 and shares[widest, index] > _RIVAL_BELIEF:
+            axes.text(
+                (left[widest] + right[widest]) / 2, places[widest], labels[column], rotation=90, fontsize=6.5,
+                fontweight="bold", ha="center", va="center", color=_readable(colour), zorder=4,
+            )  # fmt: skip
+
+
+def _draw_calls(axes: Axes, steps: Sequence[int], heights: np.ndarray) -> None:
+    axes.set_facecolor(_PAPER)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    for height in heights[1:-1]:
+        axes.axhline(height, color=_PAPER, linewidth=0.8, alpha=0.5, zorder=3)
+    is_quiet = np.diff(heights) < 1
+    # Quiet calls stand too close together for names; the last one is named in any case.
+    named = [call for call in range(len(steps)) if call == 0 or call == len(steps) - 1 or not is_quiet[call - 1]]
+    places, names = [float(heights[call]) for call in named], [f"t = {steps[call]}" for call in named]
+    num_skipped = named[-1] - named[-2] - 1
+    if num_skipped * _QUIET_HEIGHT > 0.5:
+        places.append((places[-1] + places[-2]) / 2)
+        names.append(f"{num_skipped} quiet calls")
+    axes.set_yticks(places, names, fontsize=9, color=_FAINT)
+    axes.set_xticks([])
+    axes.tick_params(length=0, pad=4)
+    for height, words in ((heights[0], "noise"), (heights[-1], "labels")):
+        axes.annotate(
+            words, (0, height), xytext=(-50, 0), textcoords="offset points", xycoords=("axes fraction", "data"),
+            ha="right", va="center", rotation=90, fontsize=10, fontweight="bold", color=_INK, annotation_clip=False,
+        )  # fmt: skip
+
+
+def _draw_decision(axes: Axes, position: int, height: float, colour: str) -> None:
+    axes.plot(
+        position, height, "o", markersize=9, markerfacecolor=colour, markeredgecolor="white", markeredgewidth=1.6,
+        zorder=5, clip_on=False,
+    )  # fmt: skip
+
+
+def _draw_ends(axes: Axes, position: int, height: float, result: TaggedSentence, colour: str) -> None:
+    """The unit above its stream, label and score below."""
+    pill = {"boxstyle": "round,pad=0.32", "fc": colour, "ec": "none"}
+    score = f"{100 * result.scores[position]:.0f} %"
+    _write(axes, result.units[position], (position, 0), above=13, size=10.5, color=_INK)
+    _write(axes, result.labels[position], (position, height), above=-15, color=_readable(colour), bold=True, box=pill)
+    _write(axes, score, (position, height), above=-34, color=_FAINT)
+
+
+def _write(
+    axes: Axes,
+    text: str,
+    place: tuple[float, float],
+    *,
+    above: float,
+    color: str,
+    size: float = 8.5,
+    bold: bool = False,
+    box: dict[str, Any] | None = None,
+    align: str = "center",
+) -> None:
+    """Text so many points above a place, outside of the axes if need be."""
+    axes.annotate(
+        text, place, xytext=(0, above), textcoords="offset points", ha=align, va="center", fontsize=size,
+        fontweight="bold" if bold else "normal", color=color, bbox=box, annotation_clip=False,
+    )  # fmt: skip
+
+
+def _draw_group(axes: Axes, group: DependentGroup, index: int) -> None:
+    """A bracket over the units of a group; lengths are in points above the streams."""
+    colour = _GROUP_COLOURS.get(group.kind, _FAINT)
+    low, high = 24, 33 + 20 * index
+    arrow = {"arrowstyle": "-", "color": colour, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
+
+    def line(start: tuple[float, float], end: tuple[float, float]) -> None:
+        (x0, y0), (x1, y1) = (_in_points(axes, *point) for point in (start, end))
+        axes.annotate(
+            "", xy=(x0, y0), xytext=(x1, y1), xycoords="figure points", textcoords="figure points",
+            arrowprops=arrow, annotation_clip=False,
+        )  # fmt: skip
+
+    for position in group.positions:
+        line((position, low), (position, high))
+    line((group.positions[0], high), (group.positions[-1], high))
+    words = f"{group.kind} group: what one is, the others must fit"
+    _write(axes, words, (group.positions[0], 0), above=high + 8, color=colour, align="left")
+
+
+def _in_points(axes: Axes, position: float, above: float) -> tuple[float, float]:
+    """The place so many points above a stream, in points of the figure."""
+    x, y = axes.transData.transform((position, 0)) * 72 / axes.figure.dpi
+    return float(x), float(y) + above
+
+
+def _readable(colour: str) -> str:
+    """The colour of text on ``colour``."""
+    red, green, blue = to_rgb(colour)
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.62 else _INK
+
+
+_UNDECIDED, _SURE = 0.35, 0.75
+_SECONDS_PER_LINE = 0.25
+_MARGIN = 14
+_LONGEST_UNIT = 8
+LEGEND = f"· no label above {_UNDECIDED:.2f}, lower case up to {_SURE:.2f}, CAPITALS above"
+
+
+def print_trajectory(
+    console: Console,
+    result: TaggedSentence,
+    labels: Sequence[str],
+    *,
+    others: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Print what is believed after every call, then the final labels of ``others`` (by name) for comparison.
+
+    On a terminal labels have colours that grow with belief, lines come one after the other, and long sentences are cut into
+    stretches that fit; elsewhere nothing is cut.
+    """
+    units = [_short(unit) for unit in result.units]
+    width = max(len(text) for text in (*labels, *units)) + 1
+    num_columns = len(result.units)
+    if console.is_terminal:
+        num_columns = max(1, (console.width - _MARGIN) // width)
+    for start in range(0, len(result.units), num_columns):
+        stretch = slice(start, start + num_columns)
+        _print_line(console, "", [Text(unit, style="bold") for unit in units[stretch]], width)
+        for name, cells in _call_lines(result, labels, stretch):
+            _print_line(console, name, cells, width)
+            if console.is_terminal:
+                time.sleep(_SECONDS_PER_LINE)
+        for name, other in (others or {}).items():
+            _print_line(console, name, [Text(label) for label in other[stretch]], width)
+        console.print()
+
+
+def _short(unit: str) -> str:
+    return unit if len(unit) <= _LONGEST_UNIT else unit[: _LONGEST_UNIT - 1] + "…"
+
+
+def _call_lines(result: TaggedSentence, labels: Sequence[str], stretch: slice) -> Iterator[tuple[str, list[Text]]]:
+    colours = label_colours(labels)
+    trajectory = result.trajectory or ()
+    yield "noise", [Text("·", style="dim") for _ in result.units[stretch]]
+    quiet = 0
+    for index, step in enumerate(trajectory):
+        is_last = index == len(trajectory) - 1
+        change = np.abs(step.beliefs - trajectory[index - 1].beliefs).max() if index else 1.0
+        if change < _QUIET_CHANGE and not is_last:
+            quiet += 1
+            continue
+        if quiet:
+            yield f"{quiet} quiet call{'s' * (quiet > 1)}", []
+            quiet = 0
+        yield f"t = {step.t}", [_cell(row, labels, colours) for row in step.beliefs[stretch]]
+
+
+def _cell(beliefs: np.ndarray, labels: Sequence[str], colours: Mapping[str, str]) -> Text:
+    best = int(beliefs.argmax())
+    belief = float(beliefs[best])
+    if belief < _UNDECIDED:
+        return Text("·", style="dim")
+    style = f"{'bold ' if belief > _SURE else ''}{colours[labels[best]]}"
+    return Text(labels[best] if belief > _SURE else labels[best].lower(), style=style)
+
+
+def _print_line(console: Console, name: str, cells: Sequence[Text], width: int) -> None:
+    line = Text(name.ljust(_MARGIN), style="" if cells else "dim")
+    for cell in cells:
+        cell.pad_right(max(0, width - len(cell)))
+        line.append_text(cell)
+    line.rstrip()
+    console.print(line, no_wrap=True, crop=False, overflow="ignore", highlight=False)

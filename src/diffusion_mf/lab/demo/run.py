@@ -1,0 +1,247 @@
+"""The systems of the demonstration side by side, and beside what can be reached at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from diffusion_mf.config import Config, load_config
+from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table
+from diffusion_mf.lab.demo.picture import LEGEND, draw_trajectory, print_trajectory
+from diffusion_mf.lab.synthetic import (
+    FLAVOURS,
+    SyntheticSentence,
+    consistency,
+    generate,
+    realised_scores,
+    total_consistency,
+    write_corpus,
+)
+from diffusion_mf.systems import SYSTEMS
+from diffusion_mf.tagger import TaggedSentence, Tagger
+from diffusion_mf.training.loop import train
+from diffusion_mf.training.progress import shown_progress
+
+METRICS = {
+    "accuracy": "accuracy",
+    "exact_match": "exact match",
+    "consistency_adjacent": "consistent, adjacent",
+    "consistency_distant": "consistent, distant",
+}
+"""the scores of a row and their titles"""
+
+# What each system could reach if it learnt the corpus perfectly: the names of `lab.synthetic.optimal`.
+_LIMITS = {"unigram": "position_wise", "lcrf": "chain", "diffusion-mf": "joint"}
+
+
+class ComparisonRow(NamedTuple):
+    """A system's scores in per cent, and those of a decoder that knows the true distribution of labels."""
+
+    system: str
+    scores: Mapping[str, float | None]
+    limits: Mapping[str, float | None]
+
+
+def system_scores(
+    sentences: Sequence[SyntheticSentence], results: Iterable[TaggedSentence], *, flavour: str
+) -> dict[str, float | None]:
+    """Accuracy, exact match and consistency of predicted labels, under the names of `METRICS`."""
+    predicted = [result.labels for result in results]
+    pairs = list(zip(sentences, predicted, strict=True))
+    num_right = sum(sum(map(str.__eq__, sentence.labels, labels)) for sentence, labels in pairs)
+    num_exact = sum(list(sentence.labels) == labels for sentence, labels in pairs)
+    consistency = total_consistency([(sentence.units, labels) for sentence, labels in pairs], flavour=flavour)
+    return {
+        "accuracy": 100 * num_right / sum(len(sentence.units) for sentence in sentences),
+        "exact_match": 100 * num_exact / len(sentences),
+        **{f"consistency_{kind}": counts.percentage for kind, counts in consistency.items()},
+    }
+
+
+def compare(
+    sentences: Sequence[SyntheticSentence], results: Mapping[str, Iterable[TaggedSentence]], *, flavour: str
+) -> list[ComparisonRow]:
+    """A row for every system of ``results``."""
+    limits: Mapping[str, Any] = realised_scores(sentences, flavour=FLAVOURS[flavour])
+    return [
+        ComparisonRow(
+            system,
+            system_scores(sentences, tagged, flavour=flavour),
+            {metric: limits[_LIMITS[system]][metric] for metric in METRICS},
+        )
+        for system, tagged in results.items()
+    ]
+
+
+FLAVOUR = "pos"
+SHOWN_SYSTEM = "diffusion-mf"
+DEMO_SYSTEMS = ("unigram", "lcrf", SHOWN_SYSTEM)
+PICTURE = "trajectory.png"
+_LONGEST_SHOWN = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DemoSettings:
+    """How much is done; the defaults take about two minutes on two cores."""
+
+    train_sentences: int = 3000
+    dev_sentences: int = 200
+    test_sentences: int = 600
+    calls_shown: int = 20
+    """of the trajectory that is printed and drawn; more than a tagger needs, so that there is more to see"""
+    overrides: tuple[str, ...] = ()
+    """of every configuration, as for ``dmf train --set``"""
+
+
+def run_demo(
+    folder: pathlib.Path, *, seed: int = 1, as_json: bool = False, settings: DemoSettings | None = None
+) -> dict[str, Any]:
+    """Train, compare, tag and draw; prints as it goes and returns what ``--json`` prints."""
+    settings = settings or DemoSettings()
+    sizes = {
+        "train": settings.train_sentences,
+        "dev": settings.dev_sentences,
+        "test": settings.test_sentences,
+    }
+    write_corpus(folder / "corpus", flavours=[FLAVOUR], sizes=sizes, seed=seed)
+    test = list(generate(FLAVOUR, settings.test_sentences, seed, split="test"))
+    taggers, seconds = _train_all(folder, seed, settings)
+    rows = compare(
+        test,
+        {system: tagger.stream(s.units for s in test) for system, tagger in taggers.items()},
+        flavour=FLAVOUR,
+    )
+    shown = _shown_sentence(test)
+    tagger = taggers[SHOWN_SYSTEM]
+    result = tagger.tag([shown.units], calls=settings.calls_shown, trajectory=True)[0]
+    others = {system: other.tag([shown.units])[0].labels for system, other in taggers.items() if system != SHOWN_SYSTEM}
+    picture = folder / PICTURE
+    draw_trajectory(
+        picture,
+        result,
+        tagger.labels,
+        groups=shown.groups,
+        first_step=tagger.model.config.diffusion.num_steps,
+        title=f"Labels emerging from noise: {SYSTEMS[SHOWN_SYSTEM].title}, {settings.calls_shown} calls",
+    )
+    values = _values(rows, seconds, result, others, picture)
+    if as_json:
+        print_json(values)
+    else:
+        _print(rows, tagger, shown, result, others, picture)
+    return values
+
+
+def _train_all(folder: pathlib.Path, seed: int, settings: DemoSettings) -> tuple[dict[str, Tagger], dict[str, float]]:
+    taggers: dict[str, Tagger] = {}
+    seconds: dict[str, float] = {}
+    for system in DEMO_SYSTEMS:
+        note(f"training {SYSTEMS[system].title}")
+        start = time.monotonic()
+        taggers[system] = _train(_config(folder, system, seed, settings), folder / "models" / system)
+        seconds[system] = time.monotonic() - start
+        note(f"{SYSTEMS[system].title} took {seconds[system]:.0f} s")
+    return taggers, seconds
+
+
+def _config(folder: pathlib.Path, system: str, seed: int, settings: DemoSettings) -> Config:
+    corpus = (folder / "corpus" / FLAVOUR).resolve()
+    config = load_config(f"demo/{system}", settings.overrides)
+    # Only the end of training matters here, so that dev is scored once.
+    return config.model_copy(
+        update={
+            "seed": seed,
+            "data": config.data.model_copy(
+                update={"train": str(corpus / "train.conllu"), "dev": str(corpus / "dev.conllu")}
+            ),
+            "training": config.training.model_copy(update={"evaluate_every": config.training.epochs}),
+        }
+    )
+
+
+def _train(config: Config, folder: pathlib.Path) -> Tagger:
+    # A run's folder cannot be used twice, but a demonstration can be run twice: only its models stay.
+    with tempfile.TemporaryDirectory(prefix="diffusion-mf-demo-") as run, shown_progress() as display:
+        tagger = Tagger.load(train(config, output=run, device="cpu", display=display), device="cpu")
+    tagger.save(folder)
+    return tagger
+
+
+def _shown_sentence(sentences: Sequence[SyntheticSentence]) -> SyntheticSentence:
+    """The first sentence with both kinds of groups that is short enough for a terminal, else the shortest of the most."""
+    return min(sentences, key=lambda s: (-len(s.groups), max(len(s.units), _LONGEST_SHOWN)))
+
+
+def _values(
+    rows: Sequence[ComparisonRow],
+    seconds: Mapping[str, float],
+    result: TaggedSentence,
+    others: Mapping[str, Sequence[str]],
+    picture: pathlib.Path,
+) -> dict[str, Any]:
+    return {
+        "systems": [
+            {"system": row.system, **row.scores, "optimal": dict(row.limits), "seconds": round(seconds[row.system], 1)}
+            for row in rows
+        ],
+        "sentence": {
+            "units": list(result.units),
+            "labels": {SHOWN_SYSTEM: result.labels, **{system: list(labels) for system, labels in others.items()}},
+            "scores": [round(score, 4) for score in result.scores],
+        },
+        "picture": str(picture),
+    }
+
+
+def _print(
+    rows: Sequence[ComparisonRow],
+    tagger: Tagger,
+    shown: SyntheticSentence,
+    result: TaggedSentence,
+    others: Mapping[str, Sequence[str]],
+    picture: pathlib.Path,
+) -> None:
+    best = {metric: max((row.limits[metric] or 0.0 for row in rows), default=0.0) for metric in METRICS}
+    print_table(
+        ["system", *METRICS.values()],
+        [
+            *([SYSTEMS[row.system].title, *(_beside(row, metric) for metric in METRICS)] for row in rows),
+            ["best possible", *(_rounded(best[metric]) for metric in METRICS)],
+        ],
+        title="Scores on the test split, %",
+    )
+    print(
+        "In brackets: what such a model reaches that knows the true distribution of labels (docs/synthetic-corpus.md)."
+    )
+    print("Where two labels are almost equally likely, a trained model may be luckier than that.\n")
+    console = Console(file=sys.stdout, highlight=False)
+    console.print(f"{SYSTEMS[SHOWN_SYSTEM].title} labels a sentence; {LEGEND}\n", soft_wrap=True)
+    titled = {SYSTEMS[system].title: labels for system, labels in others.items()}
+    print_trajectory(console, result, tagger.labels, others=titled)
+    for title, labels in {SYSTEMS[SHOWN_SYSTEM].title: result.labels, **titled}.items():
+        console.print(f"{title}: {_verdict(shown, labels)}", soft_wrap=True)
+    console.print(f"\nThe picture of it: {picture}", soft_wrap=True)
+
+
+def _verdict(shown: SyntheticSentence, labels: Sequence[str]) -> str:
+    found = consistency(shown.units, labels, flavour=FLAVOUR)
+    return "; ".join(
+        f"labels of the {kind} group {'fit each other' if count.consistent else 'never occur together'}"
+        for kind, count in found.items()
+        if count.groups
+    )
+
+
+def _beside(row: ComparisonRow, metric: str) -> str:
+    return f"{_rounded(row.scores[metric])} ({_rounded(row.limits[metric])})"
+
+
+def _rounded(value: float | None) -> str:
+    return "–" if value is None else half_up(value, 1)

@@ -1,0 +1,171 @@
+"""Claims: which of several runners, on one machine or many that share a folder, works on a run.
+
+A claim on a run is a file ``NAME.GENERATION.json``, made by an exclusive creation, which one of several succeeds in. Whoever
+works on the run touches its claim every few seconds. A claim that was not touched for long, or whose process is known to be
+gone, is stale; the next generation takes it over, and again only one can create that. Owners that were asleep find the newer
+generation at their next heartbeat, and stop. Ages are differences between times of files in the same folder, so clocks of
+different machines need not agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import platform
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from diffusion_mf.data.files import open_output
+
+SECONDS_BETWEEN_HEARTBEATS = 5.0
+SECONDS_UNTIL_STALE = 60.0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim that this process made."""
+
+    path: Path
+    token: str
+
+    def is_held(self) -> bool:
+        """Whether the claim still counts."""
+        name, generation = _split(self.path)
+        if any(other > generation for other, _ in _generations(self.path.parent, name)):
+            return False
+        return _read(self.path).get("token") == self.token
+
+    def adopt(self) -> bool:
+        """Put the calling process in the place of the one that made the claim; False where somebody has taken over."""
+        if not self.is_held():
+            return False
+        with open_output(self.path) as stream:
+            stream.write(json.dumps({"token": self.token, **_this_process()}).encode())
+        return self.is_held()
+
+    def beat(self) -> bool:
+        """Say that the work goes on; False where somebody else has taken over."""
+        if not self.is_held():
+            return False
+        with contextlib.suppress(OSError):
+            os.utime(self.path)
+        return True
+
+    def release(self) -> None:
+        """Let go of the run; those of earlier generations are cleared away first."""
+        if not self.is_held():
+            return
+        name, generation = _split(self.path)
+        for other, path in _generations(self.path.parent, name):
+            if other < generation:
+                path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
+
+class Claims:
+    """The claims of a folder."""
+
+    def __init__(self, folder: Path, *, stale_after: float = SECONDS_UNTIL_STALE) -> None:
+        self._folder = folder
+        self._stale_after = stale_after
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def take(self, name: str) -> Claim | None:
+        """Claim the run ``name``; None if somebody works on it."""
+        seen = _generations(self._folder, name)
+        if any(not self._is_stale(path) for _, path in seen):
+            return None
+        judged = {path: _read(path).get("token") for _, path in seen}
+        generation = max((number for number, _ in seen), default=0) + 1
+        path = self._folder / f"{name}.{generation}.json"
+        claim = Claim(path, uuid.uuid4().hex)
+        try:
+            with open(path, "x", encoding="utf-8") as stream:
+                json.dump({"token": claim.token, **_this_process()}, stream)
+        except FileExistsError:
+            return None
+        # Somebody may have claimed, finished and claimed again since we looked.
+        now = {other: _read(other).get("token") for number, other in _generations(self._folder, name) if other != path}
+        if any(judged.get(other) != token for other, token in now.items()) or not claim.is_held():
+            path.unlink(missing_ok=True)
+            return None
+        return claim
+
+    def is_taken(self, name: str) -> bool:
+        """Whether somebody works on the run."""
+        return any(not self._is_stale(path) for _, path in _generations(self._folder, name))
+
+    def _is_stale(self, path: Path) -> bool:
+        try:
+            touched = path.stat().st_mtime
+        except FileNotFoundError:
+            return True
+        return _is_gone(_read(path)) or self._now() - touched > self._stale_after
+
+    def _now(self) -> float:
+        """The time by the clock that dates the files of this folder."""
+        probe = self._folder / f".clock-{uuid.uuid4().hex}"
+        try:
+            probe.touch()
+            return probe.stat().st_mtime
+        finally:
+            probe.unlink(missing_ok=True)
+
+
+def _split(path: Path) -> tuple[str, int]:
+    name, _, generation = path.name.removesuffix(".json").rpartition(".")
+    return name, int(generation)
+
+
+def _generations(folder: Path, name: str) -> list[tuple[int, Path]]:
+    found = []
+    for path in folder.glob(f"{glob.escape(name)}.*.json"):
+        with contextlib.suppress(ValueError):
+            other, generation = _split(path)
+            if other == name:
+                found.append((generation, path))
+    return sorted(found)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What a claim says; nothing while it is being written, or when it has just gone."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _this_process() -> dict[str, Any]:
+    pid = os.getpid()
+    return {"machine": _machine(), "pid": pid, "started": _start_of(pid), "date": time.time()}
+
+
+def _machine() -> str | None:
+    """A name for the processes that can see each other's numbers; None where that cannot be known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{platform.node()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
+def _start_of(pid: int) -> str | None:
+    """When the process began, in the kernel's ticks: numbers of processes are used again."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def _is_gone(claim: dict[str, Any]) -> bool:
+    """Whether the claim's process is known to be no more: no need to wait then."""
+    machine = _machine()
+    if machine is None or claim.get("machine") != machine or not claim.get("started"):
+        return False
+    return _start_of(int(claim["pid"])) != claim["started"]

@@ -1,0 +1,520 @@
+"""The file of a plan: its sections, the corpora it names, and settings as TOML writes them."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+
+from diffusion_mf.config import Config, load_config
+from diffusion_mf.config.errors import explained, line_of, read_toml
+from diffusion_mf.config.files import locate_config
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.files import StrPath
+from diffusion_mf.errors import InputError
+from diffusion_mf.systems import SYSTEMS
+
+TableKind = Literal[
+    "main", "denoiser", "objective", "calls", "ner", "seg-pos", "scaling", "depth", "iterations", "base", "readings"
+]
+
+
+class _Section(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class CorpusEntry(_Section):
+    """A corpus: its task and its files, ``$NAME`` standing for environment variables.
+
+    Of several names for a file, the first that exists counts.
+    """
+
+    task: Task = pydantic.Field(strict=False)
+    train: str | list[str]
+    dev: str | list[str]
+    test: str | list[str] | None = None
+    set: dict[str, Any] = {}
+    optional: bool = False
+    """plans leave it out where there is no such training file"""
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether plans leave it out."""
+        return self.optional and not os.path.exists(os.path.expandvars(self.files()["train"]))
+
+    def files(self) -> dict[str, str]:
+        """The splits' files."""
+        found = {}
+        for split, names in (("train", self.train), ("dev", self.dev), ("test", self.test)):
+            candidates = [names] if isinstance(names, str) else names or []
+            if candidates:
+                existing = (name for name in candidates if os.path.exists(os.path.expandvars(name)))
+                found[split] = next(existing, candidates[0])
+        return found
+
+
+def check_files(config: Config) -> None:
+    """`InputError` if a corpus is not where the plan says: better now than in every single run."""
+    for path in (config.data.train, config.data.dev, config.data.test):
+        if path is not None and not os.path.exists(path):
+            unset = re.match(r"\$\{?(\w+)", path)
+            if unset:
+                raise InputError(
+                    f"the environment variable {unset[1]} is not set",
+                    path=path,
+                    remedy=f"write export {unset[1]}=FOLDER, or say where the file lies with --corpora FILE",
+                )
+            raise InputError(
+                "no such file", path=path, remedy="say where it lies in the plan's corpora.toml, or with --corpora FILE"
+            )
+
+
+class ExceptionEntry(_Section):
+    """Settings for the runs that ``where`` describes, or none of them at all."""
+
+    where: dict[Literal["corpus", "system", "encoder", "variant", "task", "seed"], str | int | list[str] | list[int]]
+    set: dict[str, Any] = {}
+    skip: bool = False
+
+
+class EvaluationEntry(_Section):
+    """What a finished model is scored with beside its own schedule: one checkpoint, several ways to use it."""
+
+    calls: list[PositiveInt] = []
+    bases: list[PositiveFloat] = []
+    readings: list[Literal["product", "mixture", "sampled"]] = []
+    """of the reverse posterior, each with all calls and bases, or the model's own schedule; bits have none"""
+    analysis: bool = True
+    """also count where it errs, on dev"""
+
+
+class RunEntry(_Section):
+    """How runs are run."""
+
+    workers: PositiveInt = 1
+    retries: NonNegativeInt = 1
+    checkpoint_every: PositiveFloat = 300.0
+    keep: Literal["scores", "model", "all"] = "model"
+    """of a finished run, beside its log: the scores alone, the model, too, or the checkpoint as well"""
+
+
+class PlanFile(_Section):
+    """The plan's file, as it stands."""
+
+    name: str | None = None
+    table: TableKind = "main"
+    record: str | None = None
+    """the result file that its rows belong to"""
+    configs: str = "../{task}/{system}.toml"
+    systems: list[str]
+    corpora: list[str] | dict[str, CorpusEntry]
+    """names of entries of ``corpora_file``, or entries"""
+    corpora_file: str = "corpora.toml"
+    encoders: dict[str, dict[str, Any]] = {"scratch": {}}
+    variants: dict[str, dict[str, Any]] = {}
+    grid: dict[str, Any] = {}
+    """lists of values of settings; all combinations are variants"""
+    seeds: list[NonNegativeInt]
+    set: dict[str, Any] = {}
+    exceptions: list[ExceptionEntry] = []
+    evaluation: EvaluationEntry = EvaluationEntry()
+    run: RunEntry = RunEntry()
+
+    @pydantic.field_validator("systems", "corpora", "seeds")
+    @classmethod
+    def _each_once(cls, values: Any) -> Any:
+        return without_repetitions(values)
+
+    @pydantic.field_validator("systems")
+    @classmethod
+    def _systems_exist(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if name not in SYSTEMS:
+                raise ValueError(f"must be some of {', '.join(SYSTEMS)}")
+        return names
+
+
+def without_repetitions(values: Any) -> Any:
+    """The list itself: a seed that is named twice would be counted twice."""
+    if isinstance(values, list):
+        for value in values:
+            if values.count(value) > 1:
+                raise ValueError(f"must name {value!r} once")
+    return values
+
+
+class _CorporaFile(pydantic.RootModel[dict[str, CorpusEntry]]):
+    pass
+
+
+def known_corpora(
+    wanted: list[str] | dict[str, CorpusEntry], default: Path, given: StrPath | None = None
+) -> dict[str, CorpusEntry]:
+    """The corpora that a plan may name: its own entries, or those of the file ``default``; those in ``given`` win."""
+    own = wanted if isinstance(wanted, dict) else {}
+    if own and given is None:
+        return own
+    source = default if given is None else Path(given)
+    values, text = read_toml(source)
+    try:
+        return own | _CorporaFile.model_validate(values).root
+    except pydantic.ValidationError as error:
+        raise explained(error, _CorporaFile, path=source, text=text) from None
+
+
+def chosen_corpora(
+    wanted: Iterable[str], known: Mapping[str, CorpusEntry], path: Path, text: str
+) -> dict[str, CorpusEntry]:
+    """The corpora that the plan in ``path`` names."""
+    for name in wanted:
+        if name not in known:
+            line = line_of(("corpora",), text)
+            raise InputError(
+                f"there is no corpus {name!r}", path=path, line=line, remedy=f"known are {', '.join(known)}"
+            )
+    return {name: known[name] for name in wanted}
+
+
+def config_path(plan: PlanFile, path: Path, names: Mapping[str, str]) -> Path:
+    """The configuration of a run, ``{task}``, ``{system}``, ``{corpus}`` and ``{encoder}`` filled in.
+
+    A file, from the plan's folder on, or else the name of a configuration that comes with the package.
+    """
+    try:
+        name = plan.configs.format_map(names)
+    except (KeyError, ValueError, IndexError):
+        raise InputError(
+            f"configs cannot be filled in, found {plan.configs!r}",
+            path=path,
+            remedy=f"use {', '.join(f'{{{name}}}' for name in names)} and no other braces",
+        ) from None
+    return locate_config(name, path.parent) or path.parent / name
+
+
+def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by their dotted names, however they were nested.
+
+    >>> flat_settings({"training": {"epochs": 3}, "denoiser.layers": 2})
+    {'training.epochs': 3, 'denoiser.layers': 2}
+    """
+    return dict(_flattened(values, prefix))
+
+
+def _flattened(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flattened(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it."""
+    # JSON's strings, numbers, lists and truth values are TOML's, too.
+    return json.dumps(value, ensure_ascii=False)
+
+
+DEFAULT = "default"
+"""the variant of a plan that names none"""
+
+# They say where things lie and how fast they go, not what comes out.
+_WITHOUT_INFLUENCE = (
+    ("data", "train"),
+    ("data", "dev"),
+    ("data", "test"),
+    ("encoder", "cache"),
+    ("training", "threads"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of a plan."""
+
+    corpus: str
+    system: str
+    encoder: str
+    variant: str
+    seed: int
+    config: Config
+    source: str
+    """the configuration file and the settings that won over it"""
+
+    @property
+    def name(self) -> str:
+        """A readable name that no other run has: its folder's."""
+        return f"{self.corpus}.{self.system}.{self.encoder}.seed{self.seed}.{fingerprint(self.config)}"
+
+    def coordinates(self) -> dict[str, Any]:
+        """Where in the plan the run stands."""
+        return {
+            "corpus": self.corpus,
+            "system": self.system,
+            "encoder": self.encoder,
+            "variant": self.variant,
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A plan and its runs: the first seed of everything comes before the second seed of anything."""
+
+    name: str
+    table: TableKind
+    record_file: str | None
+    left_out: Sequence[str]
+    """optional corpora that are not there"""
+    runs: Sequence[Run]
+    evaluation: EvaluationEntry
+    settings: RunEntry
+
+    def record(self) -> dict[str, Any]:
+        """What tables must know of the plan, for JSON."""
+        return {
+            "name": self.name,
+            "table": self.table,
+            "record": self.record_file,
+            "runs": [{"name": run.name, **run.coordinates()} for run in self.runs],
+            "evaluation": self.evaluation.model_dump(mode="json"),
+        }
+
+
+def fingerprint(config: Config) -> str:
+    """A short hash of the settings that decide about a result.
+
+    Settings at their defaults are left out: a new one that changes nothing does not make old runs other runs.
+    """
+    values = config.model_dump(mode="json", exclude_defaults=True)
+    for section, key in _WITHOUT_INFLUENCE:
+        values.get(section, {}).pop(key, None)
+    if config.encoder.model is not None:
+        # The folder's name, wherever it lies.
+        values["encoder"]["model"] = config.encoder.title
+    values = {key: value for key, value in values.items() if value != {}}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: StrPath | None = None) -> Plan:
+    """Read a plan and all configurations it names; everything wrong with them is an `InputError`.
+
+    ``overrides`` are settings for all runs, such as ``training.epochs=3``; ``corpora_file`` replaces the plan's.
+    """
+    path = Path(path)
+    values, text = read_toml(path)
+    try:
+        plan = PlanFile.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise explained(error, PlanFile, path=path, text=text) from None
+    for name in ("systems", "corpora", "encoders", "seeds"):
+        if not getattr(plan, name):
+            raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
+    known = known_corpora(plan.corpora, path.parent / plan.corpora_file, corpora_file)
+    named = chosen_corpora(plan.corpora, known, path, text)
+    corpora = {name: corpus for name, corpus in named.items() if not corpus.is_missing}
+    check_names([*corpora, *plan.encoders, plan.name or path.stem], path)
+    variants = _variants(plan, path, text)
+    _check_exceptions(plan, known, variants, path, text)
+    places = itertools.product(plan.seeds, corpora, plan.encoders, variants, plan.systems)
+    runs = [
+        run
+        for seed, corpus, encoder, variant, system in places
+        if (
+            run := make_run(
+                plan,
+                path,
+                {"corpus": corpus, "system": system, "encoder": encoder, "variant": variant, "seed": seed},
+                corpora[corpus],
+                variants[variant],
+                overrides,
+            )
+        )
+        is not None
+    ]
+    if not runs:
+        raise InputError("all runs are skipped", path=path, remedy="check the exceptions and where the corpora lie")
+    return Plan(
+        name=plan.name or path.stem,
+        table=plan.table,
+        record_file=plan.record,
+        left_out=[name for name in named if name not in corpora],
+        runs=runs,
+        evaluation=plan.evaluation,
+        settings=plan.run,
+    )
+
+
+def chosen_runs(plan: Plan, conditions: Sequence[str]) -> list[Run]:
+    """The runs for which all ``conditions`` hold, such as ``seed=1,2`` or ``encoder=scratch``."""
+    runs = list(plan.runs)
+    keys = list(runs[0].coordinates())
+    for condition in conditions:
+        key, equals, values = condition.partition("=")
+        if not equals or key not in keys:
+            raise InputError(
+                f"--only {condition} is no condition", remedy=f"write KEY=VALUE,VALUE; keys are {', '.join(keys)}"
+            )
+        known = dict.fromkeys(str(run.coordinates()[key]) for run in plan.runs)
+        wanted = [value.strip() for value in values.split(",")]
+        for value in wanted:
+            if value not in known:
+                raise InputError(
+                    f"--only {condition}: the plan has no {key} {value!r}", remedy=f"choose among {', '.join(known)}"
+                )
+        runs = [run for run in runs if str(run.coordinates()[key]) in wanted]
+    if not runs:
+        raise InputError(f"no run of the plan fits --only {' --only '.join(conditions)}", remedy="see --dry-run")
+    return runs
+
+
+def check_names(names: Sequence[str], path: Path) -> None:
+    """`InputError` for names that cannot be part of a file's."""
+    for name in names:
+        if not re.fullmatch(r"[\w][\w.+-]*", name):
+            raise InputError(
+                f"{name!r} cannot be part of a file's name", path=path, remedy="use letters, digits, dots and hyphens"
+            )
+
+
+def _check_exceptions(plan: PlanFile, corpora: Iterable[str], variants: Iterable[str], path: Path, text: str) -> None:
+    """`InputError` for an exception that speaks of something unknown: it would silently do nothing."""
+    known: dict[str, list[str]] = {
+        "corpus": list(corpora),
+        "system": list(SYSTEMS),
+        "encoder": list(plan.encoders),
+        "variant": list(variants),
+        "task": [task.value for task in Task],
+        "seed": [str(seed) for seed in plan.seeds],
+    }
+    for number, exception in enumerate(plan.exceptions):
+        for key, wanted in exception.where.items():
+            for name in _names(wanted):
+                if name not in known[key]:
+                    raise InputError(
+                        f"an exception is for the {key} {name!r}, which there is not",
+                        path=path,
+                        line=line_of(("exceptions", str(number), "where"), text),
+                        remedy=f"known are {', '.join(known[key])}",
+                    )
+
+
+def _variants(plan: PlanFile, path: Path, text: str) -> dict[str, dict[str, Any]]:
+    named = {name: flat_settings(settings) for name, settings in plan.variants.items()} or {DEFAULT: {}}
+    grid = flat_settings(plan.grid)
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise InputError(
+                f"grid.{key} is no list of values",
+                path=path,
+                line=line_of(("grid", *key.split(".")), text),
+                remedy=f"write {key} = [1, 2]",
+            )
+    last_parts = Counter(key.rpartition(".")[2] for key in grid)
+    shown = {key: last if last_parts[last := key.rpartition(".")[2]] == 1 else key for key in grid}
+    found = {}
+    for (name, settings), values in itertools.product(named.items(), itertools.product(*grid.values())):
+        chosen = dict(zip(grid, values, strict=True))
+        parts = [name] if name != DEFAULT or not chosen else []
+        parts += [f"{shown[key]}={value}" for key, value in chosen.items()]
+        found[" ".join(parts)] = {**settings, **chosen}
+    return found
+
+
+def make_run(
+    plan: PlanFile,
+    path: Path,
+    place: dict[str, Any],
+    corpus: CorpusEntry,
+    variant: Mapping[str, Any],
+    overrides: Sequence[str],
+) -> Run | None:
+    """The run at a place of the plan, with the settings of its variant; None where an exception skips it."""
+    settings: dict[str, Any] = {
+        **flat_settings(plan.set),
+        **flat_settings(corpus.set),
+        **flat_settings(plan.encoders[place["encoder"]]),
+        **variant,
+    }
+    for exception in plan.exceptions:
+        if _applies(exception, {**place, "task": corpus.task.value}):
+            if exception.skip:
+                return None
+            settings |= flat_settings(exception.set)
+    settings |= {f"data.{split}": name for split, name in corpus.files().items()}
+    settings["seed"] = place["seed"]
+    given = [*(f"{key}={toml_value(value)}" for key, value in settings.items()), *overrides]
+    names = {"task": corpus.task.value, **{key: place[key] for key in ("system", "corpus", "encoder")}}
+    base = config_path(plan, path, names)
+    try:
+        config = load_config(base, [*given, f"system={place['system']}", f"task={corpus.task.value}"])
+    except InputError as error:
+        raise _located(error, plan, path, place, settings, overrides) from None
+    shown = [each for each in given if not each.startswith(("data.", "seed="))]
+    source = " ".join([_short_path(base), *(f"--set {each}" for each in shown)])
+    return Run(**place, config=config, source=source)
+
+
+def _located(
+    error: InputError,
+    plan: PlanFile,
+    path: Path,
+    place: Mapping[str, Any],
+    settings: Iterable[str],
+    overrides: Sequence[str],
+) -> InputError:
+    """``error`` with the place in the plan's file where the setting it speaks of was made, if it was made there."""
+
+    def is_named(key: str) -> bool:
+        return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", error.problem) is not None
+
+    key = next((key for key in settings if is_named(key)), None)
+    if error.path is not None or key is None or any(is_named(each.partition("=")[0]) for each in overrides):
+        return error
+    parts = tuple(key.split("."))
+    # The last that set it won.
+    places = [
+        *(
+            ("exceptions", str(number), "set")
+            for number in reversed(range(len(plan.exceptions)))
+            if key in flat_settings(plan.exceptions[number].set)
+        ),
+        *((("grid",),) if key in flat_settings(plan.grid) else ()),
+        *(
+            (section, name)
+            for section, entries, name in (
+                ("variants", plan.variants, str(place["variant"]).partition(" ")[0]),
+                ("encoders", plan.encoders, place["encoder"]),
+            )
+            if key in flat_settings(entries.get(name, {}))
+        ),
+        *((("set",),) if key in flat_settings(plan.set) else ()),
+    ]
+    if not places:
+        return error
+    line = line_of((*places[0], *parts), path.read_text(encoding="utf-8"))
+    return InputError(error.problem, path=path, line=line, remedy=error.remedy)
+
+
+def _applies(exception: ExceptionEntry, place: Mapping[str, Any]) -> bool:
+    return all(str(place[key]) in _names(wanted) for key, wanted in exception.where.items())
+
+
+def _names(wanted: str | int | Sequence[str] | Sequence[int]) -> list[str]:
+    """What an exception is for, as text: seeds are numbers."""
+    return [str(wanted)] if isinstance(wanted, (str, int)) else [str(name) for name in wanted]
+
+
+def _short_path(path: Path) -> str:
+    """The path from the configurations' folder on, where it is known by that name."""
+    _, name, rest = path.resolve().as_posix().rpartition("/configs/")
+    return f"configs/{rest}" if name else path.name

@@ -1,0 +1,362 @@
+"""Plots of finished runs: learning curves, sweeps, calibration, and where each system errs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diffusion_mf.config.sections import SIZES
+from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.folders import ExperimentFolder
+from diffusion_mf.lab.experiments.paper import ablation_decoder
+from diffusion_mf.lab.experiments.selection import Group, Outcomes, summarise
+from diffusion_mf.lab.experiments.tables.grid import short_title, system_title
+from diffusion_mf.lab.experiments.tables.sweeps import groups_by_setting
+from diffusion_mf.systems import SYSTEMS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+# Okabe and Ito's palette: told apart by colour-blind readers, too. One colour per system, the same in all plots.
+_COLOURS = dict(
+    zip(SYSTEMS, ("#999999", "#56B4E9", "#0072B2", "#F0E442", "#D55E00", "#CC79A7", "#009E73"), strict=False)
+)
+
+FEWEST_LABELS = 20
+FEWEST_SENTENCES = 5
+"""groups with fewer say nothing, and are not drawn"""
+LEAST_RANGE = 0.5
+"""of a score's axis, in points"""
+
+Draw = Callable[["Axes", Outcomes, str], bool]
+"""draws a corpus; False where there is nothing to draw"""
+
+
+def write_plots(
+    outcomes: Outcomes, folder: ExperimentFolder, output: Path, record: Mapping[str, Any], *, suffix: str = "png"
+) -> list[Path]:
+    """Every plot there are data for, one panel per corpus; returns the files."""
+    matplotlib = _matplotlib()
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    logs = read_logs(folder, record)
+    plots: dict[str, Draw] = {
+        "learning-curves": lambda axes, found, corpus: draw_learning_curves(axes, logs, found, corpus),
+        "calls": _by_schedule("calls=", "denoiser calls", int),
+        "base": _by_schedule("base=", "base of the reverse schedule", float),
+        "depth": _by_variant("denoiser.layers", "denoiser layers", int),
+        "size": _by_variant("size", "size", [str(size) for size in SIZES].index, labels=[str(size) for size in SIZES]),
+        "iterations": _by_variant("structure.num_iterations", "Mean-Field iterations", int),
+        "calibration": _calibration,
+        "errors-by-length": _errors("lengths", "units in the sentence"),
+        "errors-by-rarity": _errors("rarity", "occurrences of the form in training"),
+        "errors-by-ambiguity": _errors("ambiguity", "distance to the nearest other ambiguous form"),
+        "invalid-spans": _invalid_spans,
+    }
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot be made ({error.strerror})", path=output, remedy="name another folder") from None
+    written = []
+    for name, draw in plots.items():
+        figure = _figure(pyplot, outcomes, draw)
+        if figure is not None:
+            path = output / f"{name}.{suffix}"
+            figure.savefig(path, dpi=150, metadata={"Software": None} if suffix == "png" else None)
+            pyplot.close(figure)
+            written.append(path)
+    return written
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise InputError("plots need matplotlib", remedy="pip install 'diffusion-mf[experiments]'") from None
+    return matplotlib
+
+
+def _figure(pyplot: Any, outcomes: Outcomes, draw: Draw) -> Figure | None:
+    """A panel per corpus and encoder of which there is something to draw; None where there is nothing at all."""
+    encoders = outcomes.values("encoder")
+    parts = {encoder: Outcomes(outcomes.planned(encoder=encoder)) for encoder in encoders}
+    places = [(corpus, encoder) for corpus in outcomes.values("corpus") for encoder in encoders]
+    places = [place for place in places if _can_draw(pyplot, draw, parts[place[1]], place[0])]
+    if not places:
+        return None
+    figure, panels = pyplot.subplots(1, len(places), figsize=(4.6 * len(places), 3.6), squeeze=False)
+    for axes, (corpus, encoder) in zip(panels[0], places, strict=True):
+        draw(axes, parts[encoder], corpus)
+        axes.set_title(short_title(corpus) + (f", {encoder}" if len(encoders) > 1 else ""))
+        axes.spines[["top", "right"]].set_visible(False)
+    entries = {
+        label: handle for axes in panels[0] for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    ordered = sorted(entries, key=[system_title(system) for system in SYSTEMS].index)
+    # Three names are as wide as a panel.
+    columns = min(len(ordered), 3 * len(places))
+    figure.legend(
+        [entries[label] for label in ordered], ordered, loc="outside lower center", ncols=columns, frameon=False
+    )
+    figure.set_layout_engine("constrained")
+    return figure
+
+
+def _can_draw(pyplot: Any, draw: Draw, outcomes: Outcomes, corpus: str) -> bool:
+    if not outcomes.find(corpus=corpus):
+        return False
+    figure, axes = pyplot.subplots()
+    try:
+        return draw(axes, outcomes, corpus)
+    finally:
+        pyplot.close(figure)
+
+
+def _label_scores(axes: Axes, outcomes: Outcomes, corpus: str) -> None:
+    """The metric's name, and plain numbers: a common part taken out of all of them is hard to add again."""
+    metric = outcomes.find(corpus=corpus)[0].metric
+    axes.set_ylabel(f"dev {'accuracy' if metric == 'accuracy' else short_title(metric)}")
+    axes.ticklabel_format(axis="y", useOffset=False)
+
+
+def _widen(axes: Axes) -> None:
+    """At least `LEAST_RANGE` points from bottom to top, so that differences of nothing do not look like some."""
+    bottom, top = axes.get_ylim()
+    missing = LEAST_RANGE - (top - bottom)
+    if missing > 0:
+        axes.set_ylim(bottom - missing / 2, top + missing / 2)
+
+
+def _colour(system: str) -> str:
+    return _COLOURS.get(system, "#000000")
+
+
+def read_logs(
+    folder: ExperimentFolder, record: Mapping[str, Any]
+) -> list[tuple[Mapping[str, Any], list[dict[str, Any]]]]:
+    """The dev evaluations of every run, finished or not."""
+    found = []
+    for run in record["runs"]:
+        try:
+            lines = folder.run(run["name"]).log.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            continue
+        entries = [json.loads(line) for line in lines if '"evaluation"' in line and line.endswith("}")]
+        found.append((run, entries))
+    return found
+
+
+def draw_learning_curves(
+    axes: Axes,
+    logs: Sequence[tuple[Mapping[str, Any], list[dict[str, Any]]]],
+    outcomes: Outcomes,
+    corpus: str,
+) -> bool:
+    """The mean dev score of selected settings after every epoch that all finished seeds reached; thin lines for all seeds.
+
+    The y axis leaves out the first epochs, which say little and would hide the rest.
+    """
+    is_drawn = False
+    starts = []
+    # Of a system without any finished run, all that is there.
+    planned = {group.system: group for group in reversed(outcomes.planned(corpus=corpus))}
+    for system, group in (planned | _selected(outcomes, corpus)).items():
+        wanted = {"corpus": corpus, "system": system, "encoder": group.encoder, "variant": group.variant}
+        curves = {
+            int(run["seed"]): {entry["epoch"]: entry["score"] for entry in entries}
+            for run, entries in logs
+            if entries and all(run[key] == value for key, value in wanted.items())
+        }
+        for curve in curves.values():
+            axes.plot(list(curve), list(curve.values()), color=_colour(system), alpha=0.35, linewidth=0.7)
+        finished = [curve for seed, curve in curves.items() if seed in group.results]
+        if not finished and curves:
+            axes.plot([], [], color=_colour(system), label=system_title(system))
+        if not finished:
+            continue
+        epochs = sorted(set.intersection(*(set(curve) for curve in finished)))
+        means = [sum(curve[epoch] for curve in finished) / len(finished) for epoch in epochs]
+        marker = "o" if len(epochs) == 1 else None
+        axes.plot(epochs, means, color=_colour(system), label=system_title(system), marker=marker)
+        starts += means[len(means) // 4 :]
+        is_drawn = True
+    if starts:
+        margin = 0.05 * (max(starts) - min(starts)) or LEAST_RANGE / 2
+        axes.set_ylim(min(starts) - margin, max(starts) + margin)
+    axes.locator_params(axis="x", integer=True)
+    axes.set_xlabel("epoch")
+    if is_drawn:
+        _label_scores(axes, outcomes, corpus)
+    return is_drawn
+
+
+def _selected(outcomes: Outcomes, corpus: str) -> dict[str, Group]:
+    """The selected group of every system, of the first encoder that has one."""
+    found = {}
+    for system in outcomes.values("system"):
+        for encoder in outcomes.values("encoder"):
+            group = outcomes.selected(corpus, system, encoder)
+            if group is not None and system not in found:
+                found[system] = group
+    return found
+
+
+def _line(axes: Axes, system: str, points: Sequence[tuple[float, dict[int, float]]]) -> bool:
+    """Means with sample deviations over seeds."""
+    summaries = [(place, summary) for place, scores in points if (summary := summarise(scores)) is not None]
+    if not summaries:
+        return False
+    axes.errorbar(
+        [place for place, _ in summaries],
+        [summary.mean for _, summary in summaries],
+        yerr=[summary.deviation or 0.0 for _, summary in summaries],
+        color=_colour(system),
+        marker="o",
+        markersize=4,
+        capsize=2,
+        label=system_title(system),
+    )
+    return True
+
+
+def _by_schedule(prefix: str, title: str, number: Callable[[str], float]) -> Draw:
+    def draw(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
+        is_drawn = False
+        ticks: set[float] = set()
+        for system, group in _selected(outcomes, corpus).items():
+            names = {
+                name
+                for result in group.results.values()
+                for name in result.get("schedules", {})
+                if name.startswith(prefix)
+            }
+            decoder = ablation_decoder(group.task) if prefix == "calls=" else ""
+            decoder = decoder if decoder in group.decoders else group.selected_decoder()
+            points = sorted((number(name.removeprefix(prefix)), name) for name in names)
+            is_drawn |= _line(
+                axes, system, [(place, group.scores("dev", decoder, schedule=name)) for place, name in points]
+            )
+            ticks |= {place for place, _ in points}
+        axes.set_xticks(sorted(ticks), [f"{tick:g}" for tick in sorted(ticks)])
+        axes.set_xlabel(title)
+        _label_scores(axes, outcomes, corpus)
+        _widen(axes)
+        return is_drawn
+
+    return draw
+
+
+def _by_variant(key: str, title: str, number: Callable[[str], float], *, labels: Sequence[str] | None = None) -> Draw:
+    def draw(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
+        is_drawn = False
+        ticks: set[float] = set()
+        for system in outcomes.values("system"):
+            groups = groups_by_setting(outcomes.find(corpus=corpus, system=system), key)
+            points = [
+                (number(setting), group.scores("dev", group.selected_decoder())) for setting, group in groups.items()
+            ]
+            is_drawn |= _line(axes, system, sorted(points, key=lambda point: point[0]))
+            ticks |= {place for place, _ in points}
+        if labels is not None:
+            axes.set_xticks(range(len(labels)), labels)
+        else:
+            axes.set_xticks(sorted(ticks), [f"{tick:g}" for tick in sorted(ticks)])
+        axes.set_xlabel(title)
+        _label_scores(axes, outcomes, corpus)
+        _widen(axes)
+        return is_drawn
+
+    return draw
+
+
+def _analyses(group: Group) -> list[dict[str, Any]]:
+    return [result["analysis"] for result in group.results.values() if result.get("analysis")]
+
+
+def _calibration(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
+    """The share of right labels against the score, over all seeds; the diagonal would be perfect."""
+    is_drawn = False
+    for system, group in _selected(outcomes, corpus).items():
+        points = calibration_points(_analyses(group))
+        if points:
+            is_drawn = True
+            axes.plot(
+                *zip(*points, strict=True), marker="o", markersize=4, color=_colour(system), label=system_title(system)
+            )
+    axes.plot([0, 1], [0, 1], color="black", linewidth=0.7, linestyle=":")
+    axes.set_xlabel("score of the chosen label")
+    axes.set_ylabel("share of right labels, dev")
+    return is_drawn
+
+
+def calibration_points(analyses: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """Mean score and share of right labels in every bin with enough labels, over all seeds."""
+    bins: dict[int, list[dict[str, float]]] = {}
+    for analysis in analyses:
+        for each in analysis["calibration"]["bins"]:
+            bins.setdefault(min(9, int(10 * each["score"])), []).append(each)
+    points = []
+    for members in (bins[index] for index in sorted(bins)):
+        size = sum(each["size"] for each in members)
+        if size >= FEWEST_LABELS:
+            score, accuracy = (
+                sum(each["size"] * each[key] for each in members) / size for key in ("score", "accuracy")
+            )
+            points.append((score, accuracy))
+    return points
+
+
+def error_rates(analyses: Sequence[Mapping[str, Any]], key: str) -> dict[str, float]:
+    """The mean percentage of wrong labels over seeds, in every group that is large enough."""
+    found: dict[str, list[float]] = {}
+    # Those by length count sentences.
+    fewest = FEWEST_SENTENCES if key == "lengths" else FEWEST_LABELS
+    for analysis in analyses:
+        for row in analysis[key]:
+            if row["size"] >= fewest:
+                found.setdefault(row["name"], []).append(100 - row["accuracy"])
+    return {name: sum(rates) / len(rates) for name, rates in found.items()}
+
+
+def _errors(key: str, title: str) -> Draw:
+    def draw(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
+        systems = {
+            system: error_rates(_analyses(group), key)
+            for system, group in _selected(outcomes, corpus).items()
+            if _analyses(group)
+        }
+        order = list(dict.fromkeys(name for rates in systems.values() for name in rates))
+        width = 0.8 / max(1, len(systems))
+        for place, (system, rates) in enumerate(systems.items()):
+            heights = [rates.get(name, 0.0) for name in order]
+            places = [index + (place - (len(systems) - 1) / 2) * width for index in range(len(order))]
+            axes.bar(places, heights, width, color=_colour(system), label=system_title(system))
+        axes.set_xticks(range(len(order)), order)
+        axes.set_xlabel(title)
+        axes.set_ylabel("wrong labels, dev, %")
+        return bool(order)
+
+    return draw
+
+
+def _invalid_spans(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
+    """Sentences whose most probable labels (argmax) are no legal sequence; systems that decode otherwise have none.
+
+    With the decoder a run prefers, bars would tell how many runs prefer argmax.
+    """
+    found = {}
+    for system, group in _selected(outcomes, corpus).items():
+        decoder = "argmax" if "argmax" in group.decoders else group.decoders[0]
+        rates = group.invalid_rates(decoder).values()
+        if rates:
+            found[system] = sum(rates) / len(rates)
+    for place, (system, rate) in enumerate(found.items()):
+        axes.bar(place, rate, color=_colour(system), label=system_title(system))
+    axes.set_xticks([])
+    axes.set_ylabel("invalid sentences, argmax, dev, %")
+    return any(found.values())

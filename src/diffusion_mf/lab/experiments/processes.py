@@ -1,0 +1,105 @@
+"""Processes of runs: started with a share of the cores, told to stop, ended where they do not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import diffusion_mf
+from diffusion_mf.lab.experiments.claims import Claim
+from diffusion_mf.lab.experiments.folders import Outcome, RunPlace
+from diffusion_mf.lab.experiments.worker import EXIT_STATUSES
+
+
+class RunProcess:
+    """A run's process, its output in the run's folder."""
+
+    def __init__(self, place: RunPlace, *, claim: Claim | None = None, device: str = "auto", threads: int = 1) -> None:
+        self.place = place
+        self.claim = claim
+        self.device = device
+        self.started = time.monotonic()
+        self.is_stopped = False
+        """whether it was told to stop"""
+        command = [sys.executable, "-m", "diffusion_mf.lab.experiments.worker", str(place.root), "--device", device]
+        command += ["--parent", str(os.getpid())]
+        if claim is not None:
+            command += ["--claim", str(claim.path), "--token", claim.token]
+        place.root.mkdir(parents=True, exist_ok=True)
+        with place.output.open("ab") as output:
+            # A session of its own: Ctrl-C is for the runner, which then stops its runs in order.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_environment(threads),
+                start_new_session=True,
+            )
+
+    @property
+    def seconds(self) -> float:
+        """Since it was started."""
+        return time.monotonic() - self.started
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs, negative after a signal."""
+        return self._process.poll()
+
+    def outcome(self) -> Outcome | None:
+        """How it ended; None while it runs."""
+        status = self.exit_status
+        if status is None:
+            return None
+        known = {number: outcome for outcome, number in EXIT_STATUSES.items()}
+        if status == 0 and self.place.result() is None:
+            return Outcome.FAILED
+        if status < 0 or status not in known:
+            return Outcome.INTERRUPTED if self.is_stopped else Outcome.FAILED
+        return known[status]
+
+    def described_status(self) -> str:
+        """The exit status, or the signal that ended it."""
+        status = self.exit_status
+        if status is None or status >= 0:
+            return f"exit status {status}"
+        name = signal.Signals(-status).name if -status in {int(each) for each in signal.Signals} else str(-status)
+        hint = ", as when memory runs out" if -status == signal.SIGKILL else ""
+        return f"ended by {name}{hint}"
+
+    def stop(self) -> None:
+        """Ask for a checkpoint and an end."""
+        self.is_stopped = True
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it now; the last checkpoint stays."""
+        self.is_stopped = True
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait()
+
+
+def _environment(threads: int) -> dict[str, str]:
+    """The runner's, with the package on the path and the cores shared out."""
+    source = str(Path(diffusion_mf.__file__).resolve().parents[1])
+    path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "passive",
+        **os.environ,
+        "PYTHONPATH": path,
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def num_cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,311 @@
+"""Rows of results, and the README's tables made of them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from diffusion_mf.data.files import StrPath, open_output
+from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.paper import PaperValue, kind_of_encoder, paper_encoder, paper_score
+from diffusion_mf.lab.experiments.plan import DEFAULT
+from diffusion_mf.lab.experiments.selection import Group, Outcomes, Summary
+from diffusion_mf.lab.experiments.tables.grid import Cell, Row, Table, markdown, system_title
+from diffusion_mf.lab.experiments.tables.main_results import primary_metric
+from diffusion_mf.lab.results import read_rows, write_rows
+from diffusion_mf.systems import SYSTEMS
+
+ROW_KEY = ("experiment", "corpus", "system", "encoder", "decoder", "metric", "setting")
+"""rows with the same values of these replace each other"""
+
+# They have a file for each recipe; sweeps have one for all.
+_OF_ONE_RECIPE = ("main", "denoiser", "ner", "seg-pos", "calls", "objective")
+
+# Tables of which the settings selected on dev are the only ones.
+_SELECTED = ("main", "denoiser", "ner", "seg-pos", "calls", "base", "readings")
+
+
+def record_rows(outcomes: Outcomes, *, experiment: str) -> list[dict[str, Any]]:
+    """A row per group and decoder, and per schedule that was asked for; see `docs/experiments.md` for the fields.
+
+    For the main results, of the settings tried only the one selected on dev gives rows.
+    """
+    groups = outcomes.groups
+    if experiment in _SELECTED:
+        places = dict.fromkeys((group.corpus, group.system, group.encoder) for group in groups)
+        groups = [group for place in places if (group := outcomes.selected(*place)) is not None]
+    prefix = {"calls": "calls=", "base": "base=", "readings": "posterior="}.get(experiment)
+    rows = []
+    for group in groups:
+        schedules: Sequence[str | None] = [None]
+        if prefix is not None and (experiment != "base" or group.is_diffusion):
+            schedules = sorted(
+                {n for result in group.results.values() for n in result.get("schedules", {}) if n.startswith(prefix)}
+            )
+        for schedule in schedules:
+            others = () if schedule else group.compared
+            rows += [_row(group, decoder, schedule, experiment) for decoder in (*group.decoders, *others)]
+    return rows
+
+
+def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> dict[str, Any]:
+    dev = group.summary("dev", decoder, schedule=schedule)
+    test = group.summary("test", decoder, schedule=schedule)
+    results = list(group.results.values())
+    # Of the main results one setting is left, and replaces what was selected before.
+    is_named = group.variant != DEFAULT and experiment not in _SELECTED
+    return {
+        "experiment": experiment,
+        "corpus": group.corpus,
+        "system": group.system,
+        "encoder": group.encoder,
+        "decoder": decoder,
+        "metric": group.metric,
+        "setting": schedule or (group.variant if is_named else None),
+        "variant": group.variant,
+        "seeds": sorted(group.results),
+        "dev_mean": None if dev is None else dev.mean,
+        "dev_sd": None if dev is None else dev.deviation,
+        "test_mean": None if test is None else test.mean,
+        "test_sd": None if test is None else test.deviation,
+        "selected": decoder == group.selected_decoder(),
+        "dev_scores": {str(seed): score for seed, score in group.scores("dev", decoder, schedule=schedule).items()},
+        "test_scores": {str(seed): score for seed, score in group.scores("test", decoder, schedule=schedule).items()},
+        "invalid_sentences": {}
+        if schedule
+        else {str(seed): rate for seed, rate in group.invalid_rates(decoder).items()},
+        "calibration_error": {} if schedule else _calibration_errors(group, decoder),
+        "wrong_by_rarity": {} if schedule else _wrong_by_rarity(group, decoder),
+        "metrics": _other_metrics(group, decoder, schedule),
+        "diverged_seeds": list(group.diverged),
+        "configs": _one_of(os.path.dirname(result["configuration"].split()[0]) for result in results),
+        "config": _one_of(result["configuration"] for result in results),
+        "parameters": _one_of(result["parameters"] for result in results),
+        "seconds": statistics.fmean(result["seconds"] for result in results),
+        "sentences_per_second": _mean(result.get("sentences_per_second") for result in results),
+        "command": _one_of(result["command"] for result in results),
+        "commit": _one_of(result["commit"] for result in results),
+        "hardware": _one_of(result["hardware"] for result in results),
+        "versions": results[-1]["versions"],
+        "date": max(result["date"] for result in results),
+    }
+
+
+def _other_metrics(group: Group, decoder: str, schedule: str | None) -> dict[str, dict[str, Any]]:
+    """Mean and deviation of every metric on both splits."""
+    names = dict.fromkeys(
+        name
+        for result in group.results.values()
+        for scores in (
+            result["decoders"],
+            result.get("compared", {}).get("dev", {}),
+            result.get("schedules", {}).get(schedule, {}).get("dev", {}),
+        )
+        for name in scores.get(decoder, {})
+    )
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        entry: dict[str, Any] = {}
+        for split in ("dev", "test"):
+            summary = group.summary(split, decoder, name, schedule=schedule)
+            if summary is not None:
+                entry |= {f"{split}_mean": summary.mean, f"{split}_sd": summary.deviation}
+        found[name] = entry
+    return found
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return statistics.fmean(found) if found else None
+
+
+def _one_of(values: Any) -> Any:
+    """What all runs have in common, or all that they have, joined."""
+    unique = list(dict.fromkeys(values))
+    return unique[0] if len(unique) == 1 else "; ".join(str(value) for value in unique)
+
+
+def save_rows(path: StrPath, outcomes: Outcomes, *, experiment: str) -> int:
+    """Merge the rows of ``outcomes`` into a result file; returns how many there were."""
+    rows = record_rows(outcomes, experiment=experiment)
+    # Sweeps of our recipe and of the paper's settings share a file.
+    write_rows(path, rows, replace_by=ROW_KEY if experiment in _OF_ONE_RECIPE else (*ROW_KEY, "configs"))
+    return len(rows)
+
+
+def _calibration_errors(group: Group, decoder: str) -> dict[str, float]:
+    """Expected calibration error of the scores on dev, in per cent, by seed."""
+    return {str(seed): 100 * analysis["calibration"]["error"] for seed, analysis in group.analyses(decoder).items()}
+
+
+def _wrong_by_rarity(group: Group, decoder: str) -> dict[str, float]:
+    """Wrong labels on dev in per cent, by how often a form was seen in training; the mean over seeds."""
+    found: dict[str, list[float]] = {}
+    for analysis in group.analyses(decoder).values():
+        for row in analysis["rarity"]:
+            found.setdefault(row["name"], []).append(100 - row["accuracy"])
+    return {name: statistics.fmean(values) for name, values in found.items()}
+
+
+CORPORA = {
+    "en-ewt": "EN-EWT POS accuracy",
+    "fr-gsd": "FR-GSD POS accuracy",
+    "conll2003": "CoNLL-2003 NER F1",
+    "zh-gsdsimp": "ZH-GSDSimp joint F1",
+}
+"""with their titles, in the order of columns"""
+
+
+RECALL_VARIANT = "documents"
+"""of the plan ours-recall.toml"""
+
+
+class Place(NamedTuple):
+    """What a column is about."""
+
+    corpus: str
+    encoder: str
+
+
+def results_table(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    source: StrPath,
+    recall: Sequence[Mapping[str, Any]] = (),
+    recall_source: StrPath = "",
+) -> str:
+    """Test scores with a scratch encoder, the paper's beside them; below them those of systems that recall documents."""
+    chosen = _selected(rows, "scratch")
+    columns = {Place(corpus, "scratch"): title for corpus, title in CORPORA.items()}
+    recalling = {key: row for key, row in _selected(recall, "scratch").items() if row["variant"] == RECALL_VARIANT}
+    return _described(
+        chosen,
+        columns,
+        f"{os.fspath(source)}`, with recall in `{os.fspath(recall_source)}" if recalling else source,
+        about="encoder scratch",
+        paper="the paper",
+        recalling=recalling,
+        has_choice=_has_choice(rows),
+    )
+
+
+def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> str:
+    """Test scores with pretrained encoders, beside them the paper's with its own."""
+    chosen = _selected(rows, "pretrained")
+    found = dict.fromkeys(place for _, place in chosen)
+    columns = {
+        place: f"{title}, {place.encoder}"
+        for corpus, title in CORPORA.items()
+        for place in found
+        if place.corpus == corpus
+    }
+    theirs = ", ".join(dict.fromkeys(str(paper_encoder(place.corpus)) for place in columns))
+    paper = f"the paper with its own ({theirs})"
+    return _described(
+        chosen, columns, source, about="encoders as named", paper=paper, recalling={}, has_choice=_has_choice(rows)
+    )
+
+
+TABLES: dict[str, Callable[..., str]] = {"results": results_table, "pretrained": pretrained_table}
+"""by the name in their marks"""
+
+
+def _selected(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[str, Place], Mapping[str, Any]]:
+    return {
+        (row["system"], Place(row["corpus"], row["encoder"])): row
+        for row in rows
+        if row.get("selected") and kind_of_encoder(row["encoder"]) == kind and row.get("experiment", "main") == "main"
+    }
+
+
+def _has_choice(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any system was scored with several decoders."""
+    places = [(row["system"], row["corpus"], row["encoder"]) for row in rows if row.get("experiment", "main") == "main"]
+    return len(set(places)) < len(places)
+
+
+def _described(
+    chosen: Mapping[tuple[str, Place], Mapping[str, Any]],
+    columns: Mapping[Place, str],
+    source: StrPath,
+    *,
+    about: str,
+    paper: str,
+    recalling: Mapping[tuple[str, Place], Mapping[str, Any]],
+    has_choice: bool,
+) -> str:
+    """The table, and a sentence on where it comes from."""
+    if not chosen:
+        return "No runs on real corpora are recorded yet."
+    table_rows = []
+    for system in SYSTEMS:
+        cells: list[Cell | None] = []
+        for place in columns:
+            published = paper_score(place.corpus, system, place.encoder, primary_metric(place.corpus))
+            paper_value = None if published is None else PaperValue(published.mean)
+            cells.append(Cell(summary=_summary(chosen.get((system, place))), paper=paper_value))
+        table_rows.append(Row(heading=(system_title(system),), cells=cells))
+    for system in dict.fromkeys(system for system, _ in recalling):
+        summaries = [_summary(recalling.get((system, place))) for place in columns]
+        own = [None if summary is None else Cell(summary=summary, paper=None) for summary in summaries]
+        table_rows.append(Row(heading=(f"{system_title(system)}, recalling documents",), cells=own))
+    table = Table(title="", headings=("test",), columns=list(columns.values()), rows=table_rows)
+    counts = sorted({len(row["seeds"]) for row in (*chosen.values(), *recalling.values())})
+    hardware = ", ".join(dict.fromkeys(str(row["hardware"]).split(";")[0] for row in chosen.values()))
+    seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    is_single = counts == [1]
+    selected = ", decoder chosen on dev where a system has several" if has_choice else ""
+    shown = "One run each, too few to compare systems" if is_single else f"Mean ± sample deviation over {seeds} seeds"
+    note = (
+        f"{shown}; {about}{selected}; small: {paper}. "
+        f"Measured on {hardware}; every row with its configuration in `{os.fspath(source)}`."
+    )
+    return f"{markdown([table.with_best()])}\n{note}"
+
+
+def _summary(row: Mapping[str, Any] | None) -> Summary | None:
+    if row is None or row.get("test_mean") is None:
+        return None
+    return Summary(row["test_mean"], row.get("test_sd"), tuple(row["seeds"]))
+
+
+def marks(name: str) -> tuple[str, str]:
+    """The lines between which a table stands."""
+    return f"<!-- {name}: begin (written by dmf experiment readme) -->", f"<!-- {name}: end -->"
+
+
+def update_readme(path: StrPath, sources: Mapping[str, StrPath], *, recall: StrPath | None = None) -> list[str]:
+    """Write the tables of ``sources`` (by the name in the marks) into a Markdown file; returns the names of those written.
+
+    Rows of ``recall``, where there are some, stand below the results. A table other than ``results`` is left out where the
+    file has no marks for it, or its rows are not there yet.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise InputError("cannot be read", path=path, remedy="name a Markdown file") from None
+    written = []
+    for name, rows_path in sources.items():
+        begin, end = marks(name)
+        has_rows = Path(rows_path).exists()
+        if name != "results" and not (has_rows and begin in text):
+            continue
+        if not has_rows:
+            raise InputError(
+                "no such result file", path=rows_path, remedy="write it with dmf experiment table --record"
+            )
+        if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+            raise InputError(f"the marks of {name} are not there", path=path, remedy=f"add the lines {begin} and {end}")
+        make = TABLES[name]
+        if name == "results" and recall is not None and Path(recall).exists():
+            make = functools.partial(results_table, recall=read_rows(recall), recall_source=recall)
+        table = make(read_rows(rows_path), source=rows_path).strip()
+        text = f"{text[: text.index(begin)]}{begin}\n\n{table}\n\n{text[text.index(end) :]}"
+        written.append(name)
+    with open_output(path) as stream:
+        stream.write(text.encode())
+    return written

@@ -1,0 +1,247 @@
+"""What is measured on a finished run: scores with other schedules and readings, and where it errs."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from diffusion_mf.config import Config
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.evaluation import PRIMARY_METRICS, Report, TaskScorer
+from diffusion_mf.evaluation.calibration import expected_calibration_error
+from diffusion_mf.lab.experiments.folders import schedule_names
+from diffusion_mf.model.storage import StoredModel
+from diffusion_mf.prediction.predictor import Predictor
+from diffusion_mf.tagger import TaggedSentence, Tagger, load_model
+from diffusion_mf.training.corpora import TrainingData, read_training_data
+from diffusion_mf.training.evaluation import candidate_decoders, evaluate
+from diffusion_mf.training.processes import Processes, choose_device
+
+RARITY_BINS = ((0, "unseen"), (1, "1"), (4, "2-4"), (16, "5-16"), (64, "17-64"))
+"""the highest count of each bin, and its name; more frequent units share the last"""
+MOST_FREQUENT = "65+"
+MAX_DISTANCE = 5
+NUM_BINS = 10
+
+
+def analyse(model: StoredModel, data: TrainingData, *, device: torch.device) -> dict[str, Any]:
+    """Counts and rates for the dev sentences, labelled with the model's own decoder.
+
+    `ambiguity` groups units by their distance to the nearest *other* unit whose form had more than one label in training: the
+    label there had to be decided, and labels near it may have suffered from the decision. `invalid_by_decoder` has the share
+    of sentences with invalid spans for every decoder: only with the same one can systems be compared.
+    """
+    sentences = data.dev or ()
+    tagger = Tagger(model, device=device)
+    tagged = tagger.tag(sentences)
+    report = _report(model, data, tagged)
+    invalid = {model.decoder: report.invalid_rate}
+    for decoder in candidate_decoders(model.labeller):
+        if decoder not in invalid:
+            invalid[decoder] = _report(model, data, tagger.tag(sentences, decoder=decoder)).invalid_rate
+    counts, ambiguous = _training_forms(data.train)
+    rarity, distance = _Rates(), _Rates()
+    scores: list[float] = []
+    is_right: list[bool] = []
+    for sentence, result in zip(sentences, tagged, strict=True):
+        right = [label == gold for label, gold in zip(result.labels, sentence.labels or (), strict=True)]
+        rarity.add((rarity_bin(counts[unit]) for unit in sentence.units), right)
+        distance.add(ambiguity_distances([unit in ambiguous for unit in sentence.units]), right)
+        scores += result.scores
+        is_right += right
+    return {
+        "lengths": [{"name": row.name, "size": row.size, **row.metrics} for row in report.lengths],
+        "rarity": rarity.rows([name for _, name in RARITY_BINS] + [MOST_FREQUENT]),
+        "ambiguity": distance.rows(_distance_names()),
+        "invalid_sentences": report.invalid_rate,
+        "invalid_by_decoder": invalid,
+        "malformed_fragments": report.malformed_fragments,
+        "confusions": [list(each) for each in report.tokens.top_confusions(10)],
+        "calibration": _calibration(scores, is_right),
+    }
+
+
+def _report(model: StoredModel, data: TrainingData, tagged: Sequence[TaggedSentence]) -> Report:
+    scorer = TaskScorer(model.config.task, data.scheme)
+    for sentence, result in zip(data.dev or (), tagged, strict=True):
+        scorer.update(sentence.labels or (), result.labels, sentence.units)
+    return scorer.result()
+
+
+def rarity_bin(count: int) -> str:
+    """The name of the bin for a form seen so often in training.
+
+    >>> rarity_bin(0), rarity_bin(3), rarity_bin(1000)
+    ('unseen', '2-4', '65+')
+    """
+    return next((name for highest, name in RARITY_BINS if count <= highest), MOST_FREQUENT)
+
+
+def ambiguity_distances(is_ambiguous: Sequence[bool]) -> list[str]:
+    """For every unit the distance to the nearest other ambiguous one, far ones together, and sentences without one apart.
+
+    >>> ambiguity_distances([True, False, False])
+    ['none', '1', '2']
+    """
+    places = [index for index, flag in enumerate(is_ambiguous) if flag]
+    found = []
+    for index in range(len(is_ambiguous)):
+        distance = min((abs(index - place) for place in places if place != index), default=None)
+        found.append("none" if distance is None else _distance_names()[min(distance, MAX_DISTANCE) - 1])
+    return found
+
+
+def _distance_names() -> list[str]:
+    return [*(str(number) for number in range(1, MAX_DISTANCE)), f"{MAX_DISTANCE}+", "none"]
+
+
+def _training_forms(sentences: Iterable[Sentence]) -> tuple[Counter[str], set[str]]:
+    """How often every form was seen, and which had more than one label."""
+    counts: Counter[str] = Counter()
+    labels: dict[str, set[str]] = defaultdict(set)
+    for sentence in sentences:
+        counts.update(sentence.units)
+        for unit, label in zip(sentence.units, sentence.labels or (), strict=True):
+            labels[unit].add(label)
+    return counts, {unit for unit, found in labels.items() if len(found) > 1}
+
+
+class _Rates:
+    """Shares of right labels by group."""
+
+    def __init__(self) -> None:
+        self._right: Counter[str] = Counter()
+        self._all: Counter[str] = Counter()
+
+    def add(self, groups: Iterable[str], is_right: Sequence[bool]) -> None:
+        for group, right in zip(groups, is_right, strict=True):
+            self._all[group] += 1
+            self._right[group] += right
+
+    def rows(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        return [
+            {"name": name, "size": self._all[name], "accuracy": 100 * self._right[name] / self._all[name]}
+            for name in names
+            if self._all[name]
+        ]
+
+
+def _calibration(scores: Sequence[float], is_right: Sequence[bool]) -> dict[str, Any]:
+    """Mean score and share of right labels in bins of equal width, and the expected calibration error."""
+    bins: list[list[tuple[float, bool]]] = [[] for _ in range(NUM_BINS)]
+    for score, right in zip(scores, is_right, strict=True):
+        bins[min(NUM_BINS - 1, int(score * NUM_BINS))].append((score, right))
+    return {
+        "error": expected_calibration_error(torch.tensor(scores), torch.tensor(is_right)),
+        "bins": [
+            {
+                "size": len(members),
+                "score": sum(score for score, _ in members) / len(members),
+                "accuracy": sum(right for _, right in members) / len(members),
+            }
+            for members in bins
+            if members
+        ],
+    }
+
+
+Scores = dict[str, dict[str, float]]
+"""metrics by decoder"""
+
+
+def score_model(
+    folder: Path,
+    config: Config,
+    evaluation: Mapping[str, Any],
+    *,
+    device: str = "auto",
+    known: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The part of a result that comes from the model in ``folder``; what is in ``known`` is not computed again."""
+    processes = Processes(0, 1, choose_device(device))
+    model = load_model(folder)
+    model.labeller.to(processes.device)
+    data = read_training_data(config)
+    known = known or {}
+    result: dict[str, Any] = {
+        "metric": PRIMARY_METRICS[config.task],
+        "is_diffusion": config.system_entry.is_diffusion,
+        "process": config.system_entry.process,
+        "parameters": model.labeller.num_parameters(),
+        "best_epoch": model.metrics.get("epoch"),
+        "decoder": model.decoder,
+        "temperature": model.temperature,
+    }
+    if known.get("dev") is not None:
+        result |= {key: known[key] for key in ("dev", "test", "decoders", "test_decoders") if key in known}
+    else:
+        result |= _own_scores(model, config, data, processes)
+    if model.labeller.codes is not None:
+        result["compared"] = known.get("compared") or _compared_scores(model, config, data, processes)
+    schedules = dict(known.get("schedules", {}))
+    for name, changes in schedule_names(evaluation, process=config.system_entry.process).items():
+        if name not in schedules:
+            schedules[name] = _schedule_scores(model, config, data, processes, changes)
+    result["schedules"] = schedules
+    if evaluation.get("analysis", True) and data.dev:
+        result["analysis"] = known.get("analysis") or analyse(model, data, device=processes.device)
+    return result
+
+
+def _own_scores(model: StoredModel, config: Config, data: TrainingData, processes: Processes) -> dict[str, Any]:
+    """Dev scores as training measured them, where it did; test scores of all decoders in one pass."""
+    decoders: Scores = {name: dict(scores) for name, scores in (model.metrics.get("decoders") or {}).items()}
+    if not decoders and data.dev:
+        decoders = _scores(model, config, data, data.dev, processes)
+    scores: dict[str, Any] = {"decoders": decoders, "dev": decoders.get(model.decoder)}
+    if data.test:
+        scores["test_decoders"] = _scores(model, config, data, data.test, processes)
+        scores["test"] = scores["test_decoders"][model.decoder]
+    return scores
+
+
+def _compared_scores(model: StoredModel, config: Config, data: TrainingData, processes: Processes) -> dict[str, Scores]:
+    """Of bits, what native thresholding and the nearest code score where they are no candidates: for comparison alone."""
+    others = [name for name in ("native", "argmax") if name not in candidate_decoders(model.labeller)]
+    splits = {"dev": data.dev, "test": data.test}
+    return {
+        split: _scores(model, config, data, sentences, processes, decoders=others)
+        for split, sentences in splits.items()
+        if sentences
+    }
+
+
+def _schedule_scores(
+    model: StoredModel, config: Config, data: TrainingData, processes: Processes, changes: Mapping[str, Any]
+) -> dict[str, Scores]:
+    changed = config.model_copy(update={"inference": config.inference.model_copy(update=dict(changes))})
+    splits = {"dev": data.dev, "test": data.test}
+    return {
+        split: _scores(model, changed, data, sentences, processes) for split, sentences in splits.items() if sentences
+    }
+
+
+def _scores(
+    model: StoredModel,
+    config: Config,
+    data: TrainingData,
+    sentences: Sequence[Sentence],
+    processes: Processes,
+    *,
+    decoders: Sequence[str] | None = None,
+) -> Scores:
+    found = evaluate(
+        Predictor(model.labeller, config, processes.device),
+        sentences,
+        config=config,
+        vocabulary=model.vocabulary,
+        scheme=data.scheme,
+        decoders=candidate_decoders(model.labeller) if decoders is None else decoders,
+        processes=processes,
+        reported_temperature=model.temperature,
+    )
+    return {name: {**scores, **found.of_scores.get(name, {})} for name, scores in found.scores.items()}

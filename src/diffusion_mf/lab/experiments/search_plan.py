@@ -1,0 +1,264 @@
+"""Plans of the staged search: the stages and their candidate values, the same number of trials for every system.
+
+Stages follow the paper (“Hyperparameter search”): capacity, optimisation and denoiser size, transitions, Mean-Field iterations or
+loss weights. The decoder needs no trials: every run is scored on dev with all of them. What a stage chooses is fixed in the
+stages after it. Where a stage has nothing to vary for a system (there are no iterations in a linear chain), its trials go to
+the last stage before it that has, so that every system gets as many.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+from pydantic import NonNegativeInt, PositiveInt
+
+from diffusion_mf.config import Config
+from diffusion_mf.config.errors import explained, read_toml
+from diffusion_mf.data.files import StrPath
+from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.plan import (
+    CorpusEntry,
+    PlanFile,
+    check_names,
+    chosen_corpora,
+    flat_settings,
+    known_corpora,
+    make_run,
+    without_repetitions,
+)
+from diffusion_mf.systems import SYSTEMS
+
+MOST_COMBINATIONS = 100
+"""of a stage's values, up to which none is tried twice"""
+
+
+class _Section(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class StageEntry(_Section):
+    """A stage: candidate values by setting, as lists, or ranges ``{low, high, log}``."""
+
+    name: str
+    trials: PositiveInt
+    space: dict[str, Any] = {}
+    """for all systems"""
+    system: dict[str, dict[str, Any]] = {}
+    """more of it, or instead, for the systems named"""
+    only: list[str] | None = None
+    """the systems that ``space`` is for; None: all"""
+
+
+class PrunerEntry(_Section):
+    """Trials that fall behind the median of the others at the same epoch are given up."""
+
+    startup_trials: NonNegativeInt = 3
+    warmup_epochs: NonNegativeInt = 5
+    enabled: bool = True
+
+
+class SearchFile(_Section):
+    """The file, as it stands."""
+
+    name: str | None = None
+    configs: str = "../{task}/{system}.toml"
+    systems: list[str]
+    corpora: list[str] | dict[str, CorpusEntry]
+    corpora_file: str = "corpora.toml"
+    encoders: dict[str, dict[str, Any]] = {"scratch": {}}
+    seeds: list[NonNegativeInt] = [1]
+    """a trial's score is the mean over them"""
+    set: dict[str, Any] = {}
+    sampler: Literal["tpe", "random"] = "tpe"
+    sampler_seed: NonNegativeInt = 0
+    stages: list[StageEntry]
+    pruner: PrunerEntry = PrunerEntry()
+
+    @pydantic.field_validator("systems", "corpora", "seeds")
+    @classmethod
+    def _each_once(cls, values: Any) -> Any:
+        return without_repetitions(values)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``low`` to ``high``."""
+
+    low: float
+    high: float
+    is_log: bool
+
+
+Space = Mapping[str, "list[Any] | Range"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A stage of one system's search."""
+
+    name: str
+    trials: int
+    space: Space
+
+    def combinations(self) -> list[dict[str, Any]] | None:
+        """All combinations of values, where they are few enough to be drawn without putting them back; else None."""
+        lists = [values for values in self.space.values() if isinstance(values, list)]
+        if len(lists) < len(self.space) or math.prod(map(len, lists)) > MOST_COMBINATIONS:
+            return None
+        return [dict(zip(self.space, values, strict=True)) for values in itertools.product(*lists)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is searched for: a system on a corpus with an encoder."""
+
+    corpus: str
+    system: str
+    encoder: str
+    stages: Sequence[Stage]
+
+    @property
+    def name(self) -> str:
+        """A name that no other has."""
+        return f"{self.corpus}.{self.system}.{self.encoder}"
+
+
+class SearchPlan:
+    """A search: its subjects, and the configuration of any trial."""
+
+    def __init__(
+        self, path: Path, plan: SearchFile, corpora: Mapping[str, CorpusEntry], overrides: Sequence[str]
+    ) -> None:
+        self.name = plan.name or path.stem
+        self.file = plan
+        self._path, self._corpora, self._overrides = path, corpora, overrides
+        self._as_plan = PlanFile(
+            configs=plan.configs,
+            systems=plan.systems,
+            corpora=dict(corpora),
+            encoders=plan.encoders,
+            seeds=plan.seeds,
+            set=plan.set,
+        )
+        self.subjects = [
+            Subject(corpus=corpus, system=system, encoder=encoder, stages=_stages(plan, system, path))
+            for corpus in corpora
+            for encoder in plan.encoders
+            for system in plan.systems
+        ]
+
+    def config(self, subject: Subject, settings: Mapping[str, Any], seed: int) -> tuple[Config, str]:
+        """A trial's configuration, without test data, and where it comes from."""
+        place = {
+            "corpus": subject.corpus,
+            "system": subject.system,
+            "encoder": subject.encoder,
+            "variant": "search",
+            "seed": seed,
+        }
+        run = make_run(self._as_plan, self._path, place, self._corpora[subject.corpus], settings, self._overrides)
+        assert run is not None
+        without_test = run.config.data.model_copy(update={"test": None})
+        return run.config.model_copy(update={"data": without_test}), run.source
+
+
+def load_search(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: StrPath | None = None) -> SearchPlan:
+    """Read a search; everything wrong with it, and with the first configuration of every subject, is an `InputError`."""
+    path = Path(path)
+    values, text = read_toml(path)
+    try:
+        plan = SearchFile.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise explained(error, SearchFile, path=path, text=text) from None
+    for system in [*plan.systems, *(name for stage in plan.stages for name in (*stage.system, *(stage.only or ())))]:
+        if system not in SYSTEMS:
+            raise InputError(f"there is no system {system!r}", path=path, remedy=f"known are {', '.join(SYSTEMS)}")
+    for name in ("systems", "corpora", "seeds", "stages"):
+        if not getattr(plan, name):
+            raise InputError(f"{name} is empty: there is nothing to search", path=path, remedy="name at least one")
+    known = known_corpora(plan.corpora, path.parent / plan.corpora_file, corpora_file)
+    corpora = chosen_corpora(plan.corpora, known, path, text)
+    check_names([*corpora, *plan.encoders, *(stage.name for stage in plan.stages), plan.name or path.stem], path)
+    search = SearchPlan(path, plan, corpora, overrides)
+    for subject in search.subjects:
+        search.config(subject, {}, plan.seeds[0])
+        _check_spaces(search, subject, path)
+    return search
+
+
+def _check_spaces(search: SearchPlan, subject: Subject, path: Path) -> None:
+    """`InputError` for a setting that does not exist: every trial of its stage would fail.
+
+    Values are left to the trials: some go together, others do not.
+    """
+    for stage in subject.stages:
+        for key, values in stage.space.items():
+            value = values[0] if isinstance(values, list) else values.low
+            try:
+                search.config(subject, {key: value}, search.file.seeds[0])
+            except InputError as error:
+                if error.problem.startswith("unknown key"):
+                    raise InputError(f"stage {stage.name}: {error.problem}", path=path, remedy=error.remedy) from None
+
+
+def _stages(plan: SearchFile, system: str, path: Path) -> list[Stage]:
+    stages: list[Stage] = []
+    for entry in plan.stages:
+        space = {} if entry.only is not None and system not in entry.only else flat_settings_of_space(entry.space)
+        space |= flat_settings_of_space(entry.system.get(system, {}))
+        if space:
+            stages.append(Stage(name=entry.name, trials=entry.trials, space=space))
+        elif stages:
+            last = stages[-1]
+            stages[-1] = dataclasses.replace(last, trials=last.trials + entry.trials)
+        else:
+            raise InputError(
+                f"the first stage has nothing to vary for {system}",
+                path=path,
+                remedy="begin with a stage for all systems",
+            )
+    return _shared_out(stages)
+
+
+def _shared_out(stages: Sequence[Stage]) -> list[Stage]:
+    """Trials beyond the combinations of a small stage would say nothing new: they go to the last stage with room for them."""
+    sizes = [math.inf if (found := stage.combinations()) is None else len(found) for stage in stages]
+    trials = [min(stage.trials, size) for stage, size in zip(stages, sizes, strict=True)]
+    surplus = sum(stage.trials for stage in stages) - sum(trials)
+    for place in reversed(range(len(stages))):
+        moved = min(surplus, sizes[place] - trials[place])
+        trials[place] += moved
+        surplus -= moved
+    return [dataclasses.replace(stage, trials=int(number)) for stage, number in zip(stages, trials, strict=True)]
+
+
+def flat_settings_of_space(values: Mapping[str, Any]) -> dict[str, list[Any] | Range]:
+    """Candidate values by dotted name.
+
+    >>> flat_settings_of_space({"training": {"learning_rate": {"low": 1e-4, "high": 1e-3, "log": True}}})
+    {'training.learning_rate': Range(low=0.0001, high=0.001, is_log=True)}
+    """
+    found: dict[str, list[Any] | Range] = {}
+    ranges: dict[str, dict[str, Any]] = {}
+    for name, value in flat_settings(values).items():
+        key, _, last = name.rpartition(".")
+        if last in ("low", "high", "log") and not isinstance(value, list):
+            ranges.setdefault(key, {})[last] = value
+        elif isinstance(value, list) and value:
+            found[name] = value
+        else:
+            raise InputError(f"{name} in a stage's space is no list of values", remedy=f"write {name} = [1, 2]")
+    for name, bounds in ranges.items():
+        if not {"low", "high"} <= set(bounds) or bounds["low"] >= bounds["high"]:
+            raise InputError(
+                f"{name} in a stage's space is no range", remedy="write { low = 1e-4, high = 1e-3, log = true }"
+            )
+        found[name] = Range(float(bounds["low"]), float(bounds["high"]), bool(bounds.get("log")))
+    return found

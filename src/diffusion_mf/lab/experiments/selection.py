@@ -1,0 +1,290 @@
+"""Figures over seeds: means, sample deviations, paired differences and their significance."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome
+from diffusion_mf.systems import SYSTEMS
+
+FEWEST_SEEDS_FOR_TEST = 4
+"""with fewer, a t-test says next to nothing, and none is reported"""
+
+LARGEST_P = 0.05
+"""of a difference that tables mark"""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and sample deviation of a score over seeds; one seed has no deviation."""
+
+    mean: float
+    deviation: float | None
+    seeds: tuple[int, ...]
+
+
+def summarise(scores: Mapping[int, float]) -> Summary | None:
+    """Of scores by seed; None for none."""
+    if not scores:
+        return None
+    values = list(scores.values())
+    return Summary(statistics.fmean(values), sample_deviation(values), tuple(sorted(scores)))
+
+
+def sample_deviation(values: Sequence[float]) -> float | None:
+    """√(Σ (x − mean)² / (n − 1)); None for fewer than two values.
+
+    >>> sample_deviation([1.0, 2.0, 3.0])
+    1.0
+    """
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Differences of two settings, seed by seed."""
+
+    mean: float
+    deviation: float | None
+    seeds: tuple[int, ...]
+    p_value: float | None
+    """of a two-sided paired t-test; None with too few seeds, or where all differences are equal"""
+
+    @property
+    def standard_error(self) -> float | None:
+        """deviation / √n."""
+        return None if self.deviation is None else self.deviation / math.sqrt(len(self.seeds))
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the test has p < .05."""
+        return self.p_value is not None and self.p_value < LARGEST_P
+
+
+def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> PairedDifference | None:
+    """``first`` − ``second`` over the seeds that both have; None if there are none."""
+    seeds = sorted(set(first) & set(second))
+    if not seeds:
+        return None
+    values = [first[seed] - second[seed] for seed in seeds]
+    mean, deviation = statistics.fmean(values), sample_deviation(values)
+    p_value = None
+    if deviation and len(seeds) >= FEWEST_SEEDS_FOR_TEST:
+        p_value = two_sided_p(mean / (deviation / math.sqrt(len(seeds))), degrees=len(seeds) - 1)
+    return PairedDifference(mean, deviation, tuple(seeds), p_value)
+
+
+def two_sided_p(t: float, *, degrees: int) -> float:
+    """P(|T| ≥ |t|) for Student's distribution with a whole number of degrees of freedom ν.
+
+    With θ = atan(t/√ν), P(|T| < |t|) is a finite sum (Abramowitz and Stegun 26.7.3 and 26.7.4): for even ν
+    sin θ · (1 + ½ cos²θ + (1·3)/(2·4) cos⁴θ + …), and for odd ν (2/π) · (θ + sin θ · (cos θ + ⅔ cos³θ + …)).
+
+    >>> round(two_sided_p(12.706, degrees=1), 3), round(two_sided_p(3.182, degrees=3), 3)
+    (0.05, 0.05)
+    """
+    angle = math.atan(abs(t) / math.sqrt(degrees))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    total, is_odd = 0.0, degrees % 2
+    term = cosine if is_odd else 1.0
+    for power in range(is_odd, degrees - 1, 2):
+        total += term
+        term *= cosine**2 * (power + 1) / (power + 2)
+    inside = 2 / math.pi * (angle + sine * total) if is_odd else sine * total
+    return max(0.0, 1.0 - inside)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The runs that differ in nothing but their seed."""
+
+    corpus: str
+    system: str
+    encoder: str
+    variant: str
+    results: Mapping[int, Mapping[str, Any]]
+    """of finished runs, by seed"""
+    planned: tuple[int, ...]
+    """the seeds of the plan"""
+    diverged: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
+
+    @property
+    def task(self) -> Task:
+        """What was labelled."""
+        return Task(self._any()["task"])
+
+    @property
+    def metric(self) -> str:
+        """The one that selects."""
+        return str(self._any()["metric"])
+
+    @property
+    def is_diffusion(self) -> bool:
+        """Whether there is a reverse schedule."""
+        return any(result.get("is_diffusion") for result in self.results.values())
+
+    @property
+    def decoders(self) -> tuple[str, ...]:
+        """Those that every run was scored with."""
+        first, *rest = [result["decoders"] for result in self.results.values()]
+        return tuple(name for name in first if all(name in other for other in rest))
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Decoders that were scored for comparison, and are not to be selected."""
+        found = (name for result in self.results.values() for name in result.get("compared", {}).get("dev", {}))
+        return tuple(name for name in dict.fromkeys(found) if name not in self.decoders)
+
+    def invalid_rates(self, decoder: str) -> dict[int, float]:
+        """Dev sentences with invalid spans, in per cent, by seed; of the seeds of which it is known for ``decoder``."""
+        rates = {seed: invalid_rate(result, decoder) for seed, result in self.results.items()}
+        return {seed: rate for seed, rate in rates.items() if rate is not None}
+
+    def analyses(self, decoder: str) -> dict[int, Mapping[str, Any]]:
+        """Where the models err on dev, by seed; of the seeds whose own decoder it is."""
+        return {
+            seed: result["analysis"]
+            for seed, result in self.results.items()
+            if result.get("analysis") and result.get("decoder") == decoder
+        }
+
+    def _any(self) -> Mapping[str, Any]:
+        return next(iter(self.results.values()))
+
+    def scores(
+        self, split: str, decoder: str, metric: str | None = None, *, schedule: str | None = None
+    ) -> dict[int, float]:
+        """A metric by seed, of the seeds that have it; ``schedule`` is one of the plan's evaluations, such as calls=5."""
+        found = {}
+        for seed, result in self.results.items():
+            if schedule is None:
+                own = result["decoders"] if split == "dev" else result.get("test_decoders", {})
+                by_decoder = {**result.get("compared", {}).get(split, {}), **own}
+            else:
+                by_decoder = result.get("schedules", {}).get(schedule, {}).get(split, {})
+            value = by_decoder.get(decoder, {}).get(metric or self.metric)
+            if value is not None:
+                found[seed] = value
+        return found
+
+    def summary(
+        self, split: str, decoder: str, metric: str | None = None, *, schedule: str | None = None
+    ) -> Summary | None:
+        """`scores`, summarised."""
+        return summarise(self.scores(split, decoder, metric, schedule=schedule))
+
+    def selected_decoder(self) -> str:
+        """The one with the best mean dev score; the first of equals."""
+
+        def mean_dev(decoder: str) -> float:
+            found = self.summary("dev", decoder)
+            return float("-inf") if found is None else found.mean
+
+        return max(self.decoders, key=mean_dev)
+
+    def mean_dev(self) -> float:
+        """The mean dev score with the selected decoder."""
+        found = self.summary("dev", self.selected_decoder())
+        return float("-inf") if found is None else found.mean
+
+
+def best_group(groups: Sequence[Group]) -> Group | None:
+    """The one with the best mean dev score, among those with results of as many seeds as any has."""
+    most = max((len(group.results) for group in groups), default=0)
+    return max(
+        (group for group in groups if len(group.results) == most), key=lambda group: group.mean_dev(), default=None
+    )
+
+
+class Outcomes:
+    """The groups of a plan that have results."""
+
+    def __init__(self, groups: Iterable[Group]) -> None:
+        self.all_groups = list(groups)
+        """also those without any result, of which tables must say so"""
+        self.groups = [group for group in self.all_groups if group.results]
+
+    def find(self, **wanted: str) -> list[Group]:
+        """Groups with the given corpus, system, encoder or variant."""
+        return [group for group in self.planned(**wanted) if group.results]
+
+    def selected(self, corpus: str, system: str, encoder: str) -> Group | None:
+        """Of the settings tried, the one with the best mean dev score, over as many seeds as any has."""
+        return best_group(self.find(corpus=corpus, system=system, encoder=encoder))
+
+    def planned(self, **wanted: str) -> list[Group]:
+        """Like `find`, with groups of which no run has finished."""
+        return [
+            group for group in self.all_groups if all(getattr(group, key) == value for key, value in wanted.items())
+        ]
+
+    def values(self, key: str) -> list[str]:
+        """The corpora, systems, encoders or variants there are, in the order of the plan; systems as in their table."""
+        found = list(dict.fromkeys(getattr(group, key) for group in self.groups))
+        return sorted(found, key=list(SYSTEMS).index) if key == "system" else found
+
+
+def read_outcomes(folder: ExperimentFolder, *, plan: str | None = None) -> tuple[dict[str, Any], Outcomes]:
+    """The record of a plan that was run in ``folder``, and what came of it."""
+    records = folder.plan_records()
+    if not records:
+        raise InputError(
+            "no plan was run in this folder", path=folder.root, remedy="name the --output of dmf experiment run"
+        )
+    if plan is None and len(records) > 1:
+        raise InputError(
+            "several plans were run in this folder",
+            path=folder.root,
+            remedy=f"choose one with --plan: {', '.join(records)}",
+        )
+    if plan is not None and plan not in records:
+        raise InputError(
+            f"no plan {plan!r} was run in this folder", path=folder.root, remedy=f"known are {', '.join(records)}"
+        )
+    record = records[plan or next(iter(records))]
+    grouped: dict[tuple[str, str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for run in record["runs"]:
+        grouped[run["corpus"], run["system"], run["encoder"], run["variant"]].append(run)
+    return record, Outcomes(_group(folder, *key, runs) for key, runs in grouped.items())
+
+
+def _group(
+    folder: ExperimentFolder, corpus: str, system: str, encoder: str, variant: str, runs: list[dict[str, Any]]
+) -> Group:
+    results, diverged, failed = {}, [], []
+    for run in runs:
+        place = folder.run(run["name"])
+        result = place.result()
+        if result is not None and result.get("decoders"):
+            results[int(run["seed"])] = result
+        elif place.outcomes()[-1:] == [Outcome.DIVERGED]:
+            diverged.append(int(run["seed"]))
+        elif place.outcomes()[-1:] in ([Outcome.FAILED], [Outcome.REFUSED]):
+            failed.append(int(run["seed"]))
+    return Group(
+        corpus=corpus,
+        system=system,
+        encoder=encoder,
+        variant=variant,
+        results=results,
+        planned=tuple(int(run["seed"]) for run in runs),
+        diverged=tuple(diverged),
+        failed=tuple(failed),
+    )
+
+
+def invalid_rate(result: Mapping[str, Any], decoder: str) -> float | None:
+    """Dev sentences with invalid spans, in per cent; earlier results know it of the decoder that was best for them alone."""
+    analysis = result.get("analysis")
+    if not analysis:
+        return None
+    rates = analysis.get("invalid_by_decoder", {result["decoder"]: analysis["invalid_sentences"]})
+    return rates.get(decoder)

@@ -1,0 +1,159 @@
+"""One run in a process of its own: trains as ``dmf train --resume`` does, scores the model, leaves ``result.json``.
+
+``python -m diffusion_mf.lab.experiments.worker RUN_FOLDER`` is started by `runner`; the exit status tells it how the run ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import statistics
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from diffusion_mf.errors import DivergenceError, InputError
+from diffusion_mf.lab.experiments.claims import SECONDS_BETWEEN_HEARTBEATS, Claim
+from diffusion_mf.lab.experiments.folders import Outcome, RunPlace
+
+EXIT_STATUSES = {
+    Outcome.COMPLETE: 0,
+    Outcome.FAILED: 1,
+    Outcome.REFUSED: 2,
+    Outcome.DIVERGED: 3,
+    Outcome.INTERRUPTED: 130,
+}
+
+
+def main() -> None:
+    """Run the run whose folder is the argument."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--claim", type=Path)
+    parser.add_argument("--token", default="")
+    parser.add_argument("--parent", type=int, default=0)
+    arguments = parser.parse_args()
+    _end_with_parent(arguments.parent)
+    claim = None if arguments.claim is None else Claim(arguments.claim, arguments.token)
+    if claim is not None and not claim.adopt():
+        print("another runner has taken over this run", file=sys.stderr)
+        sys.exit(EXIT_STATUSES[Outcome.INTERRUPTED])
+    place = RunPlace(arguments.folder)
+    with _heartbeats(claim):
+        outcome = _run(place, device=arguments.device)
+    if claim is not None and os.getppid() != arguments.parent:
+        claim.release()  # nobody else will
+    sys.exit(EXIT_STATUSES[outcome])
+
+
+def _run(place: RunPlace, *, device: str) -> Outcome:
+    try:
+        train_and_score(place, device=device)
+    except KeyboardInterrupt:
+        return Outcome.INTERRUPTED
+    except DivergenceError as error:
+        print(str(error), file=sys.stderr)
+        return Outcome.DIVERGED
+    except InputError as error:
+        print(str(error), file=sys.stderr)
+        return Outcome.REFUSED
+    except Exception:
+        traceback.print_exc()
+        return Outcome.FAILED
+    return Outcome.COMPLETE
+
+
+def train_and_score(place: RunPlace, *, device: str) -> None:
+    """Train what the run's folder describes, as far as it is not trained, and write its result."""
+    # Before PyTorch is imported: threads that spin while they wait starve each other on busy cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from diffusion_mf.config import Config
+    from diffusion_mf.lab.experiments.scores import score_model
+    from diffusion_mf.lab.results import provenance
+    from diffusion_mf.training.loop import train
+    from diffusion_mf.training.progress import LineDisplay
+
+    description = place.description()
+    # As JSON: tuples were written as lists.
+    config = Config.model_validate_json(json.dumps(description["config"]))
+    # A finished run comes back here when a plan wants it scored in more ways.
+    known = (place.result() or {}) if place.model.exists() else {}
+    if not known:
+        # Test data stay out of training: they are read once, below.
+        without_test = config.model_copy(update={"data": config.data.model_copy(update={"test": None})})
+        train(
+            without_test,
+            output=place.root,
+            resume=place.checkpoint.exists() or place.model.exists(),
+            device=device,
+            checkpoint_every=description["checkpoint_every"],
+            display=LineDisplay(),
+        )
+    scored = time.monotonic()
+    scores = score_model(place.model, config, description["evaluation"], device=device, known=known)
+    entries = place.last_entries(num_bytes=sys.maxsize)
+    trained = max((entry["seconds"] for entry in entries if "seconds" in entry), default=0.0)
+    speeds = [entry["sentences_per_second"] for entry in entries if "sentences_per_second" in entry]
+    place.save_result(
+        {
+            "name": place.name,
+            **description["coordinates"],
+            "task": config.task.value,
+            **scores,
+            "seconds": known.get("seconds") or trained,
+            "sentences_per_second": statistics.median(speeds) if speeds else None,
+            "scoring_seconds": round(time.monotonic() - scored, 3),
+            "configuration": description["source"],
+            "config": config.model_dump(mode="json"),
+            **provenance(description["command"]),
+        }
+    )
+    if description["keep"] != "all":
+        shutil.rmtree(place.checkpoint, ignore_errors=True)
+    if description["keep"] == "scores":
+        shutil.rmtree(place.model, ignore_errors=True)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Be told to stop when the runner dies: a run that nobody watches must not go on (Linux only)."""
+    with contextlib.suppress(OSError, AttributeError):
+        set_death_signal = 1
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)
+    if parent and os.getppid() != parent:
+        sys.exit(EXIT_STATUSES[Outcome.INTERRUPTED])
+
+
+@contextlib.contextmanager
+def _heartbeats(claim: Claim | None) -> Iterator[None]:
+    """Keep the claim fresh meanwhile; the process ends at once, and writes nothing more, when it is lost."""
+    if claim is None:
+        yield
+        return
+    is_over = threading.Event()
+
+    def beat() -> None:
+        while not is_over.wait(SECONDS_BETWEEN_HEARTBEATS):
+            if not claim.beat():
+                print("another runner has taken over this run", file=sys.stderr, flush=True)
+                os._exit(EXIT_STATUSES[Outcome.INTERRUPTED])
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

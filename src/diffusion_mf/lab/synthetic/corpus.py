@@ -1,0 +1,124 @@
+"""The synthetic corpus as files: three splits of each flavour and a manifest that says what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from diffusion_mf.data.files import StrPath, open_output
+from diffusion_mf.data.label_schemes import words_of_characters
+from diffusion_mf.errors import InputError
+from diffusion_mf.lab.synthetic.flavours import DEFAULT_STRENGTH, find_flavour, generate
+from diffusion_mf.lab.synthetic.grammar import SyntheticSentence
+from diffusion_mf.lab.synthetic.optimal import collect_facts, expected_scores, realised_scores
+
+MANIFEST = "manifest.json"
+
+
+def _conllu_lines(sentence: SyntheticSentence, name: str) -> Iterable[str]:
+    yield f"# sent_id = {name}"
+    yield f"# text = {' '.join(sentence.units)}"
+    for number, (unit, label) in enumerate(zip(sentence.units, sentence.labels, strict=True), start=1):
+        yield f"{number}\t{unit}\t_\t{label}\t_\t_\t_\t_\t_\t_"
+
+
+def _conllu_word_lines(sentence: SyntheticSentence, name: str) -> Iterable[str]:
+    yield f"# sent_id = {name}"
+    yield f"# text = {''.join(sentence.units)}"
+    words, tags = words_of_characters(sentence.units, sentence.labels)
+    for number, (word, tag) in enumerate(zip(words, tags, strict=True), start=1):
+        yield f"{number}\t{word}\t_\t_\t{tag}\t_\t_\t_\t_\tSpaceAfter=No"
+
+
+def _column_lines(sentence: SyntheticSentence, name: str) -> Iterable[str]:
+    for unit, label in zip(sentence.units, sentence.labels, strict=True):
+        yield f"{unit} {label}"
+
+
+# How each flavour is written: the files' suffix and the lines of a sentence.
+_FORMATS: dict[str, tuple[str, Callable[[SyntheticSentence, str], Iterable[str]]]] = {
+    "pos": ("conllu", _conllu_lines),
+    "ner": ("txt", _column_lines),
+    "seg-pos": ("conllu", _conllu_word_lines),
+}
+
+
+def write_corpus(
+    folder: StrPath,
+    *,
+    flavours: Sequence[str],
+    sizes: dict[str, int],
+    seed: int,
+    adjacent: float = DEFAULT_STRENGTH,
+    distant: float = DEFAULT_STRENGTH,
+) -> dict[str, Any]:
+    """Write FLAVOUR/SPLIT.conllu (or .txt) for every flavour and split, then the manifest, which is also returned.
+
+    ``sizes`` gives the sentences of each split. The manifest holds the settings, the groups with their patterns, and per split
+    the counts and the Bayes-optimal values (see `optimal`).
+    """
+    for split, size in sizes.items():
+        if size < 1:
+            raise InputError(f"the {split} split must have a sentence, found {size}", remedy="ask for 1 or more")
+    # All is generated before anything is written, so that bad settings leave no files behind.
+    corpora = {
+        name: {
+            split: list(generate(name, size, seed, split=split, adjacent=adjacent, distant=distant))
+            for split, size in sizes.items()
+        }
+        for name in flavours
+    }
+    manifest: dict[str, Any] = {"seed": seed, "adjacent": adjacent, "distant": distant, "flavours": {}}
+    for name, splits in corpora.items():
+        suffix, lines = _FORMATS[name]
+        _make_folder(os.path.join(folder, name))
+        templates = find_flavour(name).templates
+        described: dict[str, Any] = {
+            "patterns": {
+                kind: [{"labels": list(p.labels), "probability": p.probability} for p in template.patterns]
+                for kind, template in templates.items()
+            },
+            "splits": {},
+        }
+        for split, sentences in splits.items():
+            file = f"{name}/{split}.{suffix}"
+            _write_sentences(os.path.join(folder, file), sentences, lines, f"{name}-{split}")
+            described["splits"][split] = {"file": file, **_describe(sentences, name)}
+        manifest["flavours"][name] = described
+    with open_output(os.path.join(folder, MANIFEST)) as stream:
+        stream.write((json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode())
+    return manifest
+
+
+def _describe(sentences: Sequence[SyntheticSentence], name: str) -> dict[str, Any]:
+    flavour = find_flavour(name)
+    facts = collect_facts(sentences, flavour=flavour)
+    return {
+        "sentences": len(sentences),
+        "units": facts.units,
+        "groups": {kind: facts.groups[kind] for kind in flavour.templates},
+        "expected": expected_scores(facts, flavour=flavour),
+        "realised": realised_scores(sentences, flavour=flavour),
+    }
+
+
+def _write_sentences(
+    path: str,
+    sentences: Iterable[SyntheticSentence],
+    lines: Callable[[SyntheticSentence, str], Iterable[str]],
+    name: str,
+) -> None:
+    with open_output(path) as stream:
+        for number, sentence in enumerate(sentences, start=1):
+            stream.write(("\n".join(lines(sentence, f"{name}-{number}")) + "\n\n").encode())
+
+
+def _make_folder(folder: str) -> None:
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot be made a folder ({error.strerror})", path=folder, remedy="name a folder that can be written"
+        ) from None

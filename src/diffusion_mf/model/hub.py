@@ -1,0 +1,64 @@
+"""Models from the Hugging Face hub, and to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from diffusion_mf.errors import InputError
+from diffusion_mf.model.storage import ENCODER, MODEL_FILES
+
+_PATTERNS = (*MODEL_FILES, f"{ENCODER}/*")
+_HTTP_CLIENTS = {"httpx", "httpx2", "requests"}
+"""what versions of huggingface_hub speak through; the errors of some are no OSError"""
+
+
+def download(name: str, *, revision: str | None = None) -> str:
+    """The local folder of a model repository; only the files of a model are fetched."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return snapshot_download(name, revision=revision, allow_patterns=list(_PATTERNS), ignore_patterns=["*.py"])
+    except Exception as error:
+        if not _is_of_hub(error):
+            raise
+        # What the library says of a hub that does not answer is long and about its cache.
+        reason = "which cannot be reached" if isinstance(error, LocalEntryNotFoundError) else _reason(error)
+        raise InputError(
+            f"neither a model folder nor to be had from the hub ({reason})", path=name, remedy="check the name"
+        ) from None
+
+
+def upload(folder: Path, name: str, *, private: bool, token: str | None, message: str) -> str:
+    """Make the repository ``name`` hold exactly the files of the model ``folder``; returns where they are to be seen.
+
+    Files that an older model left there are removed; others, such as licences, stay.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=token)
+    try:
+        api.create_repo(name, private=private, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=name, folder_path=folder, commit_message=message, delete_patterns=list(_PATTERNS)
+        )
+    except Exception as error:
+        if not _is_of_hub(error):
+            raise
+        raise InputError(
+            f"the hub did not take the model ({_reason(error)})", path=name, remedy="check the name, and hf auth login"
+        ) from None
+    return str(commit.commit_url)
+
+
+def _is_of_hub(error: Exception) -> bool:
+    """Whether the hub, the way there or the name is to blame, not this program."""
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    return isinstance(error, (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError)) or any(
+        kind.__module__.partition(".")[0] in _HTTP_CLIENTS for kind in type(error).__mro__
+    )
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,1 @@
+"""What computes states and scores: encoders, denoisers, attention, scorers."""

@@ -1,0 +1,201 @@
+"""The encoders without pretraining, and the table of all kinds."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from diffusion_mf.batches.batching import Batch
+from diffusion_mf.batches.layouts import Layout, Rotation
+from diffusion_mf.batches.vocabulary import Vocabulary
+from diffusion_mf.config import EncoderConfig
+from diffusion_mf.errors import InputError
+from diffusion_mf.networks.known_words import WordRows
+from diffusion_mf.networks.pretrained import PretrainedEncoder
+from diffusion_mf.networks.transformer import FeedForward, SelfAttention
+from diffusion_mf.networks.words import Encoder, NeighbourPairs, WordEncoder
+from diffusion_mf.ops.backends import CPU_LANES
+from diffusion_mf.ops.chain_scores import unit_mask
+from diffusion_mf.ops.gelu import gelu
+
+
+class ScratchEncoder(WordEncoder):
+    """States e₁…eₙ from units s₁…sₙ (paper: “Neural Architecture”).
+
+    Positions are rotary and layers normalise their input (pre-norm): ours, the paper does not say.
+    """
+
+    def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(config, vocabulary)
+        self.unit_dropout = config.unit_dropout
+        self.head_width = config.width // config.heads
+        self.pairs = (
+            NeighbourPairs(vocabulary, width=config.pair_width, dropout=config.word_dropout)
+            if config.pair_width
+            else None
+        )
+        pairs_width = self.pairs.width if self.pairs else 0
+        self.projection = nn.Linear(self.embedding_width + pairs_width, config.width)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width)
+
+    def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
+        """The states of a batch, once per sentence."""
+        known = batch.encoder_input
+        if isinstance(known, WordRows):
+            states = layout.pack(known.vectors())
+            if self.pairs:
+                weight = self.projection.weight[:, self.embedding_width :]
+                states = states + F.linear(self.pairs.embed(batch, layout), weight)
+            return self._transform(states, layout)
+        return self.contextualise(self.embed(batch, layout), layout)
+
+    def embed(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units E"]:
+        """Words and their spellings, without context; an LSTM is in here, which does not compile."""
+        is_hidden = self._hidden_units(batch)
+        words = self.embed_units(batch, layout.pack(batch.form_ids), layout.pack(batch.word_rows))
+        if is_hidden is not None:
+            words = words.masked_fill(layout.pack(is_hidden)[..., None], 0)
+        if not self.pairs:
+            return words
+        pairs = self.embedding_dropout(self.pairs.embed(batch, layout, is_hidden))
+        return torch.cat([words, pairs.to(words.dtype)], dim=-1)
+
+    def _hidden_units(self, batch: Batch) -> Bool[Tensor, "B N"] | None:
+        """Units of which nothing is seen, in training."""
+        if not self.training or self.unit_dropout == 0:
+            return None
+        return torch.rand(batch.form_ids.shape, device=batch.form_ids.device) < self.unit_dropout
+
+    def contextualise(self, embeddings: Float[Tensor, "*units E"], layout: Layout) -> Float[Tensor, "*units D"]:
+        """The Transformer; it compiles to one graph."""
+        return self._transform(self.projection(embeddings), layout)
+
+    @property
+    def vector_width(self) -> int:
+        """Of projected words."""
+        return self.width
+
+    def word_vectors(self, form_ids: Int[Tensor, "W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
+        """Their projection; what pairs add to it is not known from one word."""
+        weight = self.projection.weight[:, : self.embedding_width]
+        return F.linear(torch.cat([self.words(form_ids), spellings], dim=-1), weight, self.projection.bias)
+
+    def _transform(self, states: Float[Tensor, "*units D"], layout: Layout) -> Float[Tensor, "*units D"]:
+        rotation = layout.rotation(self.head_width)
+        for layer in self.layers:
+            states = layer(states, layout, rotation)
+        return self.norm(states)
+
+
+class EncoderLayer(nn.Module):
+    """x + attention(norm(x)), then x + feed-forward(norm(x))."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.attention = SelfAttention(config.width, config.heads)
+        self.feed_forward_norm = nn.LayerNorm(config.width)
+        self.feed_forward = FeedForward(config.width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, states: Float[Tensor, "*units D"], layout: Layout, rotation: Rotation
+    ) -> Float[Tensor, "*units D"]:
+        """The next layer's states."""
+        states = states + self.dropout(self.attention(self.attention_norm(states), layout, rotation))
+        return states + self.dropout(self.feed_forward(self.feed_forward_norm(states)))
+
+
+class WindowEncoder(WordEncoder):
+    """State i = GELU(Σ_{o = −r…r} W_o·e(word_{i+o}) + b), with e the word's embedding and its character LSTM's states.
+
+    Beyond a sentence's ends e is 0. All W_o·e(word) are known as soon as the word is (`word_vectors`): what is left for
+    tagging is to add up 2r + 1 rows of a table (`known_words`). Ours; the paper has no such encoder.
+    """
+
+    def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
+        super().__init__(config, vocabulary)
+        self.radius = config.window
+        self.dropout = nn.Dropout(config.dropout)
+        # One matrix for all places of the window; the bias counts once.
+        self.places = nn.Linear(self.embedding_width, self.num_places * config.width, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.width))
+
+    @property
+    def num_places(self) -> int:
+        """Words that a state sees."""
+        return 2 * self.radius + 1
+
+    @property
+    def vector_width(self) -> int:
+        """Of a word's parts for all places."""
+        return self.num_places * self.width
+
+    def word_vectors(self, form_ids: Int[Tensor, "W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
+        """W_o·e(word) for every place o, one after the other, and the bias at the place of the word itself."""
+        of_words, of_spellings = self.places.weight.split([self.words.embedding_dim, self.characters.width], dim=1)
+        bias = F.pad(self.bias, (self.radius * self.width, self.radius * self.width))
+        # Words that training never saw differ in their spelling only.
+        if bool((form_ids == form_ids[0]).all()):
+            form_ids = form_ids[:CPU_LANES]
+        forms = F.linear(self.words(form_ids), of_words, bias)
+        return F.linear(spellings, of_spellings).add_(forms if len(forms) == len(spellings) else forms[0])
+
+    def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
+        """The states of a batch."""
+        known = batch.encoder_input
+        if isinstance(known, WordRows):
+            return gelu(self._sums_of_rows(known, layout))
+        embeddings = self.embed_units(batch, batch.form_ids, batch.word_rows)
+        is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
+        sums = self._sums(self.places(embeddings * is_unit[..., None]))
+        return layout.pack(self.dropout(gelu(sums + self.bias)))
+
+    def _sums(self, vectors: Float[Tensor, "B N E"]) -> Float[Tensor, "B N D"]:
+        """Σ_o of the part of each neighbour's vector that belongs to place o."""
+        num_units = vectors.shape[1]
+        padded = F.pad(vectors.unflatten(-1, (self.num_places, self.width)), (0, 0, 0, 0, self.radius, self.radius))
+        shifted = [padded[:, place : place + num_units, place] for place in range(self.num_places)]
+        return torch.stack(shifted).sum(0)
+
+    def _sums_of_rows(self, known: WordRows, layout: Layout) -> Float[Tensor, "*units D"]:
+        """The same from the table, with the bias, which has come with the word in the middle.
+
+        Row r has its part for place o at r·(2r + 1) + o, and padding adds nothing.
+        """
+        rows = F.pad(known.rows, (self.radius, self.radius)).unfold(1, self.num_places, 1)
+        parts = layout.pack(rows) * self.num_places + torch.arange(self.num_places)
+        table = known.table.view(-1, self.width)
+        sums = F.embedding_bag(parts.view(-1, self.num_places), table, mode="sum")
+        return sums.view(*parts.shape[:-1], self.width)
+
+
+ENCODERS: dict[str, Callable[[EncoderConfig, Vocabulary], Encoder]] = {
+    "scratch": ScratchEncoder,
+    "pretrained": PretrainedEncoder,
+    "window": WindowEncoder,
+}
+
+
+def build_encoder(config: EncoderConfig, vocabulary: Vocabulary, *, files: Path | None = None) -> Encoder:
+    """The encoder that a configuration names, or, where it has ``files``, one as it was saved, its weights yet to come."""
+    if config.kind not in ENCODERS:
+        close = difflib.get_close_matches(config.kind, ENCODERS, n=1)
+        raise InputError(
+            f"encoder.kind must be one of {', '.join(ENCODERS)}, found {config.kind!r}",
+            remedy=f"the nearest is {close[0]}" if close else "choose one of them",
+        )
+    builder = ENCODERS[config.kind]
+    if builder is PretrainedEncoder and files is not None:
+        return PretrainedEncoder.from_files(config, files)
+    return builder(config, vocabulary)
+
+
+__all__ = ["ENCODERS", "Encoder", "PretrainedEncoder", "ScratchEncoder", "WindowEncoder", "build_encoder"]

@@ -1,0 +1,292 @@
+"""What an encoder is, and the part of it that sees one word at a time: embeddings, spellings, pairs of neighbours."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from diffusion_mf.batches.batching import Batch, PrepareInput, shorten
+from diffusion_mf.batches.layouts import Layout
+from diffusion_mf.batches.vocabulary import PADDING_ID, UNKNOWN_ID, Vocabulary
+from diffusion_mf.config import EncoderConfig
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.ops.chain_scores import unit_mask
+
+
+class Encoder(nn.Module, abc.ABC):
+    """Units in, one state per unit out."""
+
+    width: int
+    """of a state"""
+
+    @property
+    def prepare_input(self) -> PrepareInput | None:
+        """What makes ``batch.encoder_input`` from sentences when a batch is collated; None: nothing is needed."""
+        return None
+
+    def study(self, sentences: Iterable[Sentence], *, note: Callable[[str], None]) -> None:
+        """See the sentences of a run before it begins; ``note`` is told what a user should know about them."""
+
+    def sizes(self, sentences: Sequence[Sentence]) -> list[int]:
+        """How much work each sentence is, to be weighed against a batch's budget: its units, or what becomes of them."""
+        return [len(sentence.units) for sentence in sentences]
+
+    def write_files(self, folder: Path) -> None:
+        """Put into ``folder``, which is made if need be, what is needed beside the weights to build the encoder again."""
+
+    def check_folder(self, folder: Path) -> None:
+        """`InputError` if `write_files` could not write there: better before training than after."""
+
+    def input_digest(self, sentences: Iterable[Sentence]) -> str:
+        """A name for what the encoder makes of ``sentences`` before its weights act: a resumed run must find the same."""
+        return ""
+
+    @property
+    def hub_name(self) -> str | None:
+        """The name on the Hugging Face hub of what it was made from, if it came from there."""
+        return None
+
+    @abc.abstractmethod
+    def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
+        """The states of a batch, laid out as ``layout`` says; `Layout.pack` does it for an encoder that works on (B, N, …).
+
+        Padding may influence no other position, and what stands at padding is never read.
+        """
+
+
+GRADIENT_SUM = 1024.0
+"""what the absolute values of a gradient are scaled to add up to on its way through float16"""
+
+
+class CharacterLSTM(nn.Module):
+    """The last states of two LSTMs, one from the left and one from the right (Lample et al., 2016).
+
+    The two directions are modules of their own: the second reads each word reversed within its length, so that on a GPU
+    neither needs the lengths on the host. On a CPU sequences are packed, and short words cost nothing for long ones.
+    """
+
+    def __init__(self, num_characters: int, *, width: int, hidden: int, max_characters: int) -> None:
+        super().__init__()
+        self.max_characters = max_characters
+        self.embedding = nn.Embedding(num_characters, width, padding_idx=0)
+        self.from_left = nn.LSTM(width, hidden, batch_first=True)
+        self.from_right = nn.LSTM(width, hidden, batch_first=True)
+        self.width = 2 * hidden
+
+    def forward(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, "W"]) -> Float[Tensor, "W D"]:
+        """One vector per distinct word; that of a word without characters (padding) means nothing."""
+        character_ids, lengths = shorten(character_ids, lengths, self.max_characters)
+        lengths = lengths.clamp(min=1)
+        positions = torch.arange(character_ids.shape[1], device=character_ids.device)
+        reversed_ids = character_ids.gather(1, (lengths[:, None] - 1 - positions).clamp(min=0))
+        embedded, reversed_embedded = self.embedding(character_ids), self.embedding(reversed_ids)
+        if not embedded.is_cuda:
+            left = packed_last_state(self.from_left, embedded, lengths)
+            return torch.cat([left, packed_last_state(self.from_right, reversed_embedded, lengths)], dim=-1)
+        # Neither direction fills a GPU: they run side by side.
+        here, beside = torch.cuda.current_stream(embedded.device), _stream_beside(embedded.device)
+        beside.wait_stream(here)
+        with torch.cuda.stream(beside):
+            right = gathered_last_state(self.from_right, reversed_embedded, lengths)
+        left = gathered_last_state(self.from_left, embedded, lengths)
+        here.wait_stream(beside)
+        for tensor, stream in ((reversed_embedded, beside), (lengths, beside), (right, here)):
+            tensor.record_stream(stream)
+        return torch.cat([left, right], dim=-1)
+
+
+@functools.cache
+def _stream_beside(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+def packed_last_state(lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, "W"]) -> Float[Tensor, "W H"]:
+    """The state at each word's last character, without work for padding; lengths are read by the host."""
+    packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
+    return lstm(packed)[1][0][0]
+
+
+def gathered_last_state(
+    lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, "W"]
+) -> Float[Tensor, "W H"]:
+    """The same, running over padding too, without waiting for the device.
+
+    Under autocast cuDNN's LSTM computes in float16, whatever type was asked for. Gradients of a mean over thousands of units
+    are too small for that, and those of a few words that occur everywhere may be too large, so they are scaled on their way
+    through the LSTM, by a factor taken from the gradient itself.
+    """
+    use_scaling = inputs.is_cuda and torch.is_autocast_enabled(inputs.device.type)
+    return (
+        last_state_with_scaled_gradient(lstm, inputs, lengths) if use_scaling else _last_state(lstm(inputs)[0], lengths)
+    )
+
+
+def last_state_with_scaled_gradient(
+    lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, "W"]
+) -> Float[Tensor, "W H"]:
+    """The last states; backward, the gradient is scaled by a power of two before the LSTM, and back after it.
+
+    A sum over words and characters, as every weight's gradient is one, stays near `GRADIENT_SUM` times the largest input or
+    state, far below what float16 holds, however many words there are and however large their gradients.
+    """
+    scale = _Scale()
+    weights = [_Unscaled.apply(weight, scale) for weight in lstm.all_weights[0]]
+    nothing = inputs.new_zeros(1, len(inputs), lstm.hidden_size)
+    states = torch._VF.lstm(
+        _Unscaled.apply(inputs, scale), (nothing, nothing), weights, True, 1, 0.0, lstm.training, False, True
+    )[0]
+    # In float32 first: a gradient of the states' own type would have lost its small numbers before it could be scaled.
+    return _Scaled.apply(_last_state(states, lengths).float(), scale)
+
+
+def _last_state(states: Float[Tensor, "W C H"], lengths: Int[Tensor, "W"]) -> Float[Tensor, "W H"]:
+    return states.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, states.shape[-1]))[:, 0]
+
+
+class _Scale:
+    """What a gradient was multiplied by, on its device; set by `_Scaled`, read by `_Unscaled`, which comes later backward."""
+
+    factor: Tensor
+
+
+class _Scaled(torch.autograd.Function):
+    """The values themselves; their gradient is scaled so that its absolute values add up to `GRADIENT_SUM` or half of it."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, scale: _Scale) -> Tensor:
+        ctx.scale = scale
+        return values.view_as(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        grad = grad.float()
+        # A power of two changes no digit. The bounds keep the factor and its inverse in range where a gradient is nothing.
+        total = grad.abs().sum(dtype=torch.float64).clamp(1e-30, 1e30)
+        ctx.scale.factor = (GRADIENT_SUM / total).log2().floor().exp2().float()
+        return grad * ctx.scale.factor, None
+
+
+class _Unscaled(torch.autograd.Function):
+    """The values themselves; their gradient is divided by what `_Scaled` multiplied it by."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, scale: _Scale) -> Tensor:
+        ctx.scale = scale
+        return values.view_as(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.float() / ctx.scale.factor, None
+
+
+WORD_DEVIATION = 0.1
+"""of word embeddings at the start: about as large as a fresh LSTM's states"""
+
+
+class WordEncoder(Encoder):
+    """What encoders that learn their own words share; a subclass adds context.
+
+    There is a part that sees one word at a time, `word_vectors`; `forward` also takes its results (`known_words.WordRows`).
+    """
+
+    def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        self.width = config.width
+        self.word_dropout = config.word_dropout
+        self.words = nn.Embedding(vocabulary.num_form_ids, config.word_width, padding_idx=PADDING_ID)
+        nn.init.normal_(self.words.weight, std=WORD_DEVIATION)
+        self.characters = CharacterLSTM(
+            vocabulary.num_character_ids,
+            width=config.character_width,
+            hidden=config.character_hidden,
+            max_characters=config.max_characters,
+        )
+        self.embedding_dropout = nn.Dropout(config.embedding_dropout)
+        self.embedding_width = config.word_width + self.characters.width
+
+    @property
+    @abc.abstractmethod
+    def vector_width(self) -> int:
+        """Of what `word_vectors` gives."""
+
+    @abc.abstractmethod
+    def word_vectors(self, form_ids: Int[Tensor, "W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
+        """What the encoder makes of words by themselves, without dropout; ``spellings`` are from its character LSTM."""
+
+    def embed_units(
+        self, batch: Batch, form_ids: Int[Tensor, "*units"], word_rows: Int[Tensor, "*units"]
+    ) -> Float[Tensor, "*units E"]:
+        """Words and their spellings, some of them hidden in training; ``word_rows`` are rows of the batch's characters."""
+        words = self.words(self._with_unknown_words(form_ids))
+        spellings = self.characters(batch.character_ids, batch.character_lengths)
+        # An embedding, not an index: its gradient is summed in a fixed order.
+        spellings = nn.functional.embedding(word_rows, spellings)
+        return self.embedding_dropout(torch.cat([words.to(spellings.dtype), spellings], dim=-1))
+
+    def _with_unknown_words(self, form_ids: Int[Tensor, "*units"]) -> Int[Tensor, "*units"]:
+        if not self.training or self.word_dropout == 0:
+            return form_ids
+        is_hidden = torch.rand(form_ids.shape, device=form_ids.device) < self.word_dropout
+        return torch.where(is_hidden, UNKNOWN_ID, form_ids)
+
+
+class NeighbourPairs(nn.Module):
+    """For every unit the embeddings of (the unit before, itself) and (itself, the unit after); ours, not the paper's.
+
+    Padding stands for a sentence's ends. Pairs that the vocabulary does not know share row 0, which is zero.
+    """
+
+    keys: Int[Tensor, "P"]
+
+    def __init__(self, vocabulary: Vocabulary, *, width: int, dropout: float) -> None:
+        super().__init__()
+        self.num_forms = vocabulary.num_form_ids
+        keys = sorted(first * self.num_forms + second for first, second in vocabulary.pairs)
+        # What the vocabulary says need not be saved twice.
+        self.register_buffer("keys", torch.tensor(keys, dtype=torch.int64), persistent=False)
+        self.embeddings = nn.Embedding(len(keys) + 1, width, padding_idx=0)
+        nn.init.normal_(self.embeddings.weight, std=WORD_DEVIATION)
+        with torch.no_grad():
+            self.embeddings.weight[0] = 0
+        self.dropout = dropout
+        self.width = 2 * width
+
+    def embed(
+        self, batch: Batch, layout: Layout, is_hidden: Bool[Tensor, "B N"] | None = None
+    ) -> Float[Tensor, "*units E"]:
+        """Both embeddings of every unit of a batch; hidden units are in no pair."""
+        return self(layout.pack(self.rows(batch, is_hidden)))
+
+    def rows(self, batch: Batch, is_hidden: Bool[Tensor, "B N"] | None = None) -> Int[Tensor, "B N 2"]:
+        """Rows of the table: of the pair that ends at each unit, and of the one that begins there."""
+        num_units = batch.form_ids.shape[1]
+        forms = torch.where(unit_mask(batch.lengths, num_units), batch.form_ids, PADDING_ID)
+        if is_hidden is not None:
+            forms = torch.where(is_hidden, UNKNOWN_ID, forms)
+        bordered = F.pad(forms, (1, 1), value=PADDING_ID)
+        pairs = self._look_up(bordered[:, :-1] * self.num_forms + bordered[:, 1:])
+        return torch.stack([pairs[:, :-1], pairs[:, 1:]], dim=-1)
+
+    def forward(self, rows: Int[Tensor, "*units 2"]) -> Float[Tensor, "*units E"]:
+        """Both embeddings side by side; in training some pairs are hidden."""
+        if self.training and self.dropout:
+            rows = torch.where(torch.rand(rows.shape, device=rows.device) < self.dropout, 0, rows)
+        return self.embeddings(rows).flatten(-2)
+
+    def _look_up(self, wanted: Int[Tensor, "B M"]) -> Int[Tensor, "B M"]:
+        if not len(self.keys):
+            return torch.zeros_like(wanted)
+        places = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
+        return torch.where(self.keys[places] == wanted, places + 1, 0)

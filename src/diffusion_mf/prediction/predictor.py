@@ -1,0 +1,134 @@
+"""Results on their way from the device to the host, which need not stand still meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from diffusion_mf.batches.batching import Batch
+from diffusion_mf.batches.packing import pack, shape_for
+from diffusion_mf.config import Config
+from diffusion_mf.diffusion import CategoricalDiffusion
+from diffusion_mf.model import Labeller, Prediction
+from diffusion_mf.prediction.precision import autocast_for, uses_packing
+from diffusion_mf.prediction.recording import Form, Recorder, flatten, unflatten
+
+
+class Pending:
+    """Tensors on their way to the host."""
+
+    def __init__(self, tensors: Sequence[Tensor], arrival: torch.cuda.Event | None = None) -> None:
+        self._tensors = tensors
+        self._arrival = arrival
+
+    def wait(self) -> Sequence[Tensor]:
+        """The tensors, once they are there."""
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        return self._tensors
+
+
+def to_host(tensors: Sequence[Tensor]) -> Pending:
+    """Copy ``tensors`` as soon as the device's current stream has made them; those of the host are taken as they are."""
+    if not tensors or not tensors[0].is_cuda:
+        return Pending(tensors)
+    copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+    for copy, tensor in zip(copies, tensors, strict=True):
+        copy.copy_(tensor, non_blocking=True)
+    return Pending(copies, torch.cuda.current_stream(tensors[0].device).record_event())
+
+
+BATCHES_IN_FLIGHT = 2
+"""on a GPU at a time: while the last kernels of one batch leave it half empty, the other's fill it"""
+
+
+class Lane(NamedTuple):
+    """A stream of the device, and the recordings that are replayed there."""
+
+    stream: torch.cuda.Stream
+    recorder: Recorder[Prediction]
+
+
+class Predictor:
+    """`Labeller.predict` for batches of the host, with what the device is good at.
+
+    Its predictions may have more rows and places than the batch, filled with nothing. They lie in memory that a later call
+    may overwrite: take what is needed before.
+    """
+
+    def __init__(self, labeller: Labeller, config: Config, device: torch.device) -> None:
+        self.labeller = labeller
+        self.device = device
+        settings = config.inference
+        self._settings = settings
+        self._max_characters = config.encoder.max_characters
+        is_packed = uses_packing(device, config.encoder.kind, layout=settings.layout, precision=settings.precision)
+        # After every call the host decides whether another follows: that cannot be recorded, and packed batches no longer know
+        # the documents that settle together. Samples never settle, and other processes have no marginals to watch.
+        has_early_exit = settings.exit_tolerance is not None and settings.posterior != "sampled"
+        self.is_packed = is_packed and not (has_early_exit and isinstance(labeller.process, CategoricalDiffusion))
+        self._autocast = autocast_for(device, settings.precision, is_training=False)
+        self._recorder: Recorder[Prediction] = Recorder(device)
+        self._lanes: list[Lane] = []
+        self._num_submitted = 0
+
+    @property
+    def num_recordings(self) -> int:
+        """How many forms of batches are replayed by now."""
+        return sum(recorder.num_recordings for recorder in (self._recorder, *(lane.recorder for lane in self._lanes)))
+
+    def __call__(
+        self,
+        batch: Batch,
+        *,
+        budget: int = 1,
+        num_calls: int | None = None,
+        allowed: Tensor | None = None,
+        keep_trajectory: bool = False,
+    ) -> Prediction:
+        """The prediction for a batch; packed batches are filled up to ``budget`` units, so that many have the same form.
+
+        Clamps (``allowed``, on the device) and trajectories are computed directly, without packing.
+        """
+        if self.is_packed and allowed is None and not keep_trajectory:
+            return self._replayed(self._recorder, batch, budget, num_calls)
+        with self._autocast():
+            return self.labeller.predict(
+                batch.to(self.device),
+                num_calls=num_calls,
+                allowed=allowed,
+                keep_trajectory=keep_trajectory,
+                settings=self._settings,
+            )
+
+    def submit(
+        self,
+        batch: Batch,
+        finish: Callable[[Prediction], Sequence[Tensor]],
+        *,
+        budget: int = 1,
+        num_calls: int | None = None,
+    ) -> Pending:
+        """Begin with a batch and return at once; ``finish`` says what of its prediction is to reach the host."""
+        if not self.is_packed or self.device.type != "cuda":
+            return to_host(finish(self(batch, budget=budget, num_calls=num_calls)))
+        if not self._lanes:
+            self._lanes = [
+                Lane(torch.cuda.Stream(self.device), Recorder(self.device)) for _ in range(BATCHES_IN_FLIGHT)
+            ]
+        lane = self._lanes[self._num_submitted % BATCHES_IN_FLIGHT]
+        self._num_submitted += 1
+        lane.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(lane.stream):
+            return to_host(finish(self._replayed(lane.recorder, batch, budget, num_calls)))
+
+    def _replayed(self, recorder: Recorder[Prediction], batch: Batch, budget: int, num_calls: int | None) -> Prediction:
+        def predict(form: Form, numbers: Tensor) -> Prediction:
+            with self._autocast():
+                return self.labeller.predict(unflatten(form, numbers)[0], num_calls=num_calls, settings=self._settings)
+
+        shape = shape_for(batch, budget=budget, max_characters=self._max_characters)
+        return recorder(flatten(pack(batch, shape)), predict, kind=num_calls)

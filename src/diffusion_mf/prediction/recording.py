@@ -1,0 +1,154 @@
+"""A packed batch as one vector of integers: one copy takes it to the device, into memory that replayed work reads from."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from diffusion_mf.batches.batching import Batch
+from diffusion_mf.batches.layouts import PackedLayout
+
+_FIELDS = ("form_ids", "word_rows", "character_ids", "character_lengths", "lengths", "label_ids", "others")
+
+
+class Form(NamedTuple):
+    """The shapes of a packed batch: batches of one form can take each other's place."""
+
+    shapes: tuple[tuple[int, ...] | None, ...]
+    """of the batch's tensors; None where there is none"""
+    layout_shapes: tuple[tuple[int, ...], ...]
+    longest: int
+    num_extras: int
+
+
+class FlatBatch(NamedTuple):
+    """A form, and the numbers that fill it, on the host; pinned where there is a GPU to copy them."""
+
+    form: Form
+    numbers: Int64[Tensor, "total"]
+
+
+def flatten(batch: Batch, extras: Sequence[int] = ()) -> FlatBatch:
+    """A packed batch, and some more integers, as one vector; int32 tensors are widened."""
+    if batch.packing is None or batch.encoder_input is not None:
+        raise ValueError("only packed batches without an encoder's own input can be flattened")
+    tensors = [getattr(batch, name) for name in _FIELDS]
+    layout = batch.packing.tensors
+    form = Form(
+        tuple(None if tensor is None else tuple(tensor.shape) for tensor in tensors),
+        tuple(tuple(tensor.shape) for tensor in layout),
+        batch.packing.longest,
+        len(extras),
+    )
+    parts = [tensor.flatten().long() for tensor in (*tensors, *layout) if tensor is not None]
+    numbers = torch.cat([*parts, torch.as_tensor(extras, dtype=torch.int64)])
+    return FlatBatch(form, numbers.pin_memory() if torch.cuda.is_available() else numbers)
+
+
+def unflatten(form: Form, numbers: Int64[Tensor, "total"]) -> tuple[Batch, Int64[Tensor, "extras"]]:
+    """The batch and the extra integers again, as views of ``numbers``; boundaries become int32 again, a small copy."""
+    offset = 0
+
+    def take(shape: tuple[int, ...]) -> Tensor:
+        nonlocal offset
+        size = torch.Size(shape).numel()
+        offset += size
+        return numbers[offset - size : offset].view(shape)
+
+    fields: Any = {
+        name: None if shape is None else take(shape) for name, shape in zip(_FIELDS, form.shapes, strict=True)
+    }
+    *indices, boundaries = (take(shape) for shape in form.layout_shapes)
+    packing = PackedLayout.of_tensors([*indices, boundaries.int()], longest=form.longest)
+    return Batch(**fields, packing=packing), numbers[offset : offset + form.num_extras]
+
+
+Result = TypeVar("Result")
+
+MOST_RECORDINGS = 64
+"""of one kind of work; what needs more forms than this is computed directly"""
+
+
+class Recording(NamedTuple, Generic[Result]):
+    """A graph, the memory it reads its batch from, and what it writes."""
+
+    graph: torch.cuda.CUDAGraph
+    numbers: Tensor
+    result: Result
+
+
+class Recorder(Generic[Result]):
+    """Runs ``work(form, numbers)`` on the device, by replay where the form and ``kind`` of work have been seen before.
+
+    Results of a replay lie in memory that the next replay, of any form, may overwrite. ``work`` must not wait for the device;
+    work of one kind must be the same for all batches of a form, whatever else of the host it knows.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._recordings: dict[Hashable, Recording[Result]] = {}
+        self._seen: set[Hashable] = set()
+        self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
+
+    @property
+    def num_recordings(self) -> int:
+        """How many pieces of work can be replayed by now."""
+        return len(self._recordings)
+
+    def __call__(self, batch: FlatBatch, work: Callable[[Form, Tensor], Result], kind: Hashable = None) -> Result:
+        """The result for one batch."""
+        key = (batch.form, kind)
+        if key not in self._recordings:
+            if not self._is_worth_recording(key):
+                self._seen.add(key)
+                return work(batch.form, batch.numbers.to(self._device, non_blocking=True))
+            self._recordings[key] = self._record(batch, work)
+        recording = self._recordings[key]
+        recording.numbers.copy_(batch.numbers, non_blocking=True)
+        recording.graph.replay()
+        return recording.result
+
+    def forget(self) -> None:
+        """Drop all recordings and their memory; what comes again is recorded again."""
+        if self._recordings:
+            torch.cuda.synchronize(self._device)
+        self._recordings.clear()
+        self._seen.clear()
+        self._pool = None
+
+    def _is_worth_recording(self, key: Hashable) -> bool:
+        return self._device.type == "cuda" and key in self._seen and len(self._recordings) < MOST_RECORDINGS
+
+    def _record(self, batch: FlatBatch, work: Callable[[Form, Tensor], Result]) -> Recording[Result]:
+        # Kernels are compiled and tables copied already: the form's first batch was computed directly.
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        # A stream of its own: libraries keep work space per stream, which recorders that run side by side must not share.
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self._device)
+        numbers = batch.numbers.to(self._device)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads (collation) may call CUDA meanwhile, pinning memory: only this one's calls are recorded.
+        capture = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
+        with _no_collection(), capture:
+            result = work(batch.form, numbers)
+        return Recording(graph, numbers, result)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's collector, which may find graphs that nobody needs; freeing one spoils what is being recorded."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
