@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import pytest
+from small_models import write_model
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import read_task
@@ -13,7 +14,6 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.lab.benchmarks import cpu
 from diffusion_mf.lab.benchmarks import cpu as cpu_peers
 from diffusion_mf.lab.synthetic import write_corpus
-from tagger.small_models import write_model
 
 FIELDS = {
     "corpus", "system", "is_ours", "calls", "threads", "training", "accuracy", "words_per_second", "fastest_pass",

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "training"))
-sys.path.append(str(Path(__file__).parents[1] / "tagger"))
-
 import small_models
 import small_runs
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "training"))
-
 import small_runs
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 
 import pytest
+from small_models import WORDS, write_model
 
 from diffusion_mf.data.corpus import Task
-from tagger.small_models import WORDS, write_model
 
 
 def gold_file(task: Task, folder: pathlib.Path) -> pathlib.Path:

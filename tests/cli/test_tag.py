@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from small_models import write_model
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.tagger import Tagger
 from diffusion_mf.tagger.files import TaggingOptions, tag_file
 from diffusion_mf.tagger.tagger import WINDOW_BATCHES
-from tagger.small_models import write_model
 
 CONLLU = (
     "\ufeff# sent_id = 1\r\n"

@@ -6,13 +6,9 @@ import errno
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "training"))
-
 import small_runs
 
 

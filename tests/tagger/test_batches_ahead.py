@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from small_models import small_tagger
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.tagger import tagger as tagger_module
 from diffusion_mf.tagger.tagger import in_order
-from tagger.small_models import small_tagger
 
 WORDS = ["mira", "sel", "da", "toro", "vi", "unseen"]
 

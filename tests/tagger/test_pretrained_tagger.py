@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ import torch
 from small_models import small_model, small_tagger
 
 pytest.importorskip("transformers")
-sys.path.append(str(Path(__file__).parents[1] / "encoders"))
-
 from tiny_encoders import byte_level, write_encoder
 from typer.testing import CliRunner
 

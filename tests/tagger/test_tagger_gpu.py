@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from small_models import small_model
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.tagger import TaggedSentence, Tagger
-from tagger.small_models import small_model
 
 pytestmark = pytest.mark.gpu
 

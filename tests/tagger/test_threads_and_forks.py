@@ -45,7 +45,9 @@ def same_labels_in_child(expected):
 
 def run(code: str) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "2", "PYTHONWARNINGS": "ignore"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
+    )
     done = subprocess.run(
         [sys.executable, "-c", BEGINNING + code], env=environment, capture_output=True, text=True, timeout=200
     )

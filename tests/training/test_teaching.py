@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_runs import NO_DROPOUT, read_log, settings, write_small_corpus
+from small_runs import small_config as small_run
+from tiny_models import KEYS, small_config, small_labeller, whole_batch
 
 from diffusion_mf import Tagger, train
 from diffusion_mf.config import Config
 from diffusion_mf.errors import InputError
 from diffusion_mf.model.core import TeacherMarginals
-from model.tiny_models import KEYS, small_config, small_labeller, whole_batch
-from training.small_runs import NO_DROPOUT, read_log, settings, write_small_corpus
-from training.small_runs import small_config as small_run
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,9 @@ def test_a_student_learns_from_its_teacher_and_is_an_ordinary_model(corpus: Path
 
 
 def test_a_teacher_of_other_labels_is_refused(corpus: Path, tmp_path: Path) -> None:
+    from small_models import write_model
+
     from diffusion_mf.data.corpus import Task
-    from tagger.small_models import write_model
 
     other = write_model(tmp_path / "other", "unigram", Task.POS)
     changes = {"system": "unigram", "data": {"teacher": str(other)}, "objective": {"teacher": 1.0}}

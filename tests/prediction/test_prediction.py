@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-
-sys.path.append(str(Path(__file__).parents[1] / "model"))
-
 from tiny_models import VOCABULARY, small_labeller, whole_batch
+from torch import Tensor
 
 from diffusion_mf.batches.batching import Batch
 from diffusion_mf.model import Labeller

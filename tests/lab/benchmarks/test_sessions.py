@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import torch
-
-sys.path.append(str(Path(__file__).parents[1] / "training"))
-
 import small_runs
+import torch
 
 from diffusion_mf.lab.benchmarks.sessions import Session
 from diffusion_mf.training.corpora import read_training_data

@@ -11,7 +11,7 @@ from diffusion_mf.lab.experiments.paper import paper_tables
 from diffusion_mf.lab.experiments.plan import PlanFile, chosen_runs, fingerprint, load_plan
 from diffusion_mf.lab.experiments.search_plan import load_search
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 PLANS = sorted(path for path in (CONFIGS / "plans").glob("*.toml") if path.name != "corpora.toml")
 
 GRID = """

@@ -16,7 +16,7 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.model import count_parameters
 from diffusion_mf.systems import SYSTEMS
 
-CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
+CONFIGS = pathlib.Path(__file__).parents[2] / "configs"
 TASKS = ("pos", "ner", "seg-pos")
 GOOD = 'task = "ner"\nsystem = "diffusion-mf"\n'
 

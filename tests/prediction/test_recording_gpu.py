@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import gc
-import sys
 from pathlib import Path
 
 import pytest
-import torch
-
-sys.path.append(str(Path(__file__).parents[1] / "training"))
-
 import small_runs
+import torch
 
 from diffusion_mf.batches.batching import EncodedSentences
 from diffusion_mf.config import Config

@@ -15,7 +15,7 @@ from diffusion_mf.config import load_config, load_with_sources
 from diffusion_mf.config.files import locate_config
 from diffusion_mf.errors import InputError
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 BASE = """\
 task = "ner"
 system = "lcrf"

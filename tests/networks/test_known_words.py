@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from small_models import small_tagger
 
 from diffusion_mf.batches.batching import collate
 from diffusion_mf.batches.vocabulary import Vocabulary
@@ -14,7 +15,6 @@ from diffusion_mf.networks import known_words
 from diffusion_mf.networks.encoders import Encoder, build_encoder
 from diffusion_mf.networks.known_words import KnownWords
 from diffusion_mf.tagger import tagger as tagging
-from tagger.small_models import small_tagger
 
 TRAINED = Sentence(("mira", "sel", "da", "toro", "vi", "Lanu", "."), ("N", "V", "D", "N", "A", "P", "."))
 VOCABULARY = Vocabulary.build([TRAINED])

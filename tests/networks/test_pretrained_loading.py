@@ -81,7 +81,7 @@ print(tuple(encoder(batch_of(encoder, SENTENCES)).shape))
 """
     result = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "HF_HUB_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "HF_HUB_CACHE": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=False,
