@@ -28,6 +28,6 @@ with torch.no_grad():
 
 
 def test_encoder_and_denoiser_compile_to_one_graph() -> None:
-    folder = pathlib.Path(__file__).parent
+    folder = pathlib.Path(__file__).parents[1] / "support"
     result = subprocess.run([sys.executable, "-c", PROGRAM], cwd=folder, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
