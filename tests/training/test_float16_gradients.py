@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,13 @@ import pytest
 import small_runs
 import torch
 
+<<<<<<< HEAD
 from diffusion_mf.networks import words as character_lstm
 from diffusion_mf.training.checkpoint import read_checkpoint
+=======
+from diffusion_mf.networks import words as character_lstm
+from diffusion_mf.errors import DivergenceError
+>>>>>>> main
 from diffusion_mf.training.loop import train
 
 LABELS = 28
@@ -59,7 +65,8 @@ def test_gradients_of_words_that_occur_everywhere_do_not_overflow(
             "training": {"epochs": 3, "budget": 1000, "accumulation": 1, "warmup_steps": 0},
         },
     )
-    train(config, output=tmp_path / "run", device="cuda")
-    saved = read_checkpoint(tmp_path / "run" / "checkpoint")
-    assert saved is not None
-    assert (saved.state["training"]["num_skipped"] > 0) == has_fixed_scale
+    # Where every gradient overflows, training gives up.
+    with contextlib.suppress(DivergenceError):
+        train(config, output=tmp_path / "run", device="cuda")
+    skipped = [entry.get("skipped_steps", 0) for entry in small_runs.read_log(tmp_path / "run", "step")]
+    assert (sum(skipped) > 0) == has_fixed_scale
