@@ -11,13 +11,8 @@ import pytest
 import small_runs
 import torch
 
-<<<<<<< HEAD
-from diffusion_mf.networks import words as character_lstm
-from diffusion_mf.training.checkpoint import read_checkpoint
-=======
-from diffusion_mf.networks import words as character_lstm
 from diffusion_mf.errors import DivergenceError
->>>>>>> main
+from diffusion_mf.networks import words
 from diffusion_mf.training.loop import train
 
 LABELS = 28
@@ -50,7 +45,7 @@ def test_gradients_of_words_that_occur_everywhere_do_not_overflow(
             ctx.scale.factor = torch.tensor(4096.0, device=grad.device)
             return grad.float() * ctx.scale.factor, None
 
-        monkeypatch.setattr(character_lstm._Scaled, "backward", staticmethod(backward))
+        monkeypatch.setattr(words._Scaled, "backward", staticmethod(backward))
     write_corpus_of_few_words(tmp_path / "train.txt", seed=1)
     write_corpus_of_few_words(tmp_path / "dev.txt", seed=2)
     config = small_runs.small_config(
