@@ -18,7 +18,7 @@ from diffusion_mf.config import Config
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.errors import InputError
 from diffusion_mf.model import Labeller
-from diffusion_mf.tagger import load_model, save_model
+from diffusion_mf.model.storage import load_model, save_model
 from diffusion_mf.training.checkpoint import STATE_FILE, damaged, has_checkpoint, read_checkpoint, write_checkpoint
 from diffusion_mf.training.corpora import TrainingData
 from diffusion_mf.training.optimizer import Learner
