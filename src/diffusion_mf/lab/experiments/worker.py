@@ -77,10 +77,10 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
     # Before PyTorch is imported: threads that spin while they wait starve each other on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from diffusion_mf.config import Config
+    from diffusion_mf.evaluation.terminal import Display
     from diffusion_mf.lab.experiments.scores import score_model
     from diffusion_mf.lab.results import provenance
     from diffusion_mf.training.loop import train
-    from diffusion_mf.training.progress import LineDisplay
 
     description = place.description()
     # As JSON: tuples were written as lists.
@@ -96,7 +96,7 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
             resume=place.checkpoint.exists() or place.model.exists(),
             device=device,
             checkpoint_every=description["checkpoint_every"],
-            display=LineDisplay(),
+            display=Display(),
         )
     scored = time.monotonic()
     scores = score_model(place.model, config, description["evaluation"], device=device, known=known)
