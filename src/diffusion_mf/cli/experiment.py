@@ -321,7 +321,7 @@ def search(
     from diffusion_mf.data.files import open_output
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
     from diffusion_mf.lab.experiments.plan import check_files
-    from diffusion_mf.lab.experiments.scheduler import SchedulerOptions, run_jobs
+    from diffusion_mf.lab.experiments.scheduler import SchedulerOptions
     from diffusion_mf.lab.experiments.search import (
         Search,
         default_storage,
@@ -351,7 +351,7 @@ def search(
     experiment, opened = ExperimentFolder(folder), open_storage(storage or default_storage(folder))
     with Display() as display:
         found = Search(plan, opened, experiment, note=display.note, command=shlex.join(["dmf", *shown[1:]]))
-        table = run_jobs((), experiment, options, display, more=found.jobs())
+        table = found.run(options, display)
     is_finished = all(found.is_finished(subject) for subject in plan.subjects)
     with open_output(folder / "selected.toml") as stream:
         stream.write(selected_text(found).encode())

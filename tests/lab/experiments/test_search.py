@@ -24,7 +24,7 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import Display
 from diffusion_mf.lab.experiments.claims import Claim
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace
-from diffusion_mf.lab.experiments.scheduler import SchedulerOptions, run_jobs
+from diffusion_mf.lab.experiments.scheduler import SchedulerOptions
 from diffusion_mf.lab.experiments.search import Search, default_storage, open_storage, selected_text
 from diffusion_mf.lab.experiments.search_plan import load_search
 
@@ -107,7 +107,7 @@ def make_search(tmp_path: Path, *, storage: Any = None, text: str = PLAN) -> Sea
 
 def finish(search: Search, *, workers: int = 1, start: Any = PretendedProcess, time_limit: float = 60) -> bool:
     options = SchedulerOptions(workers=workers, time_limit=time_limit, start=start)
-    run_jobs((), search.folder, options, Display(), more=search.jobs())
+    search.run(options, Display())
     return all(search.is_finished(subject) for subject in search.plan.subjects)
 
 
@@ -203,6 +203,28 @@ def test_trials_of_a_search_that_was_killed_come_back_when_their_heartbeats_have
     third = make_search(tmp_path)
     assert finish(third)
     assert lost.name in PretendedProcess.started
+
+
+def test_a_trial_that_is_stopped_between_two_seeds_goes_on_at_once(tmp_path: Path) -> None:
+    text = PLAN.replace('["unigram", "lcrf", "diffusion-mf"]', '["unigram"]').replace("seeds = [1]", "seeds = [1, 2]")
+    search = make_search(tmp_path, text=text.replace("trials = 3", "trials = 1"))
+
+    class Stopping(PretendedProcess):
+        def outcome(self) -> Outcome | None:
+            found = super().outcome()
+            if found is not None:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return found
+
+    assert not finish(search, start=Stopping)
+    (first,) = PretendedProcess.started
+    again = make_search(tmp_path)
+    assert finish(again)
+    assert first not in PretendedProcess.started
+    second = PretendedProcess.started[0]
+    assert second.startswith(first.partition(".seed1.")[0] + ".seed2.")
+    scores = [(search.folder.run(name).result() or {})["dev"]["f1"] for name in (first, second)]
+    assert again.counted(again.plan.subjects[0], 0)[0].value == pytest.approx(sum(scores) / 2)
 
 
 def test_several_workers_share_the_trials(tmp_path: Path) -> None:

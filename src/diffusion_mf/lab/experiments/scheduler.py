@@ -60,7 +60,7 @@ class Job:
     is_hopeless: Callable[[], bool] = lambda: False
     """asked while it runs; True gives it up"""
     on_end: Callable[[RunState], None] = lambda state: None
-    """told its last state: closed, or open where the scheduler had to stop"""
+    """told its last state, unless the scheduler has to stop before"""
 
 
 @dataclass
@@ -183,7 +183,7 @@ def run_jobs(
                 scheduler.add(job)
             scheduler.run()
         finally:
-            scheduler.end_all()
+            scheduler.kill_all()
     return scheduler.table
 
 
@@ -244,12 +244,9 @@ class _Scheduler:
         """Look how the run stands; whoever asked for it is told once it is closed."""
         state = self.table.states[name] = self._state(name)
         if not state.is_open:
-            self._tell(name)
+            for job in self.jobs.pop(name):
+                job.on_end(state)
         return state
-
-    def _tell(self, name: str) -> None:
-        for job in self.jobs.pop(name):
-            job.on_end(self.table.states[name])
 
     def _check_time(self) -> None:
         limit = self.options.time_limit
@@ -269,7 +266,7 @@ class _Scheduler:
             for process in self.processes:
                 process.stop()
         elif now - self.stopped_at > self.options.grace:
-            self._kill_all()
+            self.kill_all()
         return not self.processes
 
     def _ask_for_more(self) -> None:
@@ -354,16 +351,11 @@ class _Scheduler:
             self.display.note(f"{name}: {outcome.value} ({details['lines'][-1]}){again}")
         self._update_state(name)
 
-    def _kill_all(self) -> None:
+    def kill_all(self) -> None:
+        """End whatever still runs; the last checkpoints stay."""
         for process in self.processes:
             process.kill()
         self._reap()
-
-    def end_all(self) -> None:
-        """End whatever still runs; whoever waits for it is told."""
-        self._kill_all()
-        for name in list(self.jobs):
-            self._tell(name)
 
 
 def described_scores(place: RunPlace) -> str:

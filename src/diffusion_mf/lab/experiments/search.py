@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.terminal import Display
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, RunState
 from diffusion_mf.lab.experiments.plan import fingerprint, toml_value
-from diffusion_mf.lab.experiments.scheduler import Job
+from diffusion_mf.lab.experiments.scheduler import Job, RunTable, SchedulerOptions, run_jobs
 from diffusion_mf.lab.experiments.search_plan import Range, SearchPlan, Subject
 
 try:
@@ -176,6 +177,15 @@ class Search:
         self._open: list[_OpenTrial] = []
         self._last_heartbeat = time.monotonic()
 
+    def run(self, options: SchedulerOptions, display: Display) -> RunTable:
+        """Search until all is done or it is time to stop; returns the states of the runs."""
+        try:
+            return run_jobs((), self.folder, options, display, more=self.jobs())
+        finally:
+            for each in self._open:
+                # Without a reason: it does not count, and will be continued.
+                each.study.tell(each.trial, state=TrialState.FAIL, skip_if_finished=True)
+
     def jobs(self) -> Iterator[Job | None]:
         """What to run next, until every stage of every subject has had its trials; None while others are at the last ones."""
         while not all(self.is_finished(subject) for subject in self.plan.subjects):
@@ -270,9 +280,9 @@ class Search:
                     if num_counted + len(running) >= stage.trials:
                         break
                     trial = study.ask()
-                self._open.append(_OpenTrial(trial, study, subject, number, settings))
+                chosen = {name: _suggest(trial, name, values) for name, values in stage.space.items()}
+                self._open.append(_OpenTrial(trial, study, subject, number, {**settings, **chosen}))
                 self._beat(at_once=True)
-                settings |= {name: _suggest(trial, name, values) for name, values in stage.space.items()}
                 return self._open[-1]
         return None
 
@@ -346,9 +356,6 @@ class Search:
     def _end(self, open_trial: _OpenTrial, place: RunPlace, state: RunState) -> None:
         """A seed's run has ended: the next one's turn, or the trial's end."""
         open_trial.is_running = False
-        if state.is_open:
-            self._tell(open_trial, state=TrialState.FAIL)  # without a reason: it will be continued
-            return
         if state is RunState.COMPLETE:
             self._report(open_trial, place)
             result = place.result() or {}
@@ -360,7 +367,6 @@ class Search:
             last = (place.failure_lines() or ["no output"])[-1]
             if place.outcomes()[-1:] == [Outcome.REFUSED] and not self._has_results(open_trial.subject.corpus):
                 # Not these settings, but the input: no trial would fare better, and none must count.
-                self._tell(open_trial, state=TrialState.FAIL)
                 raise InputError(f"{place.name} was refused ({last})", remedy="correct that")
             open_trial.trial.set_user_attr(REASON, f"{state.value}: {last}")
         self._tell(open_trial, state=TrialState.FAIL if state is RunState.FAILED else TrialState.PRUNED)
