@@ -227,8 +227,10 @@ def test_prediction_gets_smaller_batches_when_memory_runs_out(
 
 def test_progress_is_shown(corpus: Path, tmp_path: Path) -> None:
     display = _Memory()
-    config = small_runs.small_config(corpus, {"training": {"budget": 300}})
+    config = small_runs.small_config(corpus, {"training": {"budget": 300, "log_every": 1000}})
     train(config, output=tmp_path, device="cpu", display=display)
+    # Each evaluation is shown at once, with the loss until then.
+    assert [entry["step"] for entry in small_runs.read_log(tmp_path, "step")] == [one.step for one in display.at_once]
     first, last = display.at_once
     assert (first.epoch, first.step) == (1, last.step // 2)
     assert (last.epoch, last.num_epochs) == (2, 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import json
 import os
 import pwd
@@ -9,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -24,7 +27,7 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import Display
 from diffusion_mf.lab.experiments.claims import Claim
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace
-from diffusion_mf.lab.experiments.scheduler import SchedulerOptions
+from diffusion_mf.lab.experiments.scheduler import SchedulerOptions, run_jobs
 from diffusion_mf.lab.experiments.search import Search, default_storage, open_storage, selected_text
 from diffusion_mf.lab.experiments.search_plan import load_search
 
@@ -105,8 +108,8 @@ def make_search(tmp_path: Path, *, storage: Any = None, text: str = PLAN) -> Sea
     return Search(plan, opened, ExperimentFolder(folder))
 
 
-def finish(search: Search, *, workers: int = 1, start: Any = PretendedProcess, time_limit: float = 60) -> bool:
-    options = SchedulerOptions(workers=workers, time_limit=time_limit, start=start)
+def finish(search: Search, *, start: Any = PretendedProcess, time_limit: float = 60, **more: Any) -> bool:
+    options = SchedulerOptions(start=start, time_limit=time_limit, **more)
     search.run(options, Display())
     return all(search.is_finished(subject) for subject in search.plan.subjects)
 
@@ -225,6 +228,47 @@ def test_a_trial_that_is_stopped_between_two_seeds_goes_on_at_once(tmp_path: Pat
     assert second.startswith(first.partition(".seed1.")[0] + ".seed2.")
     scores = [(search.folder.run(name).result() or {})["dev"]["f1"] for name in (first, second)]
     assert again.counted(again.plan.subjects[0], 0)[0].value == pytest.approx(sum(scores) / 2)
+
+
+def test_runs_that_do_not_stop_in_time_are_ended_and_count_for_nothing(tmp_path: Path) -> None:
+    class Stubborn(PretendedProcess):
+        is_killed = False
+
+        def outcome(self) -> Outcome | None:
+            return Outcome.INTERRUPTED if self.is_killed else None
+
+        def kill(self) -> None:
+            self.is_killed = True
+
+    search = make_search(tmp_path, storage=optuna.storages.InMemoryStorage(), text=ONE_SYSTEM)
+    assert not finish(search, start=Stubborn, time_limit=0.1, grace=0.1)
+    assert list(attempts_of(search.folder.root).values()) == [["interrupted"]]
+    assert not list(search.folder.claims.glob("*.json"))
+    assert search.counted(search.plan.subjects[0], 0) == []
+
+
+def test_trials_with_the_same_settings_share_a_run(tmp_path: Path) -> None:
+    search = make_search(tmp_path, storage=optuna.storages.InMemoryStorage(), text=ONE_SYSTEM)
+    job = next(search.jobs())
+    assert job is not None
+    ends: list[str] = []
+    jobs = [dataclasses.replace(job, on_end=ends.append) for _ in range(2)]
+    options = SchedulerOptions(workers=2, start=PretendedProcess)
+    table = run_jobs(jobs, search.folder, options, Display())
+    assert PretendedProcess.started == [job.name]
+    assert ends == ["complete", "complete"]
+    # Once it is known, nothing is run for whoever asks again.
+    run_jobs(jobs[:1], search.folder, options, Display())
+    assert PretendedProcess.started == [job.name]
+    assert len(ends) == 3
+    assert table.is_complete
+
+
+def test_without_optuna_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.delitem(sys.modules, Search.__module__)
+    with pytest.raises(InputError, match=r"needs Optuna; pip install 'diffusion-mf\[experiments\]'"):
+        importlib.import_module(Search.__module__)
 
 
 def test_several_workers_share_the_trials(tmp_path: Path) -> None:

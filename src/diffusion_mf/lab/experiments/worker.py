@@ -1,6 +1,6 @@
 """One run in a process of its own: trains as ``dmf train --resume`` does, scores the model, leaves ``result.json``.
 
-``python -m diffusion_mf.lab.experiments.worker RUN_FOLDER`` is started by `runner`; the exit status tells it how the run ended.
+``python -m diffusion_mf.lab.experiments.worker RUN_FOLDER`` is started by `scheduler`; the exit status tells it how the run ended.
 """
 
 from __future__ import annotations
