@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from diffusion_mf.evaluation.terminal import Display, described_seconds
-from diffusion_mf.lab.experiments.claims import SECONDS_UNTIL_STALE, Claims
+from diffusion_mf.lab.experiments.claims import Claims
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, RunState
 from diffusion_mf.lab.experiments.plan import Plan
 from diffusion_mf.lab.experiments.processes import RunProcess, num_cores
@@ -45,7 +45,6 @@ class SchedulerOptions:
     """how often a run that fails is tried again"""
     retry_failed: bool = False
     """forget failures of earlier invocations"""
-    stale_after: float = SECONDS_UNTIL_STALE
     start: Callable[..., RunProcess] = RunProcess
     """starts a run's process"""
 
@@ -192,7 +191,7 @@ class _Scheduler:
         self, folder: ExperimentFolder, options: SchedulerOptions, display: Display, more: Iterator[Job | None]
     ) -> None:
         self.folder, self.options, self.display, self.more = folder, options, display, more
-        self.claims = Claims(folder.claims, stale_after=options.stale_after)
+        self.claims = Claims(folder.claims)
         self.table = RunTable()
         self.processes = self.table.running
         self.jobs: dict[str, list[Job]] = {}
@@ -331,7 +330,7 @@ class _Scheduler:
 
     def _note_end(self, process: RunProcess, outcome: Outcome) -> None:
         place, name = process.place, process.place.name
-        if process.claim is not None and not process.claim.is_held():
+        if not process.claim.is_held():
             self.display.note(f"{name}: another runner has taken it over")
             return
         details: dict[str, Any] = {"seconds": round(process.seconds, 1), "exit_status": process.exit_status}
@@ -342,8 +341,7 @@ class _Scheduler:
             is_killed = (process.exit_status or 0) < 0
             details["lines"] = [*lines, process.described_status()] if is_killed or not lines else lines
         place.add_attempt(outcome, **details)
-        if process.claim is not None:
-            process.claim.release()
+        process.claim.release()
         if outcome is Outcome.COMPLETE:
             self.display.note(f"{name}: complete, {described_scores(place)}")
         elif "lines" in details:

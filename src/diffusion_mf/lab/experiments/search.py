@@ -249,12 +249,6 @@ class Search:
         best = max(complete, key=lambda trial: trial.value, default=None)
         return {} if best is None else dict(best.params)
 
-    def best_trial(self, subject: Subject) -> Any | None:
-        """The best of all stages."""
-        trials = [trial for number in range(len(subject.stages)) for trial in self.counted(subject, number)]
-        complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
-        return max(complete, key=lambda trial: trial.value, default=None)
-
     def is_finished(self, subject: Subject) -> bool:
         """Whether every stage has had its trials."""
         return all(len(self.counted(subject, n)) >= stage.trials for n, stage in enumerate(subject.stages))

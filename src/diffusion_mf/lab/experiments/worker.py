@@ -38,19 +38,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--claim", type=Path)
-    parser.add_argument("--token", default="")
-    parser.add_argument("--parent", type=int, default=0)
+    parser.add_argument("--claim", type=Path, required=True)
+    parser.add_argument("--token", required=True)
+    parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     _end_with_parent(arguments.parent)
-    claim = None if arguments.claim is None else Claim(arguments.claim, arguments.token)
-    if claim is not None and not claim.adopt():
+    claim = Claim(arguments.claim, arguments.token)
+    if not claim.adopt():
         print("another runner has taken over this run", file=sys.stderr)
         sys.exit(EXIT_STATUSES[Outcome.INTERRUPTED])
     place = RunPlace(arguments.folder)
     with _heartbeats(claim):
         outcome = _run(place, device=arguments.device)
-    if claim is not None and os.getppid() != arguments.parent:
+    if os.getppid() != arguments.parent:
         claim.release()  # nobody else will
     sys.exit(EXIT_STATUSES[outcome])
 
@@ -128,16 +128,13 @@ def _end_with_parent(parent: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
         set_death_signal = 1
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)
-    if parent and os.getppid() != parent:
+    if os.getppid() != parent:
         sys.exit(EXIT_STATUSES[Outcome.INTERRUPTED])
 
 
 @contextlib.contextmanager
-def _heartbeats(claim: Claim | None) -> Iterator[None]:
+def _heartbeats(claim: Claim) -> Iterator[None]:
     """Keep the claim fresh meanwhile; the process ends at once, and writes nothing more, when it is lost."""
-    if claim is None:
-        yield
-        return
     is_over = threading.Event()
 
     def beat() -> None:
