@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from diffusion_mf.evaluation import terminal as output
-from diffusion_mf.evaluation.terminal import half_up, print_json, print_table, progress
+from diffusion_mf.evaluation.terminal import Display, described_seconds, half_up, print_json, print_table, progress
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,40 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "3/3 sentences" in captured.err
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.9, "0:59"), (60, "1:00"), (36061, "10:01:01")])
+def test_described_seconds(seconds: float, text: str) -> None:
+    assert described_seconds(seconds) == text
+
+
+def test_a_line_a_minute_and_one_for_what_is_to_be_shown_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(output.time, "monotonic", lambda: now[0])
+    with Display() as display:
+        for seconds in (1, 59, 61, 62, 119, 121):
+            now[0] = seconds
+            display.update(f"after {seconds} s", at_once=seconds == 62)
+        now[0] = 125
+        display.note("look here")
+    assert capsys.readouterr().err.splitlines() == ["dmf: after 61 s", "dmf: after 62 s", "dmf: look here"]
+
+
+def test_notes_above_the_bar_and_results_beside_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sys
+
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    with Display() as display:
+        display.update("how far it is")
+        display.note("with [brackets] kept")
+        print("a result")
+    captured = capsys.readouterr()
+    assert captured.out == "a result\n"
+    assert "how far it is" in captured.err
+    assert "dmf: with [brackets] kept" in captured.err

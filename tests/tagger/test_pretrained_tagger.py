@@ -380,8 +380,8 @@ class StoppingDisplay:
     def note(self, text: str) -> None:
         pass
 
-    def update(self, standing: Any) -> None:
-        if standing.step == self.step:
+    def update(self, progress: Any, *, at_once: bool = False) -> None:
+        if progress.step == self.step:
             raise StoppedError
 
 

@@ -27,7 +27,7 @@ class _Notes:
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def update(self, standing: Any) -> None:
+    def update(self, progress: Any, *, at_once: bool = False) -> None:
         pass
 
     def note(self, message: str) -> None:

@@ -19,7 +19,7 @@ from diffusion_mf.training.checkpoint import read_checkpoint
 from diffusion_mf.training.gradients import StepGradients
 from diffusion_mf.training.loop import train
 from diffusion_mf.training.optimizer import Learner
-from diffusion_mf.training.progress import Standing
+from diffusion_mf.training.progress import Progress
 
 DAMAGED = "encoder.characters.from_left.weight_ih_l0"
 
@@ -29,13 +29,13 @@ class Notes:
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        self.standings: list[Standing] = []
+        self.updates: list[Progress] = []
 
     def note(self, message: str) -> None:
         self.notes.append(message)
 
-    def update(self, standing: Standing) -> None:
-        self.standings.append(standing)
+    def update(self, progress: Progress, *, at_once: bool = False) -> None:
+        self.updates.append(progress)
 
 
 @pytest.fixture
@@ -103,8 +103,8 @@ def test_single_steps_are_skipped_counted_and_told(
     train(small_runs.small_config(corpus), output=tmp_path, device="cpu", display=display)
     (note,) = [note for note in display.notes if "not finite" in note]
     assert DAMAGED in note
-    assert display.standings[-1].num_skipped == 2
-    assert "2 steps skipped" in display.standings[-1].details()
+    assert display.updates[-1].num_skipped == 2
+    assert "2 steps skipped" in display.updates[-1].details()
     entries = small_runs.read_log(tmp_path, "step")
     assert [entry.get("skipped_steps", 0) for entry in entries[:5]] == [0, 1, 0, 1, 0]
     saved = read_checkpoint(tmp_path / "checkpoint")

@@ -25,7 +25,7 @@ from diffusion_mf.training import checkpoint, loop
 from diffusion_mf.training.corpora import read_training_data
 from diffusion_mf.training.evaluation import _of_scores
 from diffusion_mf.training.loop import train
-from diffusion_mf.training.progress import Standing
+from diffusion_mf.training.progress import Progress
 
 
 class _Memory:
@@ -33,10 +33,11 @@ class _Memory:
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        self.standings: list[Standing] = []
+        self.updates: list[Progress] = []
+        self.at_once: list[Progress] = []
 
-    def update(self, standing: Standing) -> None:
-        self.standings.append(standing)
+    def update(self, progress: Progress, *, at_once: bool = False) -> None:
+        (self.at_once if at_once else self.updates).append(progress)
 
     def note(self, message: str) -> None:
         self.notes.append(message)
@@ -226,11 +227,14 @@ def test_prediction_gets_smaller_batches_when_memory_runs_out(
 
 def test_progress_is_shown(corpus: Path, tmp_path: Path) -> None:
     display = _Memory()
-    config = small_runs.small_config(corpus, {"training": {"budget": 300}})
+    config = small_runs.small_config(corpus, {"training": {"budget": 300, "log_every": 1000}})
     train(config, output=tmp_path, device="cpu", display=display)
-    last = display.standings[-1]
+    # Each evaluation is shown at once, with the loss until then.
+    assert [entry["step"] for entry in small_runs.read_log(tmp_path, "step")] == [one.step for one in display.at_once]
+    first, last = display.at_once
+    assert (first.epoch, first.step) == (1, last.step // 2)
     assert (last.epoch, last.num_epochs) == (2, 2)
-    assert last.step == last.num_steps == len(display.standings)
+    assert last.step == last.num_steps == len(display.updates)
     assert last.loss is not None
     assert last.dev_score is not None
     assert last.dev_score.startswith("f1 ")
@@ -378,8 +382,8 @@ def test_a_disk_that_fills_up_leaves_what_was_there(
 
 def test_a_signal_ends_the_run_after_a_checkpoint(corpus: Path, tmp_path: Path, finished_run: Path) -> None:
     class Signalling(_Memory):
-        def update(self, standing: Standing) -> None:
-            if standing.step == 4:
+        def update(self, progress: Progress, *, at_once: bool = False) -> None:
+            if progress.step == 4:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     handler = signal.getsignal(signal.SIGTERM)

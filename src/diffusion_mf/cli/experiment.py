@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.evaluation.terminal import note, print_json, print_table
+from diffusion_mf.evaluation.terminal import Display, half_up, note, print_json, print_table
 
 if TYPE_CHECKING:
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
-
-
-import contextlib
-import signal
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
-
-from diffusion_mf.evaluation.terminal import half_up
-
-if TYPE_CHECKING:
+    from diffusion_mf.lab.experiments.scheduler import RunTable
     from diffusion_mf.lab.experiments.search import Search
 
 
@@ -75,7 +66,7 @@ def run(
     """
     from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunState
     from diffusion_mf.lab.experiments.plan import check_files, chosen_runs, load_plan
-    from diffusion_mf.lab.experiments.runner import PlanStanding, RunnerOptions, described_counts, run_plan, shown_runs
+    from diffusion_mf.lab.experiments.scheduler import RunTable, SchedulerOptions, run_plan
 
     plan = load_plan(plan_path, overrides=overrides or (), corpora_file=corpora)
     folder = ExperimentFolder(output or Path("runs") / plan.name)
@@ -91,23 +82,23 @@ def run(
         each.name: folder.run(each.name).state(retries=plan.settings.retries, evaluation=evaluation) for each in runs
     }
     if dry_run:
-        standing = PlanStanding(states)
+        found = RunTable(states)
     else:
         for each in runs:
             if states[each.name] is not RunState.COMPLETE:
                 check_files(each.config)
-        options = RunnerOptions(
+        options = SchedulerOptions(
             workers=workers or plan.settings.workers,
             devices=_devices(devices),
             time_limit=time_limit,
             grace=grace,
+            retries=plan.settings.retries,
             retry_failed=retry_failed,
-            only=frozenset(variants),
-            command=shlex.join(["dmf", *sys.argv[1:]]),
         )
-        with shown_runs() as display:
-            standing = run_plan(plan, folder, options, display)
-    results = {name: folder.run(name).result() or {} for name in standing.states}
+        command = shlex.join(["dmf", *sys.argv[1:]])
+        with Display() as display:
+            found = run_plan(plan, folder, options, display, only=variants, command=command)
+    results = {name: folder.run(name).result() or {} for name in found.states}
     if as_json:
         print_json(
             [
@@ -117,35 +108,33 @@ def run(
                     "state": state.value,
                     **{key: results[name].get(key) for key in ("dev", "test", "seconds")},
                 }
-                for name, state in standing.states.items()
+                for name, state in found.states.items()
             ]
         )
     else:
         rows = []
-        for name, state in standing.states.items():
+        for name, state in found.states.items():
             score = (results[name].get("dev") or {}).get(results[name].get("metric"))
             shown = [", ".join(variants[name])] if has_variants else []
             rows.append((name, *shown, state.value, None if score is None else f"{score:.2f}"))
         print_table(["run", *(["variant"] if has_variants else []), "state", "dev"], rows)
-    _note_failures(folder, [name for name, s in standing.states.items() if s is RunState.FAILED], "failed")
-    _note_failures(folder, [name for name, s in standing.states.items() if s is RunState.DIVERGED], "diverged")
-    note(described_counts(standing))
-    if not dry_run and not standing.is_complete:
+    _note_failures(folder, found)
+    note(found.counts())
+    if not dry_run and not found.is_complete:
         raise typer.Exit(1)
 
 
-def _note_failures(folder: ExperimentFolder, names: Sequence[str], state: str) -> None:
-    """Why runs failed; those with the same reason together."""
-    reasons: dict[tuple[str, ...], list[str]] = {}
-    for name in names:
-        place = folder.run(name)
-        lines = next((each["lines"] for each in reversed(place.attempts()) if each.get("lines")), place.last_lines())
-        reasons.setdefault(tuple(dict.fromkeys(lines)), []).append(name)
-    for lines, alike in reasons.items():
-        more = f" and {len(alike) - 1} more for the same reason" if len(alike) > 1 else ""
-        note(f"{alike[0]}{more} {state}; the end of {folder.run(alike[0]).output}:")
-        for line in lines:
-            note(f"  {line}")
+def _note_failures(folder: ExperimentFolder, table: RunTable) -> None:
+    """Why runs failed or diverged; those with the same reason together."""
+    for state in ("failed", "diverged"):
+        reasons: dict[tuple[str, ...], list[str]] = {}
+        for name in [name for name, found in table.states.items() if found == state]:
+            reasons.setdefault(tuple(dict.fromkeys(folder.run(name).failure_lines())), []).append(name)
+        for lines, alike in reasons.items():
+            more = f" and {len(alike) - 1} more for the same reason" if len(alike) > 1 else ""
+            note(f"{alike[0]}{more} {state}; the end of {folder.run(alike[0]).output}:")
+            for line in lines:
+                note(f"  {line}")
 
 
 def _devices(text: str) -> list[str]:
@@ -314,6 +303,7 @@ def search(
     time_limit: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0, help="Stop all trials after so long, with checkpoints.")
     ] = None,
+    grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time for those checkpoints.")] = 90.0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     overrides: Annotated[
         list[str] | None,
@@ -331,20 +321,16 @@ def search(
     from diffusion_mf.data.files import open_output
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
     from diffusion_mf.lab.experiments.plan import check_files
-    from diffusion_mf.lab.experiments.processes import num_cores
+    from diffusion_mf.lab.experiments.scheduler import SchedulerOptions
     from diffusion_mf.lab.experiments.search import (
         Search,
-        SearchOptions,
         default_storage,
-        import_optuna,
         open_storage,
-        run_search,
         selected_text,
         without_password,
     )
     from diffusion_mf.lab.experiments.search_plan import load_search
 
-    import_optuna()
     if device not in ("auto", "cpu"):
         from diffusion_mf.training.processes import choose_device
 
@@ -361,12 +347,12 @@ def search(
     shown = [
         argument if storage is None else argument.replace(storage, without_password(storage)) for argument in sys.argv
     ]
-    options = SearchOptions(
-        device=device, threads=max(1, num_cores() // workers), command=shlex.join(["dmf", *shown[1:]])
-    )
-    found = Search(plan, open_storage(storage or default_storage(folder)), ExperimentFolder(folder), options, note=note)
-    with _stop_requested() as has_stopped:
-        is_finished = run_search(found, workers=workers, time_limit=time_limit, has_stopped=has_stopped)
+    options = SchedulerOptions(workers=workers, devices=[device], time_limit=time_limit, grace=grace)
+    experiment, opened = ExperimentFolder(folder), open_storage(storage or default_storage(folder))
+    with Display() as display:
+        found = Search(plan, opened, experiment, note=display.note, command=shlex.join(["dmf", *shown[1:]]))
+        table = found.run(options, display)
+    is_finished = all(found.is_finished(subject) for subject in plan.subjects)
     with open_output(folder / "selected.toml") as stream:
         stream.write(selected_text(found).encode())
     rows = _summary(found)
@@ -387,6 +373,7 @@ def search(
                 for row in rows
             ],
         )
+    _note_failures(experiment, table)
     if not is_finished:
         note(f"the search is not finished: the same command continues it; best so far in {folder / 'selected.toml'}")
         raise typer.Exit(1)
@@ -414,23 +401,3 @@ def _summary(search: Search) -> list[dict[str, Any]]:
                 }
             )
     return rows
-
-
-@contextlib.contextmanager
-def _stop_requested() -> Iterator[Callable[[], bool]]:
-    """Whether SIGINT or SIGTERM came; a second one ends the program at once."""
-    came: list[int] = []
-    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def request(number: int, frame: object) -> None:
-        came.append(number)
-        for each, handler in previous.items():
-            signal.signal(each, handler)
-
-    for number in previous:
-        signal.signal(number, request)
-    try:
-        yield lambda: bool(came)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

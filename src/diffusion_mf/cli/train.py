@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table
+from diffusion_mf.evaluation.terminal import Display, half_up, note, print_json, print_table
 
 if TYPE_CHECKING:
     from diffusion_mf.config import Config
@@ -69,9 +69,8 @@ def train(
 
         read_rows(record)  # what is no result file is found before hours of training, not after
     from diffusion_mf.training.loop import train as run
-    from diffusion_mf.training.progress import shown_progress
 
-    with shown_progress() as display:
+    with Display() as display:
         folder = run(
             config,
             output=output,

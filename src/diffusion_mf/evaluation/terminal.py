@@ -7,8 +7,14 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 from diffusion_mf.evaluation.metrics import half_up as half_up
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
 
 SECONDS_BETWEEN_LINES = 60.0
 
@@ -60,39 +66,113 @@ def print_json(value: object) -> None:
 
 def note(message: str) -> None:
     """Tell the user something on stderr."""
-    print(f"dmf: {message}", file=sys.stderr)
+    print(f"dmf: {message}", file=sys.stderr, flush=True)
+
+
+class Display:
+    """Where progress and notes are shown: on stderr, drawn in place on a terminal, elsewhere as a line a minute.
+
+    Progress is any object with a line for ``str`` and a picture for rich (``__rich__``).
+    """
+
+    def __init__(self) -> None:
+        self._last_line = time.monotonic()
+        self._is_terminal = sys.stderr.isatty()
+        self._live: Live | None = None
+
+    def update(self, progress: object, *, at_once: bool = False) -> None:
+        """Show the progress; where lines are printed, only if the last one is a minute old, or ``at_once``."""
+        if self._is_terminal:
+            if self._live is None:
+                self._live = _live()
+            self._live.update(progress)  # type: ignore[arg-type]
+            return
+        now = time.monotonic()
+        if at_once or now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            note(str(progress))
+
+    def note(self, message: str) -> None:
+        """Show a message at once, above what is drawn."""
+        if self._live is None:
+            note(message)
+        else:
+            self._live.console.print(f"dmf: {message}", markup=False, highlight=False, soft_wrap=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take away what is drawn."""
+        if self._live is not None:
+            self._live.stop()
+
+
+def _live() -> Live:
+    from rich.console import Console
+    from rich.live import Live
+
+    # Results stay on stdout, whatever is drawn meanwhile.
+    live = Live(console=Console(stderr=True), redirect_stdout=False, transient=True)
+    live.start()
+    return live
+
+
+def bar(before: str, done: float, total: float | None, after: str) -> Table:
+    """A bar between two texts; one that only moves where no ``total`` is known."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    line = Table.grid(padding=(0, 1))
+    line.add_column(no_wrap=True)
+    line.add_column(width=40)
+    line.add_column(no_wrap=True, overflow="ellipsis")
+    line.add_row(Text(before), ProgressBar(total=total, completed=done, pulse=total is None), Text(after))
+    return line
+
+
+def described_seconds(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> described_seconds(75), described_seconds(3 * 3600 + 61.7)
+    ('1:15', '3:01:01')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+@dataclass
+class _Count:
+    """How many of the things to do are done."""
+
+    description: str
+    total: int | None
+    unit: str
+    started: float
+    done: int = 0
+
+    def __str__(self) -> str:
+        of_total = "" if self.total is None else f" of {self.total:,}"
+        seconds = time.monotonic() - self.started
+        return f"{self.description}: {self.done:,}{of_total} {self.unit} after {seconds:.0f} s"
+
+    def __rich__(self) -> Table:
+        of_total = "" if self.total is None else f"/{self.total:,}"
+        seconds = described_seconds(time.monotonic() - self.started)
+        return bar(self.description, self.done, self.total, f"{self.done:,}{of_total} {self.unit} {seconds}")
 
 
 @contextlib.contextmanager
 def progress(description: str, *, total: int | None = None, unit: str = "sentences") -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of ``unit`` just done: a bar on a terminal, one line a minute elsewhere."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    """Yield a function to call with the number of ``unit`` just done."""
+    count = _Count(description, total, unit, started=time.monotonic())
+    with Display() as display:
+        display.update(count)
 
-        text = "{task.completed:,.0f}" + ("" if total is None else "/{task.total:,.0f}") + f" {unit}"
-        bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn(text),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        with bar:
-            task = bar.add_task(description, total=total)
-            yield lambda count: bar.advance(task, count)
-        return
-    start = last = time.monotonic()
-    done = 0
+        def advance(number: int) -> None:
+            count.done += number
+            display.update(count)
 
-    def advance(count: int) -> None:
-        nonlocal done, last
-        done += count
-        now = time.monotonic()
-        if now - last >= SECONDS_BETWEEN_LINES:
-            last = now
-            of_total = "" if total is None else f" of {total:,}"
-            note(f"{description}: {done:,}{of_total} {unit} after {now - start:.0f} s")
-
-    yield advance
+        yield advance

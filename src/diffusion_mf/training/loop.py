@@ -11,6 +11,7 @@ its weights end up the same to the last bit.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,16 +32,7 @@ from diffusion_mf.training.evaluation import Evaluation, candidate_decoders, eva
 from diffusion_mf.training.gradients import TOTAL, LossWindow, StepGradients
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Interruption, Processes, connected, reproducible
-from diffusion_mf.training.progress import (
-    Display,
-    JsonLinesLog,
-    Log,
-    LogDisplay,
-    NoDisplay,
-    NoLog,
-    SpeedMeter,
-    Standing,
-)
+from diffusion_mf.training.progress import Display, JsonLinesLog, Log, NoLog, NotesOnly, Progress, SpeedMeter
 from diffusion_mf.training.resumption import (
     BestModel,
     Resumed,
@@ -86,7 +78,10 @@ def train(
     ):
         folder = RunFolder(Path(output))
         data = read_training_data(config, has_complete_labels=not resume or has_complete_labels(folder))
-        display = (display or LogDisplay()) if processes.is_writer else NoDisplay()
+        if not processes.is_writer:
+            display = NotesOnly(lambda message: None)  # rank 0 says it
+        elif display is None:
+            display = NotesOnly(logging.getLogger("diffusion_mf").warning)
         for message in data.notes:
             display.note(message)
         run = _Run(
@@ -343,19 +338,21 @@ class _Run:
         self.meter.count(sum(map(len, prepared.plan)))
         if state.step % self.settings.log_every == 0:
             self._log_step()
-        self.display.update(
-            Standing(
-                epoch=state.epoch + 1,
-                num_epochs=self.settings.epochs,
-                step=state.step,
-                num_steps=self.num_steps,
-                loss=self.last_loss,
-                dev_score=self.dev_score,
-                sentences_per_second=self.last_speed,
-                seconds_left=self.meter.seconds_left(self.num_steps - state.step),
-                num_skipped=state.num_skipped,
-            )
+        self._show_progress(epoch=state.epoch + 1)
+
+    def _show_progress(self, *, epoch: int, at_once: bool = False) -> None:
+        progress = Progress(
+            epoch=epoch,
+            num_epochs=self.settings.epochs,
+            step=self.state.step,
+            num_steps=self.num_steps,
+            loss=self.last_loss,
+            dev_score=self.dev_score,
+            sentences_per_second=self.last_speed,
+            seconds_left=self.meter.seconds_left(self.num_steps - self.state.step),
+            num_skipped=self.state.num_skipped,
         )
+        self.display.update(progress, at_once=at_once)
 
     def _log_step(self) -> None:
         losses, norm = self.window.read()
@@ -396,8 +393,8 @@ class _Run:
     def _select(self) -> None:
         """Score the model on dev with every decoder; keep it if it is the best so far, stop if none was for long."""
         state = self.state
-        self._count_skipped()
-        self._check_skipped()
+        if self.meter.has_news:
+            self._log_step()  # the loss that is shown beside the score is that of the steps before it
         if not self.data.dev:
             return
         with self.learner.averaged():
@@ -421,6 +418,7 @@ class _Run:
             "evaluation",
             {"decoder": found.decoder, "score": found.score, "is_best": is_best, "scores": found.scores},
         )
+        self._show_progress(epoch=state.epoch, at_once=True)
 
     def _position(self) -> dict[str, int]:
         return {"epoch": self.state.epoch, "step": self.state.step}

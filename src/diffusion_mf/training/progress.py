@@ -1,26 +1,25 @@
-"""What a run shows while it goes on, and the log of what happened."""
+"""How far a training run is, and the log of what happened."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.terminal import bar, described_seconds
 
-SECONDS_BETWEEN_LINES = 60.0
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """Where a run is; None is not known yet."""
+class Progress:
+    """How far a run is; None is not known yet."""
 
     epoch: int
     """the present one, from 1"""
@@ -38,35 +37,32 @@ class Standing:
     def details(self) -> str:
         """What is known beside the position, as a list in words.
 
-        >>> Standing(epoch=1, num_epochs=2, step=3, num_steps=8, loss=0.5, seconds_left=75).details()
+        >>> Progress(epoch=1, num_epochs=2, step=3, num_steps=8, loss=0.5, seconds_left=75).details()
         'loss 0.5000, 1:15 left'
         """
         parts = [
             None if self.loss is None else f"loss {self.loss:.4f}",
             None if self.dev_score is None else f"dev {self.dev_score}",
             None if self.sentences_per_second is None else f"{self.sentences_per_second:,.0f} sentences/s",
-            None if self.seconds_left is None else f"{clock(self.seconds_left)} left",
+            None if self.seconds_left is None else f"{described_seconds(self.seconds_left)} left",
             f"{self.num_skipped:,} steps skipped" if self.num_skipped else None,
         ]
         return ", ".join(part for part in parts if part)
 
+    def __str__(self) -> str:
+        position = f"epoch {self.epoch} of {self.num_epochs}, step {self.step:,} of {self.num_steps:,}"
+        return f"{position}: {self.details()}"
 
-def clock(seconds: float) -> str:
-    """Hours, minutes and seconds.
-
-    >>> clock(75), clock(3 * 3600 + 61.7)
-    ('1:15', '3:01:01')
-    """
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    def __rich__(self) -> Table:
+        steps = f"{self.step:,}/{self.num_steps:,} steps"
+        return bar(f"epoch {self.epoch}/{self.num_epochs}", self.step, self.num_steps, f"{steps} {self.details()}")
 
 
 class Display(Protocol):
-    """Where the standing and notes of a run go."""
+    """Where progress and notes of a run go: `terminal.Display`, or `NotesOnly`."""
 
-    def update(self, standing: Standing) -> None:
-        """Show the standing, now or later."""
+    def update(self, progress: Progress, *, at_once: bool = False) -> None:
+        """Show the progress, now or later."""
         ...
 
     def note(self, message: str) -> None:
@@ -74,99 +70,14 @@ class Display(Protocol):
         ...
 
 
-class LogDisplay:
-    """Notes as warnings of Python's logging, no progress: for runs inside other programs."""
+@dataclass(frozen=True)
+class NotesOnly:
+    """Notes without progress: for runs inside other programs."""
 
-    def update(self, standing: Standing) -> None:
+    note: Callable[[str], None]
+
+    def update(self, progress: Progress, *, at_once: bool = False) -> None:
         """Nothing."""
-
-    def note(self, message: str) -> None:
-        """A warning of the logger ``diffusion_mf``."""
-        logging.getLogger("diffusion_mf").warning(message)
-
-
-class NoDisplay:
-    """Nothing at all: for processes whose output would repeat that of rank 0."""
-
-    def update(self, standing: Standing) -> None:
-        """Nothing."""
-
-    def note(self, message: str) -> None:
-        """Nothing."""
-
-
-class LineDisplay:
-    """A line a minute, for output that is no terminal."""
-
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._last = clock()
-
-    def update(self, standing: Standing) -> None:
-        """A line, if the last one is a minute old."""
-        now = self._clock()
-        if now - self._last < SECONDS_BETWEEN_LINES:
-            return
-        self._last = now
-        self.note(
-            f"epoch {standing.epoch} of {standing.num_epochs}, step {standing.step:,} of {standing.num_steps:,}: "
-            f"{standing.details()}"
-        )
-
-    def note(self, message: str) -> None:
-        """A line on stderr."""
-        print(f"dmf: {message}", file=sys.stderr, flush=True)
-
-
-class BarDisplay:
-    """A bar with the standing beside it, for terminals."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        self._bar = Progress(
-            TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
-            TextColumn("{task.fields[details]}"),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = self._bar.add_task("", total=1, epoch="", details="", visible=False)
-
-    def update(self, standing: Standing) -> None:
-        """Move the bar."""
-        self._bar.start()
-        self._bar.update(
-            self._task,
-            total=standing.num_steps,
-            completed=standing.step,
-            epoch=f"{standing.epoch}/{standing.num_epochs}",
-            details=standing.details(),
-            visible=True,
-        )
-
-    def note(self, message: str) -> None:
-        """A line above the bar."""
-        self._bar.console.print(f"dmf: {message}", markup=False, highlight=False, soft_wrap=True)
-
-    def close(self) -> None:
-        """Take the bar away."""
-        self._bar.stop()
-
-
-@contextlib.contextmanager
-def shown_progress() -> Iterator[Display]:
-    """A bar where stderr is a terminal, a line a minute elsewhere."""
-    if not sys.stderr.isatty():
-        yield LineDisplay()
-        return
-    display = BarDisplay()
-    try:
-        yield display
-    finally:
-        display.close()
 
 
 class SpeedMeter:
@@ -192,6 +103,11 @@ class SpeedMeter:
     def seconds_left(self, steps: int) -> float | None:
         """For so many steps, evaluations included; None before the first."""
         return None if self._steps == 0 else steps * (self._clock() - self._start) / self._steps
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there were steps since the last reading."""
+        return self._sentences > 0
 
     @property
     def seconds(self) -> float:

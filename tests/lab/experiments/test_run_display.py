@@ -1,9 +1,10 @@
-"""What a runner shows: lines a minute apart, and a table."""
+"""What the scheduler shows of its runs: a line, and a table on a terminal."""
 
 from __future__ import annotations
 
 import io
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +13,11 @@ import pytest
 from rich.console import Console
 
 from diffusion_mf.lab.experiments.folders import RunPlace, RunState
-from diffusion_mf.lab.experiments.runner import LineRunDisplay, PlanStanding, described_counts, standing_table
+from diffusion_mf.lab.experiments.scheduler import RunTable
 
 
 @pytest.fixture
-def standing(tmp_path: Path) -> PlanStanding:
+def table(tmp_path: Path) -> RunTable:
     place = RunPlace(tmp_path / "conll2003.lcrf.scratch.seed1.abc")
     place.describe({"config": {"training": {"epochs": 50}}})
     entries: list[dict[str, Any]] = [
@@ -27,27 +28,19 @@ def standing(tmp_path: Path) -> PlanStanding:
     place.log.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     states = {place.name: RunState.PENDING, "b": RunState.COMPLETE, "c": RunState.DIVERGED, "d": RunState.PENDING}
     running: Any = [SimpleNamespace(place=place, seconds=12.3)]
-    return PlanStanding(states, running=running, elsewhere={"d"}, seconds=75.0)
+    return RunTable(states, running=running, elsewhere={"d"}, started=time.monotonic() - 75.5)
 
 
-def test_counts_each_run_once(standing: PlanStanding) -> None:
-    assert described_counts(standing) == "1 of 4 runs complete, 1 running, 1 elsewhere, 1 diverged"
-    assert not standing.is_complete
+def test_line_counts_each_run_once(table: RunTable) -> None:
+    assert str(table) == (
+        "1 of 4 runs complete, 1 running, 1 elsewhere, 1 diverged; conll2003.lcrf.scratch.seed1.abc epoch 8/50 dev 81.24"
+    )
+    assert not table.is_complete
 
 
-def test_a_line_a_minute(standing: PlanStanding, capsys: pytest.CaptureFixture[str]) -> None:
-    times = iter([0.0, 59.0, 61.0, 100.0, 122.0])
-    display = LineRunDisplay(clock=lambda: next(times))
-    for _ in range(4):
-        display.update(standing)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2
-    assert lines[0].endswith("; conll2003.lcrf.scratch.seed1.abc epoch 8/50 dev 81.24")
-
-
-def test_table_on_a_narrow_terminal_keeps_the_figures(standing: PlanStanding) -> None:
+def test_table_on_a_narrow_terminal_keeps_the_figures(table: RunTable) -> None:
     console = Console(width=50, record=True, file=io.StringIO())
-    console.print(standing_table(standing))
+    console.print(table)
     text = console.export_text()
     for figure in ("8/50", "0.500", "81.24", "12", "1 of 4 runs complete", "1:15"):
         assert figure in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import json
 import os
 import pwd
@@ -9,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -18,18 +21,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from experiment_files import write_plan
+from experiment_files import attempts_of, write_plan
 
 from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.terminal import Display
+from diffusion_mf.lab.experiments.claims import Claim
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace
-from diffusion_mf.lab.experiments.search import (
-    Search,
-    SearchOptions,
-    default_storage,
-    open_storage,
-    run_search,
-    selected_text,
-)
+from diffusion_mf.lab.experiments.scheduler import SchedulerOptions, run_jobs
+from diffusion_mf.lab.experiments.search import Search, default_storage, open_storage, selected_text
 from diffusion_mf.lab.experiments.search_plan import load_search
 
 optuna = pytest.importorskip("optuna")
@@ -66,13 +65,14 @@ class PretendedProcess:
     started: ClassVar[list[str]] = []
     lock = threading.Lock()
 
-    def __init__(self, place: RunPlace, **_: Any) -> None:
+    def __init__(self, place: RunPlace, *, claim: Claim, **_: Any) -> None:
         config = place.description()["config"]
         assert config["data"]["test"] is None
         structure = config["structure"]
         self.score = 1000 * config["training"]["learning_rate"] + config["seed"] / 100
         self.score += 5 * (structure["transitions"] == "global") - abs(structure["num_iterations"] - 5)
         self.place = place
+        self.claim, self.device, self.seconds = claim, "cpu", 0.0
         self.is_stopped = False
         self.exit_status: int | None = 0
         entry = {"event": "evaluation", "epoch": 1, "score": self.score}
@@ -88,6 +88,9 @@ class PretendedProcess:
         self.place.save_result({"dev": {"f1": self.score}, "metric": "f1", "decoders": {}})
         return Outcome.COMPLETE
 
+    def described_status(self) -> str:
+        return "exit status 0"
+
     def stop(self) -> None:
         self.is_stopped = True
 
@@ -95,23 +98,26 @@ class PretendedProcess:
         self.is_stopped = True
 
 
-def make_search(tmp_path: Path, *, storage: Any = None, start: Any = PretendedProcess, text: str = PLAN) -> Search:
+def make_search(tmp_path: Path, *, storage: Any = None, text: str = PLAN) -> Search:
     PretendedProcess.started = []
     plan = load_search(write_plan(tmp_path, text) if not (tmp_path / "plan.toml").exists() else tmp_path / "plan.toml")
     folder = tmp_path / "out"
     folder.mkdir(exist_ok=True)
     # In memory where nothing has to last: SQLite waits for the disk.
     opened = storage if storage is not None else open_storage(default_storage(folder))
-    return Search(plan, opened, ExperimentFolder(folder), SearchOptions(), start=start)
+    return Search(plan, opened, ExperimentFolder(folder))
 
 
-def finish(search: Search, workers: int = 1) -> bool:
-    return run_search(search, workers=workers, time_limit=60, has_stopped=lambda: False)
+def finish(search: Search, *, start: Any = PretendedProcess, time_limit: float = 60, **more: Any) -> bool:
+    options = SchedulerOptions(start=start, time_limit=time_limit, **more)
+    search.run(options, Display())
+    return all(search.is_finished(subject) for subject in search.plan.subjects)
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffusion_mf.lab.experiments.search.SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("diffusion_mf.lab.experiments.scheduler.SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("diffusion_mf.lab.experiments.scheduler.SECONDS_BETWEEN_LOOKS_AT_OTHERS", 0.02)
 
 
 def check_outcome(search: Search) -> None:
@@ -136,10 +142,12 @@ def test_stages_fix_what_they_choose_and_all_systems_get_as_many_trials(tmp_path
     assert [(stage.name, stage.trials) for stage in lcrf.stages] == [("optimisation", 7), ("transitions", 2)]
     pruned = [t for s in search.plan.subjects for n in range(len(s.stages)) for t in search.counted(s, n)]
     assert any(trial.state.name == "PRUNED" for trial in pruned)
+    assert {tuple(attempts) for attempts in attempts_of(search.folder.root).values()} == {("complete",), ("pruned",)}
     # The last stage had the choices of the first two.
     diffusion = search.plan.subjects[2]
     best = search.best_settings(diffusion, 0)["training.learning_rate"]
-    assert search.best_trial(diffusion).value == pytest.approx(1000 * best + 0.01 + 5)
+    values = [trial.value for trial in search.counted(diffusion, 2) if trial.state.name == "COMPLETE"]
+    assert max(values) == pytest.approx(1000 * best + 0.01 + 5)
     chosen = tomllib.loads(selected_text(search))["exceptions"][2]
     assert chosen["where"]["system"] == "diffusion-mf"
     assert chosen["set"]["structure.num_iterations"] == 5
@@ -152,16 +160,15 @@ def test_finished_search_starts_nothing_and_an_unfinished_one_goes_on(tmp_path: 
     class Stopping(PretendedProcess):
         def __init__(self, place: RunPlace, **more: Any) -> None:
             super().__init__(place, **more)
-            if len(self.started) >= stop_after:
-                first.stop.set()
+            if len(self.started) == stop_after:
+                os.kill(os.getpid(), signal.SIGTERM)
 
         def outcome(self) -> Outcome | None:
-            if first.stop.is_set():
-                return Outcome.INTERRUPTED
-            return super().outcome()
+            if len(self.started) < stop_after:
+                return super().outcome()
+            return Outcome.INTERRUPTED if self.is_stopped else None
 
-    first._start = Stopping  # type: ignore[assignment]
-    assert not finish(first)
+    assert not finish(first, start=Stopping)
     assert "not finished: this is the best so far" in selected_text(first)
     lost = PretendedProcess.started[-1]
     second = make_search(tmp_path)
@@ -172,6 +179,97 @@ def test_finished_search_starts_nothing_and_an_unfinished_one_goes_on(tmp_path: 
     third = make_search(tmp_path)
     assert finish(third)
     assert PretendedProcess.started == []
+
+
+def test_trials_of_a_search_that_was_killed_come_back_when_their_heartbeats_have_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffusion_mf.lab.experiments.search.SECONDS_BETWEEN_HEARTBEATS", 1)
+    monkeypatch.setattr("diffusion_mf.lab.experiments.search.SECONDS_UNTIL_STALE", 2)
+    text = PLAN.replace('["unigram", "lcrf", "diffusion-mf"]', '["unigram"]').replace("trials = 3", "trials = 1")
+    killed = make_search(tmp_path, text=text).jobs()
+    lost = next(killed)
+    assert lost is not None
+    # As long as it is watched it is not lost.
+    second = make_search(tmp_path)
+
+    class Watching(PretendedProcess):
+        def __init__(self, place: RunPlace, **more: Any) -> None:
+            super().__init__(place, **more)
+            self.end = time.monotonic() + 4
+
+        def outcome(self) -> Outcome | None:
+            lost.is_hopeless()
+            return None if time.monotonic() < self.end else super().outcome()
+
+    assert not finish(second, start=Watching, time_limit=3.5)
+    assert lost.name not in PretendedProcess.started
+    third = make_search(tmp_path)
+    assert finish(third)
+    assert lost.name in PretendedProcess.started
+
+
+def test_a_trial_that_is_stopped_between_two_seeds_goes_on_at_once(tmp_path: Path) -> None:
+    text = PLAN.replace('["unigram", "lcrf", "diffusion-mf"]', '["unigram"]').replace("seeds = [1]", "seeds = [1, 2]")
+    search = make_search(tmp_path, text=text.replace("trials = 3", "trials = 1"))
+
+    class Stopping(PretendedProcess):
+        def outcome(self) -> Outcome | None:
+            found = super().outcome()
+            if found is not None:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return found
+
+    assert not finish(search, start=Stopping)
+    (first,) = PretendedProcess.started
+    again = make_search(tmp_path)
+    assert finish(again)
+    assert first not in PretendedProcess.started
+    second = PretendedProcess.started[0]
+    assert second.startswith(first.partition(".seed1.")[0] + ".seed2.")
+    scores = [(search.folder.run(name).result() or {})["dev"]["f1"] for name in (first, second)]
+    assert again.counted(again.plan.subjects[0], 0)[0].value == pytest.approx(sum(scores) / 2)
+
+
+def test_runs_that_do_not_stop_in_time_are_ended_and_count_for_nothing(tmp_path: Path) -> None:
+    class Stubborn(PretendedProcess):
+        is_killed = False
+
+        def outcome(self) -> Outcome | None:
+            return Outcome.INTERRUPTED if self.is_killed else None
+
+        def kill(self) -> None:
+            self.is_killed = True
+
+    search = make_search(tmp_path, storage=optuna.storages.InMemoryStorage(), text=ONE_SYSTEM)
+    assert not finish(search, start=Stubborn, time_limit=0.1, grace=0.1)
+    assert list(attempts_of(search.folder.root).values()) == [["interrupted"]]
+    assert not list(search.folder.claims.glob("*.json"))
+    assert search.counted(search.plan.subjects[0], 0) == []
+
+
+def test_trials_with_the_same_settings_share_a_run(tmp_path: Path) -> None:
+    search = make_search(tmp_path, storage=optuna.storages.InMemoryStorage(), text=ONE_SYSTEM)
+    job = next(search.jobs())
+    assert job is not None
+    ends: list[str] = []
+    jobs = [dataclasses.replace(job, on_end=ends.append) for _ in range(2)]
+    options = SchedulerOptions(workers=2, start=PretendedProcess)
+    table = run_jobs(jobs, search.folder, options, Display())
+    assert PretendedProcess.started == [job.name]
+    assert ends == ["complete", "complete"]
+    # Once it is known, nothing is run for whoever asks again.
+    run_jobs(jobs[:1], search.folder, options, Display())
+    assert PretendedProcess.started == [job.name]
+    assert len(ends) == 3
+    assert table.is_complete
+
+
+def test_without_optuna_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.delitem(sys.modules, Search.__module__)
+    with pytest.raises(InputError, match=r"needs Optuna; pip install 'diffusion-mf\[experiments\]'"):
+        importlib.import_module(Search.__module__)
 
 
 def test_several_workers_share_the_trials(tmp_path: Path) -> None:
@@ -187,12 +285,17 @@ def test_failed_and_diverged_trials_count_and_say_why(tmp_path: Path) -> None:
             return Outcome.DIVERGED if self.score > 6 else Outcome.FAILED
 
     text = PLAN.replace('["unigram", "lcrf", "diffusion-mf"]', '["unigram"]')
-    search = make_search(tmp_path, storage=optuna.storages.InMemoryStorage(), start=Failing, text=text)
-    assert finish(search)
+    search = make_search(tmp_path, storage=optuna.storages.InMemoryStorage(), text=text)
+    assert finish(search, start=Failing)
     trials = search.counted(search.plan.subjects[0], 0)
     assert len(trials) == 9
     assert {trial.state.name for trial in trials} == {"PRUNED", "FAIL"}
     assert all(trial.user_attrs["reason"].startswith(("diverged", "failed")) for trial in trials)
+    # Failures are tried again, as those of a plan are.
+    assert {tuple(attempts) for attempts in attempts_of(search.folder.root).values()} == {
+        ("diverged",),
+        ("failed", "failed"),
+    }
     assert search.best_settings(search.plan.subjects[0], 0) == {}
 
 
@@ -203,9 +306,9 @@ def test_input_that_no_trial_can_read_stops_the_search_and_counts_for_nothing(tm
             return Outcome.REFUSED
 
     storage = optuna.storages.InMemoryStorage()
-    search = make_search(tmp_path, storage=storage, start=Refused, text=ONE_SYSTEM)
+    search = make_search(tmp_path, storage=storage, text=ONE_SYSTEM)
     with pytest.raises(InputError, match=r"refused \(train\.txt, line 2: two columns\)"):
-        finish(search)
+        finish(search, start=Refused)
     assert search.counted(search.plan.subjects[0], 0) == []
     mended = make_search(tmp_path, storage=storage)
     assert finish(mended)

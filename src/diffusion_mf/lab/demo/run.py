@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from diffusion_mf.config import Config, load_config
-from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table
+from diffusion_mf.evaluation.terminal import Display, half_up, note, print_json, print_table
 from diffusion_mf.lab.demo.picture import LEGEND, draw_trajectory, print_trajectory
 from diffusion_mf.lab.synthetic import (
     FLAVOURS,
@@ -27,7 +27,6 @@ from diffusion_mf.lab.synthetic import (
 from diffusion_mf.systems import SYSTEMS
 from diffusion_mf.tagger import TaggedSentence, Tagger
 from diffusion_mf.training.loop import train
-from diffusion_mf.training.progress import shown_progress
 
 METRICS = {
     "accuracy": "accuracy",
@@ -168,7 +167,7 @@ def _config(folder: pathlib.Path, system: str, seed: int, settings: DemoSettings
 
 def _train(config: Config, folder: pathlib.Path) -> Tagger:
     # A run's folder cannot be used twice, but a demonstration can be run twice: only its models stay.
-    with tempfile.TemporaryDirectory(prefix="diffusion-mf-demo-") as run, shown_progress() as display:
+    with tempfile.TemporaryDirectory(prefix="diffusion-mf-demo-") as run, Display() as display:
         tagger = Tagger.load(train(config, output=run, device="cpu", display=display), device="cpu")
     tagger.save(folder)
     return tagger

@@ -37,6 +37,13 @@ class RunState(enum.StrEnum):
     DIVERGED = "diverged"
     FAILED = "failed"
     """as often as it may"""
+    PRUNED = "pruned"
+    """given up by a search"""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody still has to finish it."""
+        return self in (RunState.PENDING, RunState.INTERRUPTED)
 
 
 class Outcome(enum.StrEnum):
@@ -45,6 +52,8 @@ class Outcome(enum.StrEnum):
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
     DIVERGED = "diverged"
+    PRUNED = "pruned"
+    """given up by a search"""
     REFUSED = "refused"
     """bad input: another attempt would be refused, too"""
     FAILED = "failed"
@@ -127,8 +136,8 @@ class RunPlace:
         if result is not None and covers(result, evaluation or {}):
             return RunState.COMPLETE
         outcomes = self.outcomes()
-        if outcomes and outcomes[-1] == Outcome.DIVERGED:
-            return RunState.DIVERGED
+        if outcomes and outcomes[-1] in (Outcome.DIVERGED, Outcome.PRUNED):
+            return RunState(outcomes[-1])
         if (outcomes and outcomes[-1] == Outcome.REFUSED) or outcomes.count(Outcome.FAILED) > retries:
             return RunState.FAILED
         return RunState.INTERRUPTED if outcomes or self.checkpoint.exists() else RunState.PENDING
@@ -140,6 +149,10 @@ class RunPlace:
         except OSError:
             return []
         return [line for line in text.splitlines() if line.strip()][-count:]
+
+    def failure_lines(self) -> list[str]:
+        """What the last attempt that failed said at its end."""
+        return next((each["lines"] for each in reversed(self.attempts()) if each.get("lines")), self.last_lines())
 
     def last_entries(self, num_bytes: int = 1 << 14) -> list[dict[str, Any]]:
         """The newest entries of the training log."""

@@ -19,7 +19,7 @@ from diffusion_mf.lab.experiments.worker import EXIT_STATUSES
 class RunProcess:
     """A run's process, its output in the run's folder."""
 
-    def __init__(self, place: RunPlace, *, claim: Claim | None = None, device: str = "auto", threads: int = 1) -> None:
+    def __init__(self, place: RunPlace, *, claim: Claim, device: str = "auto", threads: int = 1) -> None:
         self.place = place
         self.claim = claim
         self.device = device
@@ -27,9 +27,7 @@ class RunProcess:
         self.is_stopped = False
         """whether it was told to stop"""
         command = [sys.executable, "-m", "diffusion_mf.lab.experiments.worker", str(place.root), "--device", device]
-        command += ["--parent", str(os.getpid())]
-        if claim is not None:
-            command += ["--claim", str(claim.path), "--token", claim.token]
+        command += ["--parent", str(os.getpid()), "--claim", str(claim.path), "--token", claim.token]
         place.root.mkdir(parents=True, exist_ok=True)
         with place.output.open("ab") as output:
             # A session of its own: Ctrl-C is for the runner, which then stops its runs in order.

@@ -1,43 +1,43 @@
-"""Samplers whose draws follow from a trial's number: workers that share a study never draw the same by accident.
-
-A sampler with a generator of its own would begin anew in every process and after every interruption.
-"""
+"""The staged search: Optuna decides which settings are tried, the scheduler runs them, dev scores decide."""
 
 from __future__ import annotations
 
 import glob
-import shutil
-import threading
+import statistics
 import time
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import optuna
-from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler
-from optuna.trial import FrozenTrial
+from typing import Any
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.lab.experiments.claims import Claim, Claims
-from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace
+from diffusion_mf.evaluation.terminal import Display
+from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, RunState
 from diffusion_mf.lab.experiments.plan import fingerprint, toml_value
-from diffusion_mf.lab.experiments.processes import RunProcess
-from diffusion_mf.lab.experiments.search_plan import Range, SearchPlan, Stage, Subject
+from diffusion_mf.lab.experiments.scheduler import Job, RunTable, SchedulerOptions, run_jobs
+from diffusion_mf.lab.experiments.search_plan import Range, SearchPlan, Subject
 
-if TYPE_CHECKING:
+try:
     import optuna
-
+except ImportError:
+    raise InputError("the search needs Optuna", remedy="pip install 'diffusion-mf[experiments]'") from None
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState
 
 FIXED = "fixed_params"
 """Optuna's name for the settings of trials that were enqueued"""
 
 
 class NumberedSampler(BaseSampler):
-    """Draws for each trial with a sampler made for its number: ``make(seed)``."""
+    """Draws for each trial with a sampler made for its number: ``make(seed)``.
+
+    Searches that share a study never draw the same by accident; a sampler with a generator of its own would begin anew in
+    every process and after every interruption.
+    """
 
     def __init__(self, name: str, make: Callable[[int], BaseSampler]) -> None:
         self._name, self._make = name, make
@@ -95,20 +95,10 @@ SECONDS_BETWEEN_HEARTBEATS = 20
 SECONDS_UNTIL_STALE = 120
 
 
-def import_optuna() -> Any:
-    """Optuna, quiet; one sentence where it is not installed."""
-    try:
-        import optuna
-    except ImportError:
-        raise InputError("the search needs Optuna", remedy="pip install 'diffusion-mf[experiments]'") from None
-    # Trials that are stopped or given up are no news.
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
-
-
 def open_storage(url: str) -> Any:
     """The database of the search; ``postgresql://`` uses psycopg 3."""
-    optuna = import_optuna()
+    # Trials that are stopped or given up are no news.
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     if url.startswith(("postgresql://", "postgres://")):
         url = "postgresql+psycopg://" + url.partition("://")[2]
     try:
@@ -149,61 +139,69 @@ def default_storage(folder: Path) -> str:
     return f"sqlite:///{(folder / 'search.db').resolve()}"
 
 
-SECONDS_BETWEEN_LOOKS = 0.2
 REASON = "reason"
 """the attribute of trials that count although they have no score"""
 
 
-class Stopped(Exception):  # noqa: N818 (nothing went wrong)
-    """The search was told to stop; the trial will be continued."""
+@dataclass
+class _OpenTrial:
+    """A trial of this process, seed after seed."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class SearchOptions:
-    """How to search."""
-
-    device: str = "auto"
-    threads: int = 1
-    keep_checkpoints: bool = False
-    command: str = "dmf search"
+    trial: optuna.Trial
+    study: optuna.Study
+    subject: Subject
+    stage: int
+    settings: Mapping[str, Any]
+    scores: list[float] = field(default_factory=list)
+    """of the seeds so far"""
+    is_running: bool = False
+    """whether a seed's run is in the queue"""
+    reported: int = 0
+    """the last epoch that Optuna was told of"""
 
 
 class Search:
-    """A search in progress, or finished."""
+    """A search in progress, or finished: Optuna decides what is tried, the scheduler runs it."""
 
     def __init__(
         self,
         plan: SearchPlan,
         storage: Any,
         folder: ExperimentFolder,
-        options: SearchOptions,
         *,
         note: Callable[[str], None] = lambda message: None,
-        start: Callable[..., RunProcess] = RunProcess,
+        command: str = "dmf search",
     ) -> None:
-        self.plan, self.storage, self.folder, self.options, self.note = plan, storage, folder, options, note
-        self.stop = threading.Event()
-        self._start = start
-        self._claims = Claims(folder.claims)
-        self._optuna = import_optuna()
+        self.plan, self.storage, self.folder, self.note, self.command = plan, storage, folder, note, command
+        self._studies: dict[tuple[str, int], optuna.Study] = {}
+        self._open: list[_OpenTrial] = []
+        self._last_heartbeat = time.monotonic()
 
-    def work(self, offset: int = 0) -> None:
-        """Advance every subject until all are finished, beginning with the one at ``offset``; may run in many threads."""
-        subjects = self.plan.subjects
-        start = offset % len(subjects)
-        for subject in (*subjects[start:], *subjects[:start]):
-            settings: dict[str, Any] = {}
-            for number, stage in enumerate(subject.stages):
-                self._finish_stage(subject, number, stage, settings)
-                if self.stop.is_set():
-                    return
-                settings |= self.best_settings(subject, number)
+    def run(self, options: SchedulerOptions, display: Display) -> RunTable:
+        """Search until all is done or it is time to stop; returns the states of the runs."""
+        try:
+            return run_jobs((), self.folder, options, display, more=self.jobs())
+        finally:
+            for each in self._open:
+                # Without a reason: it does not count, and will be continued.
+                each.study.tell(each.trial, state=TrialState.FAIL, skip_if_finished=True)
+
+    def jobs(self) -> Iterator[Job | None]:
+        """What to run next, until every stage of every subject has had its trials; None while others are at the last ones."""
+        while not all(self.is_finished(subject) for subject in self.plan.subjects):
+            self._beat()
+            found = next((each for each in self._open if not each.is_running), None) or self._ask()
+            if found is None:
+                yield None
+            elif (job := self._job(found)) is not None:
+                yield job
 
     def study(self, subject: Subject, number: int) -> optuna.Study:
         """The study of a subject's stage."""
-
+        if (subject.name, number) in self._studies:
+            return self._studies[subject.name, number]
         stage, file = subject.stages[number], self.plan.file
-        samplers = self._optuna.samplers
+        samplers = optuna.samplers
         name = f"{file.sampler_seed}/{subject.name}/{number}"
         combinations = stage.combinations()
         if combinations is not None:
@@ -213,13 +211,13 @@ class Search:
         else:
             startup = max(2, stage.trials // 3)
             sampler = NumberedSampler(name, lambda seed: samplers.TPESampler(seed=seed, n_startup_trials=startup))
-        pruner = self._optuna.pruners.NopPruner()
+        pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
         if file.pruner.enabled:
-            pruner = self._optuna.pruners.MedianPruner(
+            pruner = optuna.pruners.MedianPruner(
                 n_startup_trials=file.pruner.startup_trials, n_warmup_steps=file.pruner.warmup_epochs
             )
         try:
-            return self._optuna.create_study(
+            study = self._studies[subject.name, number] = optuna.create_study(
                 storage=self.storage,
                 study_name=f"{self.plan.name}/{subject.name}/{number}-{stage.name}",
                 direction="maximize",
@@ -227,17 +225,17 @@ class Search:
                 pruner=pruner,
                 load_if_exists=True,
             )
-        except self._optuna.exceptions.StorageInternalError as error:
+        except optuna.exceptions.StorageInternalError as error:
             raise InputError(f"the database cannot be used ({error})", remedy="check --storage") from None
+        return study
 
     def counted(self, subject: Subject, number: int) -> list[Any]:
         """The trials of a stage that count, in order, no more than planned: finished, given up, failed or diverged."""
-        states = self._optuna.trial.TrialState
         trials = [
             trial
             for trial in self.study(subject, number).get_trials(deepcopy=False)
-            if trial.state in (states.COMPLETE, states.PRUNED)
-            or (trial.state == states.FAIL and REASON in trial.user_attrs)
+            if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+            or (trial.state == TrialState.FAIL and REASON in trial.user_attrs)
         ]
         return trials[: subject.stages[number].trials]
 
@@ -251,153 +249,133 @@ class Search:
         best = max(complete, key=lambda trial: trial.value, default=None)
         return {} if best is None else dict(best.params)
 
-    def best_trial(self, subject: Subject) -> Any | None:
-        """The best of all stages."""
-        trials = [trial for number in range(len(subject.stages)) for trial in self.counted(subject, number)]
-        complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
-        return max(complete, key=lambda trial: trial.value, default=None)
-
     def is_finished(self, subject: Subject) -> bool:
         """Whether every stage has had its trials."""
         return all(len(self.counted(subject, n)) >= stage.trials for n, stage in enumerate(subject.stages))
 
-    def _finish_stage(self, subject: Subject, number: int, stage: Stage, settings: Mapping[str, Any]) -> None:
-        study = self.study(subject, number)
-        states = self._optuna.trial.TrialState
-        while not self.stop.is_set() and len(self.counted(subject, number)) < stage.trials:
-            self._continue_lost_trials(study)
-            running = sum(trial.state == states.RUNNING for trial in study.get_trials(deepcopy=False))
-            if len(self.counted(subject, number)) + running >= stage.trials:
-                # Others are at the last ones; if they are lost, their heartbeats stop, and it is our turn.
-                self._fail_stale(study)
-                self.stop.wait(5 * SECONDS_BETWEEN_LOOKS)
-                continue
-            try:
-                study.optimize(
-                    lambda trial: self._trial(trial, subject, stage, settings),
-                    n_trials=1,
-                    catch=(_Failed,),
-                    callbacks=[lambda _, trial: self._note_end(trial, subject, number)],
+    def _ask(self) -> _OpenTrial | None:
+        """A new trial, of a subject with few under way: samplers learn from those that have ended."""
+        under_way = Counter(each.subject.name for each in self._open)
+        for subject in sorted(self.plan.subjects, key=lambda each: under_way[each.name]):
+            settings: dict[str, Any] = {}
+            for number, stage in enumerate(subject.stages):
+                num_counted = len(self.counted(subject, number))
+                if num_counted >= stage.trials:
+                    settings |= self.best_settings(subject, number)
+                    continue
+                study = self.study(subject, number)
+                with warnings.catch_warnings():
+                    # Heartbeats are "experimental", and Optuna's own loop, which we have no use for, would send them.
+                    warnings.simplefilter("ignore")
+                    # Others may be at the last ones; if they are lost, their heartbeats stop, and it is our turn.
+                    optuna.storages.fail_stale_trials(study)
+                    self._continue_lost_trials(study)
+                    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+                    if num_counted + len(running) >= stage.trials:
+                        break
+                    trial = study.ask()
+                chosen = {name: _suggest(trial, name, values) for name, values in stage.space.items()}
+                self._open.append(_OpenTrial(trial, study, subject, number, {**settings, **chosen}))
+                self._beat(at_once=True)
+                return self._open[-1]
+        return None
+
+    def _beat(self, *, at_once: bool = False) -> None:
+        """Let the database know that the trials under way are not lost."""
+        now = time.monotonic()
+        if not at_once and now - self._last_heartbeat < SECONDS_BETWEEN_HEARTBEATS:
+            return
+        self._last_heartbeat = now
+        if isinstance(self.storage, optuna.storages.RDBStorage):
+            for each in self._open:
+                study_id = self.storage.get_study_id_from_name(each.study.study_name)
+                self.storage.record_heartbeat(
+                    self.storage.get_trial_id_from_study_id_trial_number(study_id, each.trial.number)
                 )
-            except Stopped:
-                return
-
-    def _note_end(self, trial: Any, subject: Subject, number: int) -> None:
-        stage, count = subject.stages[number], len(self.counted(subject, number))
-        self.note(f"{subject.name}, {stage.name}: {count} of {stage.trials} trials; {_described(trial)}")
-
-    def _fail_stale(self, study: Any) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
-            self._optuna.storages.fail_stale_trials(study)
 
     def _continue_lost_trials(self, study: Any) -> None:
         """Settings of trials that were stopped or killed come first again; their checkpoints are still there."""
-        states = self._optuna.trial.TrialState
         trials = study.get_trials(deepcopy=False)
-        known = [_params(trial) for trial in trials if trial.state != states.FAIL or REASON in trial.user_attrs]
+        known = [_params(trial) for trial in trials if trial.state != TrialState.FAIL or REASON in trial.user_attrs]
         for trial in trials:
             params = _params(trial)
-            if trial.state == states.FAIL and REASON not in trial.user_attrs and params and params not in known:
+            if trial.state == TrialState.FAIL and REASON not in trial.user_attrs and params and params not in known:
                 study.enqueue_trial(params)
                 known.append(params)
 
-    def _trial(self, trial: Any, subject: Subject, stage: Stage, settings: Mapping[str, Any]) -> float:
-        chosen = {**settings, **{name: _suggest(trial, name, values) for name, values in stage.space.items()}}
-        scores: list[float] = []
-        for seed in self.plan.file.seeds:
-            scores.append(self._seed_score(trial, subject, chosen, seed, scores))
-        return sum(scores) / len(scores)
-
-    def _seed_score(
-        self, trial: Any, subject: Subject, settings: Mapping[str, Any], seed: int, earlier: list[float]
-    ) -> float:
+    def _job(self, open_trial: _OpenTrial) -> Job | None:
+        """The run of the trial's next seed; None where its settings are refused, which ends the trial."""
+        subject, seed = open_trial.subject, self.plan.file.seeds[len(open_trial.scores)]
         try:
-            config, source = self.plan.config(subject, settings, seed)
+            config, source = self.plan.config(subject, open_trial.settings, seed)
         except InputError as error:
             # Candidates that do not go together, such as a width and a number of heads.
-            trial.set_user_attr(REASON, str(error))
-            raise _Failed from None
+            open_trial.trial.set_user_attr(REASON, str(error))
+            self._tell(open_trial, state=TrialState.FAIL)
+            return None
         place = self.folder.run(f"{subject.name}.seed{seed}.{fingerprint(config)}")
+        open_trial.trial.set_user_attr(f"run_seed{seed}", place.name)
+        open_trial.is_running = True
         coordinates = {"corpus": subject.corpus, "system": subject.system, "encoder": subject.encoder}
-        trial.set_user_attr(f"run_seed{seed}", place.name)
-        claim = self._claim(place.name)
-        try:
-            result = place.result()
-            if result is None:
-                place.describe(
-                    {
-                        "coordinates": {**coordinates, "variant": "search", "seed": seed},
-                        "source": source,
-                        "config": config.model_dump(mode="json"),
-                        "evaluation": {"analysis": False},
-                        "checkpoint_every": 300.0,
-                        "keep": "all" if self.options.keep_checkpoints else "scores",
-                        "command": self.options.command,
-                    }
-                )
-                result = self._run(trial, place, claim, earlier)
-        finally:
-            claim.release()
-        return float(result["dev"][result["metric"]])
+        return Job(
+            name=place.name,
+            description={
+                "coordinates": {**coordinates, "variant": "search", "seed": seed},
+                "source": source,
+                "config": config.model_dump(mode="json"),
+                "evaluation": {"analysis": False},
+                "checkpoint_every": 300.0,
+                "keep": "scores",
+                "command": self.command,
+            },
+            is_hopeless=lambda: self._is_hopeless(open_trial, place),
+            on_end=lambda state: self._end(open_trial, place, state),
+        )
 
-    def _claim(self, name: str) -> Claim:
-        """Wait until nobody else works on the same settings."""
-        while not self.stop.is_set():
-            claim = self._claims.take(name)
-            if claim is not None:
-                return claim
-            self.stop.wait(5 * SECONDS_BETWEEN_LOOKS)
-        raise Stopped
+    def _is_hopeless(self, open_trial: _OpenTrial, place: RunPlace) -> bool:
+        self._beat()
+        return self._report(open_trial, place) and open_trial.trial.should_prune()
 
-    def _run(self, trial: Any, place: RunPlace, claim: Claim, earlier: list[float]) -> dict[str, Any]:
-        process = self._start(place, claim=claim, device=self.options.device, threads=self.options.threads)
-        try:
-            reported = 0
-            while (outcome := process.outcome()) is None:
-                time.sleep(SECONDS_BETWEEN_LOOKS)
-                if self.stop.is_set() and not process.is_stopped:
-                    process.stop()
-                before, reported = reported, self._report(trial, place, earlier, reported)
-                if reported > before and not process.is_stopped and trial.should_prune():
-                    process.kill()
-                    for remains in (place.checkpoint, place.model):
-                        shutil.rmtree(remains, ignore_errors=True)
-                    raise self._optuna.TrialPruned
-        finally:
-            if process.exit_status is None:
-                process.kill()
-        result = place.result()
-        if outcome is Outcome.COMPLETE and result is not None:
-            self._report(trial, place, earlier, reported)
-            return result
-        if self.stop.is_set() or outcome is Outcome.INTERRUPTED:
-            raise Stopped
-        last = place.last_lines(1)
-        if outcome is Outcome.REFUSED and not self._has_results(place.description()["coordinates"]["corpus"]):
-            # Not these settings, but the input: no trial would fare better, and none must count.
-            raise InputError(f"{place.name} was refused ({last[0] if last else 'no output'})", remedy="correct that")
-        trial.set_user_attr(REASON, f"{outcome.value}: {last[0] if last else 'no output'}")
-        if outcome is Outcome.DIVERGED:
-            raise self._optuna.TrialPruned
-        raise _Failed
+    def _report(self, open_trial: _OpenTrial, place: RunPlace) -> bool:
+        """Tell Optuna the dev scores of the first seed's epochs; whether there were new ones."""
+        if open_trial.scores:
+            return False  # only the first seed can be given up: the others complete a mean
+        before = open_trial.reported
+        for entry in place.last_entries():
+            if entry.get("event") == "evaluation" and entry.get("epoch", 0) > open_trial.reported:
+                open_trial.reported = int(entry["epoch"])
+                open_trial.trial.report(float(entry["score"]), open_trial.reported)
+        return open_trial.reported > before
+
+    def _end(self, open_trial: _OpenTrial, place: RunPlace, state: RunState) -> None:
+        """A seed's run has ended: the next one's turn, or the trial's end."""
+        open_trial.is_running = False
+        if state is RunState.COMPLETE:
+            self._report(open_trial, place)
+            result = place.result() or {}
+            open_trial.scores.append(float(result["dev"][result["metric"]]))
+            if len(open_trial.scores) == len(self.plan.file.seeds):
+                self._tell(open_trial, value=statistics.fmean(open_trial.scores))
+            return
+        if state is not RunState.PRUNED:
+            last = (place.failure_lines() or ["no output"])[-1]
+            if place.outcomes()[-1:] == [Outcome.REFUSED] and not self._has_results(open_trial.subject.corpus):
+                # Not these settings, but the input: no trial would fare better, and none must count.
+                raise InputError(f"{place.name} was refused ({last})", remedy="correct that")
+            open_trial.trial.set_user_attr(REASON, f"{state.value}: {last}")
+        self._tell(open_trial, state=TrialState.FAIL if state is RunState.FAILED else TrialState.PRUNED)
 
     def _has_results(self, corpus: str) -> bool:
         return any(self.folder.root.glob(f"runs/{glob.escape(corpus)}.*/result.json"))
 
-    def _report(self, trial: Any, place: RunPlace, earlier: list[float], reported: int) -> int:
-        """Tell Optuna the dev scores of the first seed's epochs; returns the last epoch told."""
-        if earlier:
-            return reported  # only the first seed can be given up: the others complete a mean
-        for entry in place.last_entries():
-            if entry.get("event") == "evaluation" and entry.get("epoch", 0) > reported:
-                reported = int(entry["epoch"])
-                trial.report(float(entry["score"]), reported)
-        return reported
-
-
-class _Failed(Exception):  # noqa: N818 (counted, not handled)
-    """A trial that counts, but has no score."""
+    def _tell(self, open_trial: _OpenTrial, *, value: float | None = None, state: Any = None) -> None:
+        """End the trial."""
+        self._open.remove(open_trial)
+        # Where we were asleep, others may have taken it for lost.
+        trial = open_trial.study.tell(open_trial.trial, value, state, skip_if_finished=True)
+        subject, number = open_trial.subject, open_trial.stage
+        stage, count = subject.stages[number], len(self.counted(subject, number))
+        self.note(f"{subject.name}, {stage.name}: {count} of {stage.trials} trials; {_described(trial)}")
 
 
 def _params(trial: Any) -> dict[str, Any]:
@@ -417,32 +395,6 @@ def _suggest(trial: Any, name: str, values: list[Any] | Range) -> Any:
     if isinstance(values, Range):
         return trial.suggest_float(name, values.low, values.high, log=values.is_log)
     return trial.suggest_categorical(name, values)
-
-
-def run_search(search: Search, *, workers: int, time_limit: float | None, has_stopped: Callable[[], bool]) -> bool:
-    """Search with so many trials at a time; whether all subjects are finished afterwards."""
-    errors: list[BaseException] = []
-
-    def work(offset: int) -> None:
-        try:
-            search.work(offset)
-        except BaseException as error:
-            errors.append(error)
-            search.stop.set()
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(workers)]
-    start = time.monotonic()
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-        is_late = time_limit is not None and time.monotonic() - start >= time_limit
-        if (is_late or has_stopped()) and not search.stop.is_set():
-            search.note("stopping; what was begun continues another time")
-            search.stop.set()
-    if errors:
-        raise errors[0]
-    return all(search.is_finished(subject) for subject in search.plan.subjects)
 
 
 def selected_text(search: Search) -> str:

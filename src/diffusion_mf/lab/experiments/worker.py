@@ -1,6 +1,6 @@
 """One run in a process of its own: trains as ``dmf train --resume`` does, scores the model, leaves ``result.json``.
 
-``python -m diffusion_mf.lab.experiments.worker RUN_FOLDER`` is started by `runner`; the exit status tells it how the run ended.
+``python -m diffusion_mf.lab.experiments.worker RUN_FOLDER`` is started by `scheduler`; the exit status tells it how the run ended.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--claim", type=Path)
-    parser.add_argument("--token", default="")
-    parser.add_argument("--parent", type=int, default=0)
+    parser.add_argument("--claim", type=Path, required=True)
+    parser.add_argument("--token", required=True)
+    parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     _end_with_parent(arguments.parent)
-    claim = None if arguments.claim is None else Claim(arguments.claim, arguments.token)
-    if claim is not None and not claim.adopt():
+    claim = Claim(arguments.claim, arguments.token)
+    if not claim.adopt():
         print("another runner has taken over this run", file=sys.stderr)
         sys.exit(EXIT_STATUSES[Outcome.INTERRUPTED])
     place = RunPlace(arguments.folder)
     with _heartbeats(claim):
         outcome = _run(place, device=arguments.device)
-    if claim is not None and os.getppid() != arguments.parent:
+    if os.getppid() != arguments.parent:
         claim.release()  # nobody else will
     sys.exit(EXIT_STATUSES[outcome])
 
@@ -77,10 +77,10 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
     # Before PyTorch is imported: threads that spin while they wait starve each other on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from diffusion_mf.config import Config
+    from diffusion_mf.evaluation.terminal import Display
     from diffusion_mf.lab.experiments.scores import score_model
     from diffusion_mf.lab.results import provenance
     from diffusion_mf.training.loop import train
-    from diffusion_mf.training.progress import LineDisplay
 
     description = place.description()
     # As JSON: tuples were written as lists.
@@ -96,7 +96,7 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
             resume=place.checkpoint.exists() or place.model.exists(),
             device=device,
             checkpoint_every=description["checkpoint_every"],
-            display=LineDisplay(),
+            display=Display(),
         )
     scored = time.monotonic()
     scores = score_model(place.model, config, description["evaluation"], device=device, known=known)
@@ -128,16 +128,13 @@ def _end_with_parent(parent: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
         set_death_signal = 1
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)
-    if parent and os.getppid() != parent:
+    if os.getppid() != parent:
         sys.exit(EXIT_STATUSES[Outcome.INTERRUPTED])
 
 
 @contextlib.contextmanager
-def _heartbeats(claim: Claim | None) -> Iterator[None]:
+def _heartbeats(claim: Claim) -> Iterator[None]:
     """Keep the claim fresh meanwhile; the process ends at once, and writes nothing more, when it is lost."""
-    if claim is None:
-        yield
-        return
     is_over = threading.Event()
 
     def beat() -> None:
