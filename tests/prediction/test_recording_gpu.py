@@ -162,7 +162,8 @@ def test_graphs_that_nobody_needs_do_not_disturb_the_recording_of_others() -> No
 def test_when_memory_runs_out_recordings_are_dropped_and_made_again(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, data, labeller = _model(corpus, "diffusion-mf", {})
+    settings = {"inference": {"layout": "packed", "precision": "float32"}}
+    config, data, labeller = _model(corpus, "diffusion-mf", settings)
     labeller.eval()
     predictor = Predictor(labeller, config, torch.device("cuda"))
     sentences = data.train[:30]
