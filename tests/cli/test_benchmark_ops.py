@@ -72,7 +72,7 @@ def test_some_operations_can_be_measured_alone(dmf: Callable) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--device", "tpu"), "dmf: --device: unknown device 'tpu'; choose auto, cpu or cuda.\n"),
+        (("--device", "tpu"), "dmf: there is no device 'tpu' here; choose auto"),
         (("--shapes", "32x17"), "dmf: --shapes: '32x17' is no shape; write"),
         (("--shapes", "4x4x4,"), "dmf: --shapes: '' is no shape; write"),
         (("--shapes", "0x4x4"), "dmf: --shapes: '0x4x4' is no shape; write"),

@@ -185,7 +185,7 @@ def test_options_reach_the_model(dmf: Callable, models: dict) -> None:
 @pytest.mark.parametrize(("arguments", "stdin", "message"), [
     (["--decoder", "beam"], "a\n", "no decoder is called 'beam'; choose one of argmax, mask-viterbi, viterbi, native"),
     (["--calls", "0"], "a\n", "0 calls are not possible; ask for 1 to 1000 of them"),
-    (["--device", "toaster"], "a\n", "there is no device 'toaster' here; use auto, cpu or cuda"),
+    (["--device", "toaster"], "a\n", "there is no device 'toaster' here; choose auto"),
     (["--to", "text"], "a\n", "plain text cannot hold labels; write columns, jsonl or conllu"),
     (["--json", "--to", "conllu"], "a\n", "--json contradicts --to conllu; leave one of them out"),
     (["none.conllu"], "", "none.conllu: no such file; check the path"),

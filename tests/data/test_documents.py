@@ -19,7 +19,7 @@ from diffusion_mf.batches.batching import (
 )
 from diffusion_mf.batches.packing import pack, shape_for
 from diffusion_mf.batches.vocabulary import Vocabulary
-from diffusion_mf.data.sentence import MAX_DOCUMENT_UNITS, Sentence, cut_documents, grouped, middle, with_first_document
+from diffusion_mf.data.sentence import MAX_DOCUMENT_UNITS, Sentence, cut_documents, grouped, with_first_document
 
 
 def numbers(documents: list[int], lengths: list[int]) -> list[int]:
@@ -169,8 +169,3 @@ def test_all_ways_to_make_a_batch_agree_on_others() -> None:
     assert packed.others[1, 0].tolist() == [1, -1]
     assert packed.others[0, 1].tolist() == [width, -1]
     assert bool((packed.others[3:] == -1).all())
-
-
-@pytest.mark.parametrize(("documents", "place"), [([1, 1, 1, 2, 3], 3), ([0, 0, 0, 0], 2), ([1, 2, 2, 2], 1)])
-def test_several_documents_are_parted_between_two_near_the_middle(documents: list[int], place: int) -> None:
-    assert middle(documents) == place

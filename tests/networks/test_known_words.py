@@ -42,7 +42,7 @@ def test_states_are_those_of_the_words_themselves(kind: str) -> None:
     for keeps_vocabulary in (False, True):
         if keeps_vocabulary:
             words.keep_vocabulary()
-        batch = words.meet(SENTENCES).batch(range(3))
+        batch = words.look_up(SENTENCES).batch(range(3))
         num_units = expected_batch.form_ids.shape[1]
         assert torch.equal(batch.form_ids[:, :num_units], expected_batch.form_ids)
         assert not batch.form_ids[:, num_units:].any()
@@ -66,12 +66,12 @@ def test_words_are_computed_once_and_forgotten_when_told(monkeypatch: pytest.Mon
     words = KnownWords(encoder, VOCABULARY)
     words.keep_vocabulary()
     assert (computed, len(words)) == ([7], 7)
-    words.meet(SENTENCES).batch(range(3))
-    words.meet(SENTENCES).batch(range(3))
+    words.look_up(SENTENCES).batch(range(3))
+    words.look_up(SENTENCES).batch(range(3))
     assert (computed, len(words)) == ([7, 3], 10)
     words.forget()
     assert len(words) == 7
-    words.meet(SENTENCES[:1])
+    words.look_up(SENTENCES[:1])
     assert (computed, len(words)) == ([7, 3, 1], 8)
 
 
@@ -82,7 +82,7 @@ def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     words.keep_vocabulary()
     for start in range(0, 200, 5):
         sentences = [Sentence(tuple(f"w{number}" for number in range(start, start + 5))), TRAINED._replace(labels=None)]
-        batch, expected = words.meet(sentences).batch([0, 1]), collate(sentences, VOCABULARY)
+        batch, expected = words.look_up(sentences).batch([0, 1]), collate(sentences, VOCABULARY)
         assert len(words) <= 7 + 20 + 5
         states = batch.layout.unpack(encoder(batch, batch.layout))
         torch.testing.assert_close(states[0, :5], encoder(expected, expected.layout)[0, :5], rtol=1e-5, atol=1e-6)
@@ -142,11 +142,11 @@ def test_a_cpu_works_on_small_batches_where_there_is_a_transformer(
     settings = {"encoder": {"kind": kind, "width": 16, "heads": 2, "layers": 1, "word_width": 8, "character_hidden": 4}}
     tagger = small_tagger(system, Task.POS, settings=settings)
     sizes: list[int] = []
-    inner = tagger._begin_full_batch
+    inner = tagger._predictor.predict
     monkeypatch.setattr(
-        tagger,
-        "_begin_full_batch",
-        lambda window, indices, options: (sizes.append(len(indices)), inner(window, indices, options))[1],
+        tagger._predictor,
+        "predict",
+        lambda batch, finish, **options: (sizes.append(len(batch.lengths)), inner(batch, finish, **options))[1],
     )
     results = tagger.tag([["mira", "sel", str(number)] for number in range(10)], batch_tokens=30)
     assert [result.units[2] for result in results] == [str(number) for number in range(10)]

@@ -67,7 +67,7 @@ def test_states_are_the_same_alone_together_and_from_known_words() -> None:
     encoder = build_encoder(CONFIG, VOCABULARY).eval()
     batch = collate(SENTENCES, VOCABULARY)
     expected = encoder(batch, batch.layout)
-    known = KnownWords(encoder, VOCABULARY).meet(SENTENCES).batch(range(len(SENTENCES)))
+    known = KnownWords(encoder, VOCABULARY).look_up(SENTENCES).batch(range(len(SENTENCES)))
     for number, sentence in enumerate(SENTENCES):
         size = len(sentence.units)
         states = known.layout.unpack(encoder(known, known.layout))

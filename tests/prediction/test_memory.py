@@ -12,7 +12,7 @@ from torch import nn
 
 from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.prediction import memory
-from diffusion_mf.prediction.memory import free_bytes, placed
+from diffusion_mf.prediction.memory import MemoryGuard, free_bytes, placed
 
 GPU = torch.device("cuda", 0)
 
@@ -74,3 +74,22 @@ def test_the_limit_of_a_process_counts() -> None:
     assert 0 < int(found[1]) < 8 * 10**9
     assert int(found[1]) <= int(found[0])
     assert free_bytes(torch.device("meta")) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("no memory"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+)
+def test_work_ends_quietly_where_memory_runs_out(error: Exception) -> None:
+    with MemoryGuard() as guard:
+        raise error
+    assert guard.ran_out
+    with MemoryGuard() as guard:
+        pass
+    assert not guard.ran_out
+
+
+@pytest.mark.parametrize("error", [RuntimeError("something else"), KeyboardInterrupt()])
+def test_other_errors_end_it_as_they_would(error: BaseException) -> None:
+    with pytest.raises(type(error)), MemoryGuard():
+        raise error

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 import small_runs
 import torch
 
-from diffusion_mf.batches.batching import EncodedSentences
+from diffusion_mf.batches.batching import Batch, EncodedSentences
 from diffusion_mf.config import Config
 from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.prediction.precision import autocast_for, half_weights_for
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.prediction.recording import FlatBatch, Form, Recorder
+from diffusion_mf.prediction.sentences import predict_sentences
 from diffusion_mf.training.corpora import TrainingData, read_training_data
 from diffusion_mf.training.gradients import StepGradients
 from diffusion_mf.training.optimizer import Learner
@@ -102,8 +104,10 @@ def test_batches_in_flight_are_labelled_as_batches_by_themselves(corpus: Path, p
 
     alone, flying = (Predictor(labeller, config, torch.device("cuda")) for _ in range(2))
     with torch.inference_mode():
-        expected = [best(alone(encoded.batch(members), budget=BUDGET))[0].cpu() for members in batches * 3]
-        pending = [flying.submit(encoded.batch(members), best, budget=BUDGET) for members in batches * 3]
+        expected = [
+            alone.predict(encoded.batch(members), best, budget=BUDGET).wait()[0].clone() for members in batches * 3
+        ]
+        pending = [flying.predict(encoded.batch(members), best, budget=BUDGET) for members in batches * 3]
         found = [each.wait()[0] for each in pending]
     assert flying.num_recordings > 1
     direct = labeller.predict(encoded.batch(batches[0]).to(torch.device("cuda")))
@@ -121,7 +125,7 @@ def test_with_early_exit_nothing_is_recorded(corpus: Path) -> None:
     batch = EncodedSentences(data.train, data.vocabulary, has_labels=False).batch([0, 1, 2])
     is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
     with torch.inference_mode():
-        pending = [predictor.submit(batch, lambda found: [found.marginals], budget=BUDGET) for _ in range(3)]
+        pending = [predictor.predict(batch, lambda found: [found.marginals], budget=BUDGET) for _ in range(3)]
         expected = labeller.predict(batch.to(torch.device("cuda")))
     assert expected.num_calls == 2
     for each in pending:
@@ -153,3 +157,43 @@ def test_graphs_that_nobody_needs_do_not_disturb_the_recording_of_others() -> No
             torch.testing.assert_close(found[2], found[0])
     finally:
         gc.set_threshold(*thresholds)
+
+
+def test_when_memory_runs_out_recordings_are_dropped_and_made_again(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"inference": {"layout": "packed", "precision": "float32"}}
+    config, data, labeller = _model(corpus, "diffusion-mf", settings)
+    labeller.eval()
+    predictor = Predictor(labeller, config, torch.device("cuda"))
+    sentences = data.train[:30]
+
+    def best(prediction: Prediction, *, allowed: torch.Tensor | None) -> list[torch.Tensor]:
+        assert prediction.evidence.unary_scores is not None
+        return [prediction.evidence.unary_scores.argmax(-1)]
+
+    def labels() -> list[list[int]]:
+        found = {}
+        for members, (label_ids,) in predict_sentences(predictor, sentences, data.vocabulary, best, budget=200):
+            for index, row in zip(members, label_ids.tolist(), strict=False):
+                found[index] = row[: len(sentences[index].units)]
+        return [found[index] for index in range(len(sentences))]
+
+    with torch.inference_mode():
+        expected = [labels() for _ in range(4)][-1]
+        assert predictor.num_recordings > 0
+        inner = predictor.predict
+
+        def fails(batch: Batch, *arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(predictor, "predict", tries_again)
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+        def tries_again(batch: Batch, *arguments: Any, **options: Any) -> Any:
+            assert predictor.num_recordings == 0
+            monkeypatch.setattr(predictor, "predict", inner)
+            return inner(batch, *arguments, **options)
+
+        monkeypatch.setattr(predictor, "predict", fails)
+        assert labels() == expected
+        assert [labels() for _ in range(4)][-1] == expected
+        assert predictor.num_recordings > 0

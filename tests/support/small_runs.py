@@ -134,6 +134,4 @@ def share_of_evaluation(
     assert sentences is not None
     processes = Processes(rank, world_size, torch.device("cpu"))
     predictor = Predictor(model.labeller, model.config, torch.device("cpu"))
-    return _predict_share(
-        predictor, sentences, model.vocabulary, decoders, processes, budget=budget, recall=model.config.recall
-    )
+    return _predict_share(predictor, sentences, model.vocabulary, decoders, processes, budget=budget)

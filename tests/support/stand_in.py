@@ -30,6 +30,13 @@ class StandInPrediction:
     num_calls: int
 
 
+class NoEncoder(nn.Module):
+    """All that is asked of it is how large sentences are."""
+
+    def sizes(self, sentences: Sequence[Sentence]) -> list[int]:
+        return [len(sentence.units) for sentence in sentences]
+
+
 class StandIn(nn.Module):
     """ρ₀ of a unit is ``table[form id]``, whatever the beliefs and the step."""
 
@@ -37,6 +44,7 @@ class StandIn(nn.Module):
 
     def __init__(self, vocabulary: Vocabulary, scheme: LabelScheme, table: Tensor) -> None:
         super().__init__()
+        self.encoder = NoEncoder()
         self.table = nn.Parameter(table)
         self.process = CategoricalDiffusion(len(vocabulary.labels))
         self.legality = Legality.of_scheme(vocabulary.labels, scheme)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from diffusion_mf.cli import app
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
-from diffusion_mf.tagger.tagger import in_order, windows
+from diffusion_mf.tagger.tagger import windows
 
 FORMS = ["Ada", "Byron", "sings", "in", "Oslo", "for", "the", "royal", "choir", "Eve", "unseen"]
 RECALL = {"denoiser": {"width": 16, "heads": 2, "layers": 1, "time_width": 8, "recall": 4}}
@@ -84,15 +84,15 @@ def test_a_document_beyond_memory_is_named_and_others_are_parted(monkeypatch: py
     tagger = small_tagger(settings=RECALL)
     sentences, names = text()
     whole = tagger.tag(sentences, documents=names)
-    begin = tagger._begin_full_batch
+    predict = tagger._predictor.predict
 
     def with_room_for(count: int) -> None:
-        def limited(window, indices, options):
-            if len(indices) > count:
+        def limited(batch, finish, **options):
+            if len(batch.lengths) > count:
                 raise torch.OutOfMemoryError("out of memory")
-            return begin(window, indices, options)
+            return predict(batch, finish, **options)
 
-        monkeypatch.setattr(tagger, "_begin_full_batch", limited)
+        monkeypatch.setattr(tagger._predictor, "predict", limited)
 
     with_room_for(10)
     assert labels(tagger.tag(sentences, documents=names)) == labels(whole)
@@ -128,18 +128,6 @@ def test_windows_end_with_documents_and_sentences_of_none_do_not_wait() -> None:
     assert next(found) == [0]
     assert taken == [0]
     assert [*found] == [[0], [1, 1, 1], [2], [0]]
-
-
-def test_batches_of_a_window_hold_whole_documents() -> None:
-    begun: list[list[int]] = []
-
-    def begin(batch):
-        begun.append(list(batch))
-        return lambda: [item * 10 for item in batch]
-
-    answers = in_order([1, 2, 3, 4, 5], [2, 9, 1, 1, 1], begin, budget=10, documents=[1, 1, 2, 0, 2])
-    assert answers == [10, 20, 30, 40, 50]
-    assert begun == [[1, 2], [3, 4, 5]]
 
 
 def test_a_file_may_be_said_to_be_one_document(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import traceback
 
 import numpy as np
 import pytest
@@ -143,3 +144,19 @@ def test_memory_that_runs_out_is_met_with_smaller_batches(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(tagger.model.labeller, "predict", fails_for_more_than_two)
     assert [result.labels for result in tagger.tag(sentences)] == expected
+
+
+@pytest.mark.parametrize("has_clamp", [False, True])
+def test_the_way_from_the_tagger_to_the_model_is_short(has_clamp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagger = small_tagger()
+    predict = tagger.model.labeller.predict
+    frames: list[str] = []
+
+    def noted(batch, **options):
+        stack = traceback.extract_stack()[:-1]
+        frames.extend(frame.name for frame in stack if "/diffusion_mf/" in frame.filename)
+        return predict(batch, **options)
+
+    monkeypatch.setattr(tagger.model.labeller, "predict", noted)
+    tagger.tag([["Ada", "sings"]], clamp=[{1: "O"}] if has_clamp else None)
+    assert frames == ["tag", "_stream", "_tag_window", "predict_sentences", "predict"]

@@ -34,16 +34,16 @@ def test_threads_do_not_disturb_each_other(tagger: Tagger, monkeypatch: pytest.M
     assert expected != other
     found: list[list[list[float]]] = []
     thread = threading.Thread(target=lambda: found.append(scores(tagger, OTHER)))
-    inner = tagger._begin_full_batch
+    inner = tagger._predictor.predict
 
-    def with_an_interruption(*arguments: Any) -> Any:
+    def with_an_interruption(*arguments: Any, **options: Any) -> Any:
         """The other thread begins while this one is between looking words up and using what it found."""
         if threading.current_thread() is not thread and not thread.ident:
             thread.start()
             thread.join(0.5)
-        return inner(*arguments)
+        return inner(*arguments, **options)
 
-    monkeypatch.setattr(tagger, "_begin_full_batch", with_an_interruption)
+    monkeypatch.setattr(tagger._predictor, "predict", with_an_interruption)
     assert scores(tagger, ONE) == expected
     thread.join(30)
     assert found == [other]

@@ -15,11 +15,11 @@ import small_runs
 import torch
 from torch import nn
 
-from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.tagger import load_model
 from diffusion_mf.training import processes as distributed
 from diffusion_mf.training.loop import train
-from diffusion_mf.training.processes import Processes, choose_device
+from diffusion_mf.training.processes import Processes
 
 BOUND = 120.0
 """seconds that any of these processes may take"""
@@ -164,13 +164,3 @@ def test_processes_that_cannot_meet_are_told(monkeypatch: pytest.MonkeyPatch) ->
         distributed.connected("cpu"),
     ):
         pytest.fail("nobody else is there")
-
-
-@pytest.mark.parametrize("device", ["banana", "cuda:99", "cuda" if not torch.cuda.is_available() else "cuda:98"])
-def test_devices_that_are_not_there_are_told(device: str) -> None:
-    with pytest.raises(InputError, match=r"is no device|no CUDA GPU|there is no GPU"):
-        choose_device(device)
-
-
-def test_auto_takes_what_is_there() -> None:
-    assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")

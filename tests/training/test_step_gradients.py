@@ -239,7 +239,9 @@ def test_less_memory_gives_the_same_gradient(data: TrainingData, error: Exceptio
 def test_a_sentence_that_does_not_fit_is_told(data: TrainingData) -> None:
     gradients = _step_gradients(_Forgetful(0, error=_GPU_ERROR), data)
     prepared = StepPreparer(data.train, data.vocabulary, ALONE).prepare([[0, 1, 2]], 1)
-    with pytest.raises(DiffusionMFError, match=r"not enough memory to train on a single sentence of \d+ units"):
+    with pytest.raises(
+        DiffusionMFError, match=r"a sentence of \d+ units does not fit in memory; choose a smaller encoder"
+    ):
         gradients.compute(prepared, step=0, units=10)
 
 

@@ -1,10 +1,10 @@
-"""Where else in its document a word stands: what batches tell a model with recall."""
+"""Sentences as tensors: which of them make a batch, and how one is built."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -264,100 +264,110 @@ def collate(
 
     ``prepare_input`` is the encoder's, where it has one (`encoders.Encoder.prepare_input`), ``recall`` the model's.
     """
-    form_ids, character_ids = vocabulary.form_ids, vocabulary.character_ids
-    rows: dict[str, int] = {}
-    for sentence in sentences:
-        for unit in sentence.units:
-            rows.setdefault(unit, len(rows) + 1)
-    labels = [sentence.labels for sentence in sentences if sentence.labels is not None]
-    if labels and len(labels) != len(sentences):
+    num_labelled = sum(sentence.labels is not None for sentence in sentences)
+    if num_labelled not in (0, len(sentences)):
         raise ValueError("either all sentences of a batch have labels or none")
-    characters = [[], *([character_ids.get(character, UNKNOWN_ID) for character in form] for form in rows)]
-    return Batch(
-        form_ids=_padded([[form_ids.get(unit, UNKNOWN_ID) for unit in sentence.units] for sentence in sentences]),
-        word_rows=_padded([[rows[unit] for unit in sentence.units] for sentence in sentences]),
-        character_ids=_padded(characters),
-        character_lengths=torch.tensor([len(row) for row in characters]),
-        lengths=torch.tensor([len(sentence.units) for sentence in sentences]),
-        label_ids=_padded([[vocabulary.label_ids[label] for label in row] for row in labels]) if labels else None,
-        encoder_input=None if prepare_input is None else prepare_input(sentences),
-        others=_others(sentences, rows, recall) if recall else None,
-        document_rows=document_rows(np.array([sentence.document for sentence in sentences])) if recall else None,
-    )
+    encoded = EncodedSentences(sentences, vocabulary, has_labels=num_labelled > 0, recall=recall)
+    return encoded.batch(range(len(sentences)), None if prepare_input is None else prepare_input(sentences))
 
 
-def _others(sentences: Sequence[Sentence], rows: Mapping[str, int], recall: int) -> Int64[Tensor, "B N M"]:
-    words = np.array([rows[unit] for sentence in sentences for unit in sentence.units])
-    documents = np.array([sentence.document for sentence in sentences])
-    return other_places(words, documents, np.array([len(sentence.units) for sentence in sentences]), most=recall)
+class Spellings(NamedTuple):
+    """The characters of every row of a table of words; row 0 is padding and has none."""
+
+    character_ids: Int64[np.ndarray, "R C"]
+    lengths: Int64[np.ndarray, "R"]
 
 
-def _padded(rows: Sequence[Sequence[int]]) -> Int64[Tensor, "R C"]:
-    array = np.full((len(rows), max(map(len, rows))), PADDING_ID, dtype=np.int64)
-    for index, row in enumerate(rows):
-        array[index, : len(row)] = row
-    return torch.from_numpy(array)
+class SentenceRows:
+    """Sentences whose units are rows of a table of words, for batches of some of them at a time.
+
+    ``rows`` are those of all units, sentence after sentence; row 0 is padding. A batch names the words that occur in it by
+    rows of its own, with their spellings; without ``spellings`` by those of the table. ``recall`` is the model's. Batches are as
+    long as their longest sentence, filled up to a multiple of ``multiple`` places.
+    """
+
+    def __init__(
+        self,
+        sentences: Sequence[Sentence],
+        rows: Int64[np.ndarray, "T"],
+        form_ids: Int64[np.ndarray, "R"],
+        *,
+        spellings: Spellings | None = None,
+        label_ids: Int64[np.ndarray, "T"] | None = None,
+        recall: int = 0,
+        multiple: int = 1,
+    ) -> None:
+        self.lengths = np.array([len(sentence.units) for sentence in sentences], dtype=np.int64)
+        self._starts = np.cumsum(self.lengths) - self.lengths
+        self._documents = np.array([sentence.document for sentence in sentences], dtype=np.int64)
+        self._rows, self._form_ids, self._spellings, self._label_ids = rows, form_ids, spellings, label_ids
+        self._recall, self._multiple = recall, multiple
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def batch(self, indices: Sequence[int], encoder_input: EncoderInput | None = None) -> Batch:
+        """The tensors of some sentences."""
+        lengths, documents = self.lengths[indices], self._documents[indices]
+        longest = int(lengths.max(initial=0))
+        positions = np.arange(longest + -longest % self._multiple)
+        is_unit = positions < lengths[:, None]
+        places = np.minimum(self._starts[indices][:, None] + positions, len(self._rows) - 1)
+        rows = word_rows = np.where(is_unit, self._rows[places], 0)
+        spellings = Spellings(np.zeros((1, 1), dtype=np.int64), np.zeros(1, dtype=np.int64))
+        if self._spellings is not None:
+            # Padding is always there, and first.
+            distinct, found = np.unique(np.append(0, rows[is_unit]), return_inverse=True)
+            word_rows = np.zeros_like(rows)
+            word_rows[is_unit] = found[1:]
+            character_lengths = self._spellings.lengths[distinct]
+            spellings = Spellings(self._spellings.character_ids[distinct, : character_lengths.max()], character_lengths)
+        return Batch(
+            form_ids=torch.from_numpy(self._form_ids[rows]),
+            word_rows=torch.from_numpy(word_rows),
+            character_ids=torch.from_numpy(spellings.character_ids),
+            character_lengths=torch.from_numpy(spellings.lengths),
+            lengths=torch.from_numpy(lengths),
+            label_ids=(
+                None if self._label_ids is None else torch.from_numpy(np.where(is_unit, self._label_ids[places], 0))
+            ),
+            encoder_input=encoder_input,
+            others=(
+                other_places(rows[is_unit], documents, lengths, most=self._recall, num_places=len(positions))
+                if self._recall
+                else None
+            ),
+            document_rows=document_rows(documents) if self._recall else None,
+        )
 
 
-class EncodedSentences:
+class EncodedSentences(SentenceRows):
     """Sentences looked up in a vocabulary once; `batch` is `collate` of some of them, up to the order of distinct words.
 
-    With ``has_labels`` off, labels (those of a test file need not be in the vocabulary) are left out. ``recall`` is the model's.
+    With ``has_labels`` off, labels (those of a test file need not be in the vocabulary) are left out.
     """
 
     def __init__(
         self, sentences: Sequence[Sentence], vocabulary: Vocabulary, *, has_labels: bool = True, recall: int = 0
     ) -> None:
         words: dict[str, int] = {}
-        flat = [words.setdefault(unit, len(words)) for sentence in sentences for unit in sentence.units]
-        self.lengths = np.array([len(sentence.units) for sentence in sentences], dtype=np.int64)
-        self._starts = np.concatenate([[0], np.cumsum(self.lengths)])
-        self._recall = recall
-        self._documents = np.array([sentence.document for sentence in sentences], dtype=np.int64)
-        self._words = np.array(flat, dtype=np.int64)
-        self._forms = np.array([vocabulary.form_ids.get(word, UNKNOWN_ID) for word in words], dtype=np.int64)
-        self._spelling_lengths = np.array([len(word) for word in words], dtype=np.int64)
-        spelling = [vocabulary.character_ids.get(character, UNKNOWN_ID) for word in words for character in word]
-        self._spellings = np.zeros((len(words), max(map(len, words), default=1)), dtype=np.int64)
-        self._spellings[_mask(self._spelling_lengths, self._spellings.shape[1])] = spelling
-        self._labels: np.ndarray | None = None
+        rows = [words.setdefault(unit, len(words) + 1) for sentence in sentences for unit in sentence.units]
+        form_ids = [PADDING_ID, *(vocabulary.form_ids.get(word, UNKNOWN_ID) for word in words)]
+        lengths = np.array([0, *map(len, words)], dtype=np.int64)
+        character_ids = np.zeros((len(lengths), lengths.max()), dtype=np.int64)
+        character_ids[np.arange(character_ids.shape[1]) < lengths[:, None]] = [
+            vocabulary.character_ids.get(character, UNKNOWN_ID) for word in words for character in word
+        ]
+        label_ids = None
         if has_labels:
-            labels = [vocabulary.label_ids[label] for sentence in sentences for label in sentence.labels or ()]
-            if len(labels) != len(flat):
+            label_ids = [vocabulary.label_ids[label] for sentence in sentences for label in sentence.labels or ()]
+            if len(label_ids) != len(rows):
                 raise ValueError("every sentence must have labels")
-            self._labels = np.array(labels, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def batch(self, indices: Sequence[int]) -> Batch:
-        """The tensors of some sentences."""
-        lengths = self.lengths[indices]
-        mask = _mask(lengths, int(lengths.max()))
-        units = np.concatenate([np.arange(self._starts[index], self._starts[index + 1]) for index in indices])
-        words = self._words[units]
-        distinct, rows = np.unique(words, return_inverse=True)
-        spelling_lengths = np.concatenate([[0], self._spelling_lengths[distinct]])
-        spellings = np.zeros((len(distinct) + 1, spelling_lengths.max()), dtype=np.int64)
-        spellings[1:] = self._spellings[distinct, : spellings.shape[1]]
-        return Batch(
-            form_ids=_filled(mask, self._forms[words]),
-            word_rows=_filled(mask, rows + 1),
-            character_ids=torch.from_numpy(spellings),
-            character_lengths=torch.from_numpy(spelling_lengths),
-            lengths=torch.from_numpy(lengths),
-            label_ids=None if self._labels is None else _filled(mask, self._labels[units]),
-            others=other_places(words, self._documents[indices], lengths, most=self._recall) if self._recall else None,
-            document_rows=document_rows(self._documents[indices]) if self._recall else None,
+        super().__init__(
+            sentences,
+            np.array(rows, dtype=np.int64),
+            np.array(form_ids, dtype=np.int64),
+            spellings=Spellings(character_ids, lengths),
+            label_ids=None if label_ids is None else np.array(label_ids, dtype=np.int64),
+            recall=recall,
         )
-
-
-def _mask(lengths: np.ndarray, width: int) -> np.ndarray:
-    return np.arange(width) < lengths[:, None]
-
-
-def _filled(mask: np.ndarray, values: np.ndarray) -> torch.Tensor:
-    """A rectangle of zeros with ``values`` in reading order where ``mask`` is set."""
-    filled = np.zeros(mask.shape, dtype=np.int64)
-    filled[mask] = values
-    return torch.from_numpy(filled)

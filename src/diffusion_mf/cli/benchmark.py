@@ -18,7 +18,6 @@ from diffusion_mf.cli.benchmark_options import (
     Folder,
     Output,
     Overrides,
-    choose_device,
     collect,
     known_one,
     measured_task,
@@ -67,6 +66,8 @@ def ops(
 ) -> None:
     """Time and memory of chain inference beside pytorch-crf and torch-struct, and of Mean-Field beside a denoiser."""
     wanted = None if shapes is None else _parse_shapes(shapes)
+    from diffusion_mf.prediction.devices import choose_device
+
     place = choose_device(device)
     from diffusion_mf.lab.benchmarks.ops import (
         CONTESTS,
@@ -119,6 +120,8 @@ def throughput(
     json: AsJson = False,
 ) -> None:
     """The paper's efficiency table: sentences per second in training and inference, beside the paper's."""
+    from diffusion_mf.prediction.devices import choose_device
+
     place = choose_device(device)
     from diffusion_mf.lab.benchmarks.throughput import FAST, PLAIN, measure_throughput
 
@@ -152,6 +155,8 @@ def mean_field(
     json: AsJson = False,
 ) -> None:
     """Throughput against the number of Mean-Field iterations, relative to the first of them, beside the paper's."""
+    from diffusion_mf.prediction.devices import choose_device
+
     place = choose_device(device)
     from diffusion_mf.lab.benchmarks.throughput import measure_iterations
 
@@ -170,6 +175,8 @@ def schedule(
     json: AsJson = False,
 ) -> None:
     """Inference throughput against the base of the reverse schedule, beside the paper's."""
+    from diffusion_mf.prediction.devices import choose_device
+
     place = choose_device(device)
     from diffusion_mf.lab.benchmarks.throughput import BASES, SYSTEMS, measure_schedules
 

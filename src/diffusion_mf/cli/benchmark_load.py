@@ -13,7 +13,6 @@ from diffusion_mf.cli.benchmark_options import (
     Folder,
     Output,
     Overrides,
-    choose_device,
     collect,
     measured_task,
     numbers_of,
@@ -41,6 +40,8 @@ def scaling(
     json: AsJson = False,
 ) -> None:
     """Diffusion-MF with more data and longer sentences: that its cost grows linearly."""
+    from diffusion_mf.prediction.devices import choose_device
+
     place = choose_device(device)
     counts, sizes = numbers_of("--times", times), numbers_of("--lengths", lengths)
     from diffusion_mf.lab.benchmarks.load import measure_scaling
@@ -93,6 +94,8 @@ def sharing(
     json: AsJson = False,
 ) -> None:
     """How many training runs share a device before their aggregate throughput stops growing."""
+    from diffusion_mf.prediction.devices import choose_device
+
     place = choose_device(device)
     numbers = numbers_of("--counts", counts)
     from diffusion_mf.config import load_config
@@ -137,6 +140,8 @@ def agreement(
     json: AsJson = False,
 ) -> None:
     """The scores of a model by the fast path beside those by the plain reference, and how many labels differ."""
+    from diffusion_mf.prediction.devices import choose_device
+
     place = choose_device(device)
     if precision not in ("auto", "float32", "bfloat16"):
         raise InputError(f"--precision: unknown precision {precision!r}", remedy="choose auto, float32 or bfloat16")

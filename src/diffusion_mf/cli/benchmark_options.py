@@ -1,4 +1,4 @@
-"""What the commands of ``dmf benchmark`` share: options, the choice of a device, and rows that are kept as they come."""
+"""What the commands of ``dmf benchmark`` share: options, and rows that are kept as they come."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.evaluation.terminal import progress
+from diffusion_mf.evaluation.terminal import half_up, print_table, progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import torch
-
     from diffusion_mf.data.corpus import Task
-
-
-from diffusion_mf.evaluation.terminal import half_up, print_table
 
 Known = TypeVar("Known")
 
@@ -38,18 +33,6 @@ Output = Annotated[
 ]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to measure.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")]
-
-
-def choose_device(name: str) -> torch.device:
-    """The device to measure on; auto is a GPU where there is one."""
-    if name not in ("auto", "cpu", "cuda"):
-        raise InputError(f"--device: unknown device {name!r}", remedy="choose auto, cpu or cuda")
-    import torch
-
-    has_gpu = torch.cuda.is_available()
-    if name == "cuda" and not has_gpu:
-        raise InputError("--device cuda: PyTorch finds no CUDA GPU here", remedy="use --device cpu")
-    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
 
 
 def overrides_of(task: str, overrides: list[str] | None) -> list[str]:

@@ -145,7 +145,7 @@ def _devices(text: str) -> list[str]:
         return names
     import torch
 
-    from diffusion_mf.training.processes import choose_device
+    from diffusion_mf.prediction.devices import choose_device
 
     gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     if names == ["auto"]:
@@ -332,7 +332,7 @@ def search(
     from diffusion_mf.lab.experiments.search_plan import load_search
 
     if device not in ("auto", "cpu"):
-        from diffusion_mf.training.processes import choose_device
+        from diffusion_mf.prediction.devices import choose_device
 
         choose_device(device)  # better now than in every trial
     plan = load_search(plan_path, overrides=overrides or (), corpora_file=corpora)

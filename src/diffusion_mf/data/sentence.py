@@ -97,9 +97,3 @@ def grouped(documents: Sequence[int]) -> list[list[int]]:
         return documents[index] or -index - 1
 
     return [[*group] for _, group in itertools.groupby(range(len(documents)), key=key)]
-
-
-def middle(documents: Sequence[int]) -> int:
-    """Where to part the sentences of several documents in two: between documents, nearest to the middle."""
-    ends = itertools.accumulate(map(len, grouped(documents)[:-1]))
-    return min(ends, key=lambda end: abs(end - len(documents) // 2))

@@ -1,36 +1,24 @@
-"""Rows that become more and more."""
+"""Vectors of words that a CPU keeps: tagging looks most words up instead of computing them again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-import numpy as np
-import torch
-from jaxtyping import Float, Int64
-from torch import Tensor, nn
-
-from diffusion_mf.batches.batching import shortened
-from diffusion_mf.batches.vocabulary import UNKNOWN_ID
-from diffusion_mf.ops.backends import CPU_LANES
-
-if TYPE_CHECKING:
-    from diffusion_mf.networks.words import CharacterLSTM
-
-
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxtyping import Int
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64
+from torch import Tensor, nn
 
-from diffusion_mf.batches.batching import Batch, document_rows, other_places
-from diffusion_mf.batches.vocabulary import Vocabulary
+from diffusion_mf.batches.batching import Batch, EncoderInput, SentenceRows, shortened
+from diffusion_mf.batches.vocabulary import UNKNOWN_ID, Vocabulary
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.ops.backends import CPU_ROWS
+from diffusion_mf.ops.backends import CPU_LANES, CPU_ROWS
 
 if TYPE_CHECKING:
-    from diffusion_mf.networks.words import WordEncoder
+    from diffusion_mf.networks.words import CharacterLSTM, WordEncoder
 
 
 class GrowingTable:
@@ -196,53 +184,32 @@ class WordRows(NamedTuple):
         return torch.nn.functional.embedding(self.rows, self.table)
 
 
-class MetSentences:
-    """Sentences whose words are known, for batches of some of them at a time."""
+class CachedSentences(SentenceRows):
+    """Sentences whose words all are in a table, for batches that refer to it and have no spellings."""
 
     def __init__(
         self,
+        sentences: Sequence[Sentence],
         rows: Int64[np.ndarray, "T"],
-        lengths: Int64[np.ndarray, "S"],
-        form_ids: Int64[np.ndarray, "F"],
+        form_ids: Int64[np.ndarray, "R"],
         table: Float[Tensor, "R E"],
-        documents: Int64[np.ndarray, "S"],
+        *,
+        recall: int = 0,
     ) -> None:
-        self._rows, self._lengths, self._form_ids, self._table = rows, lengths, form_ids, table
-        self._documents = documents
-        self._starts = np.cumsum(lengths) - lengths
+        # So many places, filled up like the layout and for its reason.
+        super().__init__(sentences, rows, form_ids, recall=recall, multiple=CPU_ROWS)
+        self._table = table
 
-    def batch(self, indices: Sequence[int], *, recall: int = 0) -> Batch:
-        """The tensors of the sentences with these numbers, without labels and spellings."""
-        lengths = self._lengths[indices]
-        # A multiple of so many places, filled up like the layout and for its reason.
-        num_places = int(lengths.max(initial=0))
-        positions = np.arange(num_places + -num_places % CPU_ROWS)
-        places = np.minimum(self._starts[indices][:, None] + positions, len(self._rows) - 1)
-        is_unit = positions < lengths[:, None]
-        rows = np.where(is_unit, self._rows[places], 0)
-        word_rows = torch.from_numpy(rows)
-        return Batch(
-            form_ids=torch.from_numpy(self._form_ids[rows]),
-            word_rows=word_rows,
-            character_ids=torch.zeros(1, 1, dtype=torch.int64),
-            character_lengths=torch.zeros(1, dtype=torch.int64),
-            lengths=torch.from_numpy(lengths),
-            label_ids=None,
-            encoder_input=WordRows(word_rows, self._table),
-            others=other_places(
-                rows[is_unit], self._documents[indices], lengths, most=recall, num_places=len(positions)
-            )
-            if recall
-            else None,
-            document_rows=document_rows(self._documents[indices]) if recall else None,
-            is_compact=True,
-        )
+    def batch(self, indices: Sequence[int], encoder_input: EncoderInput | None = None) -> Batch:
+        """The tensors of some sentences, without padding in the networks."""
+        batch = super().batch(indices)
+        return dataclasses.replace(batch, encoder_input=WordRows(batch.word_rows, self._table), is_compact=True)
 
 
 class KnownWords:
     """A growing table of word vectors, and batches that refer to it.
 
-    What `meet` gives is of use until the next call of anything else here.
+    What `look_up` gives is of use until the next call of anything else here.
     """
 
     def __init__(self, encoder: WordEncoder, vocabulary: Vocabulary) -> None:
@@ -269,7 +236,7 @@ class KnownWords:
         self._rows = dict(list(self._rows.items())[: self._num_kept])
         self._table.cut(self._num_kept + 1)
 
-    def meet(self, sentences: Sequence[Sentence]) -> MetSentences:
+    def look_up(self, sentences: Sequence[Sentence], *, recall: int = 0) -> CachedSentences:
         """Look up ``sentences`` and compute what is missing: at once, rather than batch by batch, for words share beginnings."""
         if len(self._rows) - self._num_kept > MAX_OTHER_WORDS:
             self.forget()
@@ -280,9 +247,7 @@ class KnownWords:
             missing = [units[place] for place in places]
             self._learn(set(missing))
             rows[places] = [self._rows[unit] for unit in missing]
-        lengths = np.array([len(sentence.units) for sentence in sentences], dtype=np.int64)
-        documents = np.array([sentence.document for sentence in sentences], dtype=np.int64)
-        return MetSentences(rows, lengths, self._form_ids, self._table.memory, documents)
+        return CachedSentences(sentences, rows, self._form_ids, self._table.memory, recall=recall)
 
     @torch.no_grad()
     def _learn(self, words: Iterable[str], *, keep: bool = False) -> None:

@@ -1,1 +1,1 @@
-"""The one way to label sentences: precision, recorded graphs, memory, what a CPU does otherwise."""
+"""The one way to label sentences: device, precision, recorded graphs, memory, what a CPU does otherwise."""

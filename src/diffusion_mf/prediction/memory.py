@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from diffusion_mf.errors import DiffusionMFError
+from diffusion_mf.prediction.recording import Recorder
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -24,6 +26,30 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and _CPU_MESSAGE in str(error)
     )
+
+
+class MemoryGuard:
+    """A block of work that ends where memory runs out, without an error: ``ran_out`` says whether it did.
+
+    Then it is time for `release_memory` and to try with half: after the block, where nothing refers to its tensors any more.
+    """
+
+    ran_out = False
+
+    def __enter__(self) -> MemoryGuard:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        self.ran_out = error is not None and is_out_of_memory(error)
+        return self.ran_out
+
+
+class DoesNotFitError(DiffusionMFError):
+    """A sentence or document that does not fit in memory even by itself."""
+
+    def __init__(self, num_units: int, *, is_document: bool, advice: str) -> None:
+        self.problem = f"a {'document' if is_document else 'sentence'} of {num_units} units does not fit in memory"
+        super().__init__(f"{self.problem}; {advice}.")
 
 
 def placed(model: Model, device: torch.device, *, is_trained: bool = False) -> Model:
@@ -76,7 +102,9 @@ def _does_not_fit(num_parameters: int, needed: int, device: torch.device, *, is_
     )
 
 
-def release_memory(device: torch.device) -> None:
-    """Hand cached blocks back to the device, so that other sizes fit."""
+def release_memory(device: torch.device, recorders: Iterable[Recorder[Any]] = ()) -> None:
+    """Drop what was recorded, which holds on to its memory, and hand cached blocks back to the device, so that other sizes fit."""
+    for recorder in recorders:
+        recorder.forget()
     if device.type == "cuda":
         torch.cuda.empty_cache()

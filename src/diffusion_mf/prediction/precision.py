@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from diffusion_mf.batches.batching import PrepareInput
 from diffusion_mf.networks.denoisers import DiffusionBlock
 from diffusion_mf.networks.encoders import EncoderLayer
 from diffusion_mf.networks.scorers import FullPrecisionLinear, ScoringMLP
@@ -32,6 +33,14 @@ def uses_packing(device: torch.device, encoder: str, *, layout: Layout, precisio
     return device.type == "cuda" and encoder == "scratch" and uses_bfloat16(device, precision)
 
 
+def leaves_out_padding(device: torch.device, prepare_input: PrepareInput | None) -> bool:
+    """Whether documents, which have sentences of all lengths, are computed without their padding where they are not packed.
+
+    On a CPU it would cost more than everything else. Pretrained encoders have rectangles of their own.
+    """
+    return device.type == "cpu" and prepare_input is None
+
+
 def autocast_for(
     device: torch.device, precision: Precision, *, is_training: bool = True
 ) -> Callable[[], contextlib.AbstractContextManager[object]]:
@@ -41,11 +50,6 @@ def autocast_for(
     # Without a cache in training: versions of PyTorch differ in whether a weight first cast where gradients are off (on a
     # model's own trajectory) gets any afterwards.
     return lambda: torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=not is_training)
-
-
-def on_device(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Make a GPU the current one for the time of a block: streams, graphs and Triton's launches go to that."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 class HalfWeights:

@@ -1,7 +1,8 @@
-"""Results on their way from the device to the host, which need not stand still meanwhile."""
+"""The one way to predict a batch; results are on their way to the host while it makes the next one."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from diffusion_mf.batches.packing import pack, shape_for
 from diffusion_mf.config import Config
 from diffusion_mf.diffusion import CategoricalDiffusion
 from diffusion_mf.model import Labeller, Prediction
+from diffusion_mf.prediction.devices import on_device
 from diffusion_mf.prediction.precision import autocast_for, uses_packing
 from diffusion_mf.prediction.recording import Form, Recorder, flatten, unflatten
 
@@ -46,22 +48,19 @@ BATCHES_IN_FLIGHT = 2
 
 
 class Lane(NamedTuple):
-    """A stream of the device, and the recordings that are replayed there."""
+    """A stream of the device, none on a CPU, and the recordings that are replayed there."""
 
-    stream: torch.cuda.Stream
+    stream: torch.cuda.Stream | None
     recorder: Recorder[Prediction]
 
 
 class Predictor:
-    """`Labeller.predict` for batches of the host, with what the device is good at.
-
-    Its predictions may have more rows and places than the batch, filled with nothing. They lie in memory that a later call
-    may overwrite: take what is needed before.
-    """
+    """`Labeller.predict` for batches of the host, with what the device is good at: recorded on a GPU, direct on a CPU."""
 
     def __init__(self, labeller: Labeller, config: Config, device: torch.device) -> None:
         self.labeller = labeller
         self.device = device
+        self.recall = config.recall
         settings = config.inference
         self._settings = settings
         self._max_characters = config.encoder.max_characters
@@ -71,64 +70,69 @@ class Predictor:
         has_early_exit = settings.exit_tolerance is not None and settings.posterior != "sampled"
         self.is_packed = is_packed and not (has_early_exit and isinstance(labeller.process, CategoricalDiffusion))
         self._autocast = autocast_for(device, settings.precision, is_training=False)
-        self._recorder: Recorder[Prediction] = Recorder(device)
         self._lanes: list[Lane] = []
-        self._num_submitted = 0
+        self._num_begun = 0
+
+    @property
+    def recorders(self) -> list[Recorder[Prediction]]:
+        """What recorded the forms of batches seen so far."""
+        return [lane.recorder for lane in self._lanes]
 
     @property
     def num_recordings(self) -> int:
         """How many forms of batches are replayed by now."""
-        return sum(recorder.num_recordings for recorder in (self._recorder, *(lane.recorder for lane in self._lanes)))
+        return sum(recorder.num_recordings for recorder in self.recorders)
 
-    def __call__(
-        self,
-        batch: Batch,
-        *,
-        budget: int = 1,
-        num_calls: int | None = None,
-        allowed: Tensor | None = None,
-        keep_trajectory: bool = False,
-    ) -> Prediction:
-        """The prediction for a batch; packed batches are filled up to ``budget`` units, so that many have the same form.
-
-        Clamps (``allowed``, on the device) and trajectories are computed directly, without packing.
-        """
-        if self.is_packed and allowed is None and not keep_trajectory:
-            return self._replayed(self._recorder, batch, budget, num_calls)
-        with self._autocast():
-            return self.labeller.predict(
-                batch.to(self.device),
-                num_calls=num_calls,
-                allowed=allowed,
-                keep_trajectory=keep_trajectory,
-                settings=self._settings,
-            )
-
-    def submit(
+    def predict(
         self,
         batch: Batch,
         finish: Callable[[Prediction], Sequence[Tensor]],
         *,
         budget: int = 1,
         num_calls: int | None = None,
+        allowed: Tensor | None = None,
+        keep_trajectory: bool = False,
     ) -> Pending:
-        """Begin with a batch and return at once; ``finish`` says what of its prediction is to reach the host."""
-        if not self.is_packed or self.device.type != "cuda":
-            return to_host(finish(self(batch, budget=budget, num_calls=num_calls)))
+        """Begin with a batch and return at once; ``finish`` says what of its prediction is to reach the host.
+
+        Predictions may have more rows and places than the batch, filled with nothing: packed batches are filled up to ``budget``
+        units, so that many have the same form. They lie in memory that a later call may overwrite: ``finish`` keeps none of it.
+        Clamps (``allowed``, on the device) and trajectories are computed directly, without packing.
+        """
+        with on_device(self.device):
+            if not self.is_packed or allowed is not None or keep_trajectory:
+                with self._autocast():
+                    prediction = self.labeller.predict(
+                        batch.to(self.device),
+                        num_calls=num_calls,
+                        allowed=allowed,
+                        keep_trajectory=keep_trajectory,
+                        settings=self._settings,
+                    )
+                return to_host(finish(prediction))
+
+            def work(form: Form, numbers: Tensor) -> Prediction:
+                with self._autocast():
+                    return self.labeller.predict(
+                        unflatten(form, numbers)[0], num_calls=num_calls, settings=self._settings
+                    )
+
+            packed = flatten(pack(batch, shape_for(batch, budget=budget, max_characters=self._max_characters)))
+            stream, recorder = self._next_lane()
+            with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
+                return to_host(finish(recorder(packed, work, kind=num_calls)))
+
+    def _next_lane(self) -> Lane:
+        """Lanes take turns; what the current stream has begun, such as an update of the weights, comes first."""
+        if self.device.type != "cuda":
+            self._lanes = self._lanes or [Lane(None, Recorder(self.device))]
+            return self._lanes[0]
         if not self._lanes:
             self._lanes = [
                 Lane(torch.cuda.Stream(self.device), Recorder(self.device)) for _ in range(BATCHES_IN_FLIGHT)
             ]
-        lane = self._lanes[self._num_submitted % BATCHES_IN_FLIGHT]
-        self._num_submitted += 1
+        lane = self._lanes[self._num_begun % BATCHES_IN_FLIGHT]
+        self._num_begun += 1
+        assert lane.stream is not None
         lane.stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(lane.stream):
-            return to_host(finish(self._replayed(lane.recorder, batch, budget, num_calls)))
-
-    def _replayed(self, recorder: Recorder[Prediction], batch: Batch, budget: int, num_calls: int | None) -> Prediction:
-        def predict(form: Form, numbers: Tensor) -> Prediction:
-            with self._autocast():
-                return self.labeller.predict(unflatten(form, numbers)[0], num_calls=num_calls, settings=self._settings)
-
-        shape = shape_for(batch, budget=budget, max_characters=self._max_characters)
-        return recorder(flatten(pack(batch, shape)), predict, kind=num_calls)
+        return lane

@@ -79,17 +79,6 @@ def _check_possible(allowed: Tensor, legality: Legality, sentence: int) -> None:
             )
 
 
-def stack_allowed(rows: Sequence[Tensor | None], num_units: int, num_labels: int) -> Bool[Tensor, "B N K"] | None:
-    """The clamps of a batch, everything allowed where there is none and in padding; None if no sentence has any."""
-    if all(row is None for row in rows):
-        return None
-    allowed = torch.ones(len(rows), num_units, num_labels, dtype=torch.bool)
-    for index, row in enumerate(rows):
-        if row is not None:
-            allowed[index, : len(row)] = row
-    return allowed
-
-
 Units = Sequence[str] | Sentence
 
 

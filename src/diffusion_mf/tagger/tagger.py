@@ -6,7 +6,6 @@ import contextlib
 import operator
 import os
 import tempfile
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
@@ -14,11 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 import torch
 from torch import Tensor
 
-from diffusion_mf.batches.batching import collate, evaluation_batches
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.data.sentence import grouped, middle
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.diffusion import NO_LABEL as NO_LABEL_ID
 from diffusion_mf.diffusion import Reading
@@ -35,21 +32,20 @@ from diffusion_mf.prediction.cpu import (
     num_multiplications,
     one_thread,
 )
-from diffusion_mf.prediction.memory import is_out_of_memory, placed, release_memory
-from diffusion_mf.prediction.precision import on_device
-from diffusion_mf.prediction.predictor import BATCHES_IN_FLIGHT, Predictor
-from diffusion_mf.tagger.requests import Clamp, Request, RequestReader, Units, in_documents, stack_allowed
+from diffusion_mf.prediction.devices import choose_device
+from diffusion_mf.prediction.memory import DoesNotFitError, placed
+from diffusion_mf.prediction.predictor import Predictor
+from diffusion_mf.prediction.sentences import predict_sentences
+from diffusion_mf.tagger.requests import Clamp, Request, RequestReader, Units, in_documents
 from diffusion_mf.tagger.results import Steps, TaggedSentence, tagged_sentences
 
 if TYPE_CHECKING:
     from diffusion_mf.model import Prediction
     from diffusion_mf.networks.encoders import PretrainedEncoder
-    from diffusion_mf.networks.known_words import MetSentences
     from diffusion_mf.networks.pretrained.subwords import OnLong
 
 
 Item = TypeVar("Item")
-Answer = TypeVar("Answer")
 
 WINDOW_BATCHES = 8
 """how many batches' worth of units are looked ahead, so that sentences of similar length meet"""
@@ -85,37 +81,6 @@ def windows(
         yield window
 
 
-def in_order(
-    window: Sequence[Item],
-    sizes: Sequence[int],
-    begin: Callable[[Sequence[Item]], Callable[[], Sequence[Answer]]],
-    *,
-    budget: int,
-    num_ahead: int = 0,
-    documents: Sequence[int] | None = None,
-) -> list[Answer]:
-    """The answers about the items of a window, batch by batch, in the order of the window.
-
-    ``begin`` sets to work on a batch, and what it returns gives the answers; so many batches are begun ahead of the one whose
-    answers are asked for. ``sizes`` are those of the items; a batch's, padded to the largest, are within the budget. Where
-    ``documents`` are given, those of the items, none is parted.
-    """
-    batches, positions = evaluation_batches(sizes, budget=budget, documents=documents)
-    begun: deque[Callable[[], Sequence[Answer]]] = deque()
-    answers: list[Answer] = []
-    for batch in batches:
-        begun.append(begin([window[index] for index in batch]))
-        if len(begun) > num_ahead:
-            answers += begun.popleft()()
-    for rest in begun:
-        answers += rest()
-    return [answers[position] for position in positions]
-
-
-Results = Callable[[], list[TaggedSentence]]
-"""the results of a batch that was begun, as soon as they are there"""
-
-
 _NUM_UNITS: Callable[[Request], int] = operator.attrgetter("num_units")
 _DOCUMENT: Callable[[Request], int] = operator.attrgetter("document")
 
@@ -129,13 +94,6 @@ class _Options(NamedTuple):
     budget: int
 
 
-class _Window(NamedTuple):
-    """Sentences that are batched together, and what is known of their words."""
-
-    requests: Sequence[Request]
-    known: MetSentences | None
-
-
 class Tagger:
     """Labels sentences with a trained model.
 
@@ -145,7 +103,7 @@ class Tagger:
 
     def __init__(self, model: StoredModel, *, device: str | torch.device = "auto") -> None:
         self._model = model
-        self.device = _device(device)
+        self.device = choose_device(device)
         self._labeller = placed(model.labeller, self.device).eval()
         self._predictor = Predictor(self._labeller, model.config, self.device)
         self._recall = model.config.recall
@@ -349,37 +307,51 @@ class Tagger:
         document = None
         if self._recall:
             requests, document = in_documents(requests), _DOCUMENT
-        for stretch in windows(requests, _NUM_UNITS, budget=options.budget, document=document):
+        for window in windows(requests, _NUM_UNITS, budget=options.budget, document=document):
             # Neither while sentences are read nor while results are used: either may call the tagger.
             with self._turn:
                 if self._recall:
-                    self.num_in_documents += sum(request.document > 0 for request in stretch)
-                with self._threads(sum(map(_NUM_UNITS, stretch)), options.budget):
-                    known = None if self._words is None else self._words.meet([request.prepared for request in stretch])
-                    results = self._tag_window(_Window(stretch, known), options)
+                    self.num_in_documents += sum(request.document > 0 for request in window)
+                with self._threads(sum(map(_NUM_UNITS, window)), options.budget):
+                    results = self._tag_window(window, options)
             yield from results
 
     def _threads(self, num_units: int, budget: int) -> contextlib.AbstractContextManager[None]:
         """One thread for batches with little work; PyTorch's number for others."""
         return one_thread() if min(num_units, budget) <= self._one_thread_units else contextlib.nullcontext()
 
-    def _tag_window(self, window: _Window, options: _Options) -> list[TaggedSentence]:
-        def begin(indices: Sequence[int]) -> Results:
-            return self._begin_batch(window, indices, options)
+    @torch.inference_mode()
+    def _tag_window(self, window: Sequence[Request], options: _Options) -> list[TaggedSentence]:
+        def finish(prediction: Prediction, *, allowed: Tensor | None) -> list[Tensor]:
+            label_ids = DECODERS[options.decoder](prediction.evidence)
+            found = [label_ids, self._scores(prediction.marginals, label_ids, allowed)]
+            return found + _steps(prediction) if options.trajectory else found
 
-        budget = options.budget if self._most_units is None else min(options.budget, self._most_units)
-        # While the device works on some batches, the host makes the next one and the results of the last.
-        num_ahead = BATCHES_IN_FLIGHT if self.device.type == "cuda" else 0
-        sizes = self._sizes(window.requests)
-        documents = [*map(_DOCUMENT, window.requests)] if self._recall else None
-        return in_order(
-            range(len(window.requests)), sizes, begin, budget=budget, num_ahead=num_ahead, documents=documents
+        prepared = [request.prepared for request in window]
+        batches = predict_sentences(
+            self._predictor,
+            prepared,
+            self._model.vocabulary,
+            finish,
+            budget=options.budget if self._most_units is None else min(options.budget, self._most_units),
+            num_calls=options.calls,
+            allowed=[request.allowed for request in window],
+            keep_trajectory=options.trajectory,
+            rows=None if self._words is None else self._words.look_up(prepared, recall=self._recall),
         )
-
-    def _sizes(self, window: Sequence[Request]) -> list[int]:
-        """What the sentences count against the budget of a batch: units, or subwords with a pretrained encoder."""
-        encoder = self._pretrained_encoder()
-        return [*map(_NUM_UNITS, window)] if encoder is None else encoder.sizes([item.prepared for item in window])
+        found: dict[int, TaggedSentence] = {}
+        try:
+            for members, (label_ids, scores, *steps) in batches:
+                units = [window[index].units for index in members]
+                results = tagged_sentences(
+                    units, label_ids.tolist(), scores.tolist(), self.labels, self.scheme, steps=_as_arrays(steps)
+                )
+                found.update(zip(members, results, strict=True))
+        except DoesNotFitError as error:
+            raise InputError(error.problem, remedy="split it") from None
+        # What has no units was in no batch.
+        trajectory = () if options.trajectory else None
+        return [found.get(index) or TaggedSentence((), [], [], [], trajectory) for index in range(len(window))]
 
     def _checked_calls(self, calls: int | None) -> int | None:
         if calls is None:
@@ -402,74 +374,6 @@ class Tagger:
             raise InputError(f"no decoder is called {name!r}", remedy=f"choose one of {', '.join(DECODERS)}")
         return name or self._model.decoder
 
-    def _begin_batch(self, window: _Window, indices: Sequence[int], options: _Options) -> Results:
-        # Empty sentences may share a batch with others, but not with the network.
-        full = [index for index in indices if window.requests[index].units]
-        results = self._begin_within_memory(window, full, options) if full else list
-        if len(full) == len(indices):
-            return results
-        trajectory = () if options.trajectory else None
-
-        def with_empty() -> list[TaggedSentence]:
-            found = dict(zip(full, results(), strict=True))
-            return [found.get(index) or TaggedSentence((), [], [], [], trajectory) for index in indices]
-
-        return with_empty
-
-    def _begin_within_memory(self, window: _Window, indices: Sequence[int], options: _Options) -> Results:
-        """Begin with a batch, in halves if it does not fit in memory."""
-        try:
-            with on_device(self.device):
-                return self._begin_full_batch(window, indices, options)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            documents = [window.requests[index].document if self._recall else 0 for index in indices]
-            if len(grouped(documents)) == 1:
-                size = sum(len(window.requests[index].units) for index in indices)
-                one = "sentence" if len(indices) == 1 else "document"
-                raise InputError(f"a {one} of {size} units does not fit in memory", remedy="split it") from None
-        # Only here, where nothing refers to its tensors any more.
-        release_memory(self.device)
-        half = middle(documents)
-        first = self._begin_within_memory(window, indices[:half], options)
-        second = self._begin_within_memory(window, indices[half:], options)
-        return lambda: first() + second()
-
-    @torch.inference_mode()
-    def _begin_full_batch(self, window: _Window, indices: Sequence[int], options: _Options) -> Results:
-        requests = [window.requests[index] for index in indices]
-        if window.known is not None:
-            batch = window.known.batch(indices, recall=self._recall)
-        else:
-            prepared = [request.prepared for request in requests]
-            batch = collate(
-                prepared, self._model.vocabulary, prepare_input=self._labeller.prepare_input, recall=self._recall
-            )
-        num_units = batch.form_ids.shape[1]
-        allowed = stack_allowed([request.allowed for request in requests], num_units, len(self.labels))
-        if allowed is not None:
-            allowed = allowed.to(self.device)
-
-        def decide(prediction: Prediction) -> tuple[Tensor, Tensor]:
-            label_ids = DECODERS[options.decoder](prediction.evidence)
-            return label_ids, self._scores(prediction.marginals, label_ids, allowed)
-
-        if allowed is None and not options.trajectory:
-            pending = self._predictor.submit(batch, decide, budget=options.budget, num_calls=options.calls)
-            return lambda: self._results(requests, *pending.wait())
-        prediction = self._predictor(
-            batch, num_calls=options.calls, allowed=allowed, keep_trajectory=options.trajectory
-        )
-        results = self._results(requests, *decide(prediction), steps=_steps(prediction) if options.trajectory else None)
-        return lambda: results
-
-    def _results(
-        self, requests: Sequence[Request], label_ids: Tensor, scores: Tensor, *, steps: Steps | None = None
-    ) -> list[TaggedSentence]:
-        units = [request.units for request in requests]
-        return tagged_sentences(units, label_ids.tolist(), scores.tolist(), self.labels, self.scheme, steps=steps)
-
     def _scores(self, marginals: Tensor, label_ids: Tensor, allowed: Tensor | None) -> Tensor:
         """The calibrated marginal of each chosen label, among the labels that clamps allow."""
         marginals = marginals.float().clamp(min=torch.finfo(torch.float32).tiny)
@@ -480,18 +384,14 @@ class Tagger:
         return torch.where(label_ids == NO_LABEL_ID, 0, chosen)
 
 
-def _steps(prediction: Prediction) -> Steps:
-    """The beliefs after every call as arrays; a direct system's only call ends with its marginals."""
+def _steps(prediction: Prediction) -> list[Tensor]:
+    """The steps reached, and the beliefs after every call; a direct system's only call ends with its marginals."""
     steps = [(0, prediction.marginals)] if prediction.trajectory is None else prediction.trajectory
-    return [(t, beliefs.float().cpu().numpy()) for t, beliefs in steps]
+    return [torch.tensor([t for t, _ in steps]), *(beliefs.float() for _, beliefs in steps)]
 
 
-def _device(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError):
-        raise InputError(f"there is no device {str(device)!r} here", remedy="use auto, cpu or cuda") from None
-    return found
+def _as_arrays(steps: Sequence[Tensor]) -> Steps | None:
+    """What `_steps` gave, in memory that may be kept; None where trajectories were not asked for."""
+    if not steps:
+        return None
+    return [(t, beliefs.numpy().copy()) for t, beliefs in zip(steps[0].tolist(), steps[1:], strict=True)]

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from diffusion_mf.batches.batching import collate, evaluation_batches
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence, cut_documents, grouped
 from diffusion_mf.decoding import DECODERS
-from diffusion_mf.errors import DiffusionMFError
+from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
 from diffusion_mf.evaluation.calibration import (
     calibrated,
@@ -25,24 +24,17 @@ from diffusion_mf.evaluation.calibration import (
     fit_temperature,
     negative_log_likelihood,
 )
-from diffusion_mf.ops.chain_scores import unit_mask
-from diffusion_mf.prediction.memory import is_out_of_memory, release_memory
-from diffusion_mf.training.processes import Processes
-from diffusion_mf.training.steps import leaves_out_padding
-
-if TYPE_CHECKING:
-    from diffusion_mf.model import Labeller
-    from diffusion_mf.prediction.predictor import Predictor
-
-
-from collections.abc import Callable
-
-from diffusion_mf.errors import InputError
 from diffusion_mf.model.core import TeacherMarginals
 from diffusion_mf.model.storage import load_model
+from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.prediction.memory import placed
 from diffusion_mf.prediction.predictor import Predictor
+from diffusion_mf.prediction.sentences import predict_sentences
 from diffusion_mf.training.corpora import TrainingData
+from diffusion_mf.training.processes import Processes
+
+if TYPE_CHECKING:
+    from diffusion_mf.model import Labeller, Prediction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,29 +122,11 @@ def predict_all(
     processes: Processes,
 ) -> tuple[Tensor, Tensor]:
     """Label ids (decoders, units) and marginals (units, K) of all sentences, one after the other."""
-    budget = config.inference.budget
-    if config.recall:
+    if predictor.recall:
         sentences = [*cut_documents(sentences)]
-    while True:
-        labels, marginals = None, None
-        try:
-            labels, marginals = _predict_share(
-                predictor, sentences, vocabulary, decoders, processes, budget=budget, recall=config.recall
-            )
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        if labels is not None and marginals is not None:
-            break
-        release_memory(processes.device)
-        groups = grouped([sentence.document if config.recall else 0 for sentence in sentences])
-        longest = max(sum(len(sentences[index].units) for index in group) for group in groups)
-        one = "document" if config.recall else "sentence"
-        if budget <= longest:
-            raise DiffusionMFError(
-                f"there is not enough memory to label a single {one} of {longest} units; choose a smaller size."
-            )
-        budget = max(longest, budget // 2)
+    labels, marginals = _predict_share(
+        predictor, sentences, vocabulary, decoders, processes, budget=config.inference.budget
+    )
     # Every unit was labelled by one process, and is 0 in the others.
     processes.sum(labels)
     processes.sum(marginals)
@@ -168,34 +142,28 @@ def _predict_share(
     processes: Processes,
     *,
     budget: int,
-    recall: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    lengths = [len(sentence.units) for sentence in sentences]
-    starts = [0, *itertools.accumulate(lengths)]
-    labels = torch.zeros(len(decoders), starts[-1], dtype=torch.int64)
-    marginals = torch.zeros(starts[-1], len(vocabulary.labels))
+    def finish(prediction: Prediction, *, allowed: Tensor | None) -> list[Tensor]:
+        return [prediction.marginals.float(), *(DECODERS[name](prediction.evidence) for name in decoders)]
+
+    lengths = torch.tensor([len(sentence.units) for sentence in sentences])
+    starts = lengths.cumsum(0) - lengths
+    labels = torch.zeros(len(decoders), int(lengths.sum()), dtype=torch.int64)
+    marginals = torch.zeros(labels.shape[1], len(vocabulary.labels))
     sizes = predictor.labeller.encoder.sizes(sentences)
-    documents = [sentence.document if recall else 0 for sentence in sentences]
+    documents = [sentence.document if predictor.recall else 0 for sentence in sentences]
     # Shares by sentence or document, not by batch: a process that has to do with less memory still labels its own.
     groups = sorted(grouped(documents), key=lambda group: -max(sizes[index] for index in group))
     share = [*itertools.chain.from_iterable(processes.share(groups))]
-    shared = evaluation_batches(
-        [sizes[index] for index in share], budget=budget, documents=[documents[index] for index in share]
-    )
-    for batch_rows in shared.batches:
-        members = [share[row] for row in batch_rows]
-        # Without labels: those of a test file need not be in the vocabulary.
-        unlabelled = [sentences[index]._replace(labels=None) for index in members]
-        batch = collate(unlabelled, vocabulary, prepare_input=predictor.labeller.prepare_input, recall=recall)
-        if recall and leaves_out_padding(predictor.device, predictor.labeller.prepare_input):
-            batch = dataclasses.replace(batch, is_compact=True)
-        prediction = predictor(batch, budget=budget)
-        is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
-        places = torch.cat([torch.arange(starts[index], starts[index + 1]) for index in members])
-        rows, columns = is_unit.shape
-        marginals[places] = prediction.marginals[:rows, :columns].float().cpu()[is_unit]
-        for row, decoder in enumerate(decoders):
-            labels[row, places] = DECODERS[decoder](prediction.evidence)[:rows, :columns].cpu()[is_unit]
+    batches = predict_sentences(predictor, [sentences[index] for index in share], vocabulary, finish, budget=budget)
+    for members, (batch_marginals, *batch_labels) in batches:
+        indices = [share[member] for member in members]
+        rows, columns = len(indices), int(lengths[indices].max())
+        is_unit = unit_mask(lengths[indices], columns)
+        places = (starts[indices][:, None] + torch.arange(columns))[is_unit]
+        marginals[places] = batch_marginals[:rows, :columns][is_unit]
+        for row, label_ids in enumerate(batch_labels):
+            labels[row, places] = label_ids[:rows, :columns][is_unit]
     return labels, marginals
 
 

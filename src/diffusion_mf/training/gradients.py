@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from diffusion_mf.batches.batching import Batch
-from diffusion_mf.errors import DiffusionMFError
-from diffusion_mf.prediction.memory import is_out_of_memory, release_memory
+from diffusion_mf.prediction.memory import DoesNotFitError, MemoryGuard, release_memory
 from diffusion_mf.prediction.precision import HalfWeights
 from diffusion_mf.prediction.recording import FlatBatch, Form, Recorder, unflatten
 from diffusion_mf.systems import ObjectiveWeights
@@ -87,23 +86,17 @@ class StepGradients:
         while True:
             if prepared.num_pieces != self.num_pieces:
                 prepared = self._preparer.prepare(prepared.plan, self.num_pieces)
-            try:
+            with MemoryGuard() as guard:
                 sums = self._attempt(prepared, step=step, units=units)
+            if not guard.ran_out:
                 break
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-            # Outside the handler, whose exception would hold on to the tensors of the failed attempt.
             self._optimizer.forget_gradients()
-            self._recorder.forget()
-            release_memory(self._processes.device)
+            release_memory(self._processes.device, [self._recorder])
             if max(piece.num_groups for piece in prepared.pieces) == 1:
-                num_units = max(int(piece.batch.lengths.sum()) for piece in prepared.pieces)
-                has_document = any(int((piece.batch.lengths > 0).sum()) > 1 for piece in prepared.pieces)
-                one, ones = ("document", "documents") if has_document else ("sentence", "sentences")
-                raise DiffusionMFError(
-                    f"there is not enough memory to train on a single {one} of {num_units} units; "
-                    f"choose a smaller encoder or size, or leave out the longest {ones}."
+                raise DoesNotFitError(
+                    max(int(piece.batch.lengths.sum()) for piece in prepared.pieces),
+                    is_document=any(int((piece.batch.lengths > 0).sum()) > 1 for piece in prepared.pieces),
+                    advice="choose a smaller encoder or size, or leave it out of the training data",
                 )
             self.num_pieces *= 2
         self._processes.sum_gradients(list(self._optimizer.parameters.values()))

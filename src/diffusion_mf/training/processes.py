@@ -15,7 +15,8 @@ import torch.distributed
 import torch.utils.deterministic
 from torch import Tensor, nn
 
-from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.errors import DiffusionMFError
+from diffusion_mf.prediction.devices import choose_device
 from diffusion_mf.training.signals import stop_signals
 
 
@@ -164,25 +165,3 @@ def connected(device: str = "auto") -> Iterator[Processes]:
     yield Processes(rank, world_size, chosen)
     # After an error nothing is taken down: that would wait for processes that may be gone, and this one ends anyway.
     torch.distributed.destroy_process_group()
-
-
-def choose_device(device: str, *, local_rank: int | None = None) -> torch.device:
-    """The device named, or with "auto" a GPU where there is one; each process of a machine takes its own GPU."""
-    has_gpu = torch.cuda.is_available()
-    if device == "auto":
-        device = "cuda" if has_gpu else "cpu"
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        raise InputError(f"{device!r} is no device", remedy="choose auto, cpu, cuda or cuda:N") from None
-    if chosen.type == "cuda":
-        if not has_gpu:
-            raise InputError("there is no CUDA GPU that PyTorch can use", remedy="choose --device cpu")
-        if chosen.index is None:
-            chosen = torch.device("cuda", local_rank or 0)
-        if chosen.index >= torch.cuda.device_count():
-            raise InputError(
-                f"there is no GPU {chosen.index}, only {torch.cuda.device_count()}",
-                remedy="choose another --device, or start fewer processes",
-            )
-    return chosen

@@ -21,6 +21,7 @@ from diffusion_mf.batches.packing import pack, packed_batches, shape_for
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import TrainingConfig
 from diffusion_mf.data.sentence import Sentence, grouped
+from diffusion_mf.prediction.precision import leaves_out_padding
 from diffusion_mf.prediction.recording import FlatBatch, flatten
 from diffusion_mf.training.processes import Processes
 
@@ -48,14 +49,6 @@ def plan_epoch(
     batches = cut(lengths, budget=settings.budget, max_sentences=settings.max_sentences, seed=seed, epoch=epoch)
     size = settings.accumulation
     return [batches[start : start + size] for start in range(0, len(batches), size)]
-
-
-def leaves_out_padding(device: torch.device, prepare_input: PrepareInput | None) -> bool:
-    """Whether documents, which have sentences of all lengths, are computed without their padding where they are not packed.
-
-    On a CPU it would cost more than everything else. Pretrained encoders have rectangles of their own.
-    """
-    return device.type == "cpu" and prepare_input is None
 
 
 class Piece(NamedTuple):

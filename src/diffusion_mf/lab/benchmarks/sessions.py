@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from diffusion_mf.batches.batching import EncodedSentences, evaluation_batches
-from diffusion_mf.batches.packing import packed_batches
+from diffusion_mf.batches.batching import EncodedSentences
 from diffusion_mf.config import Config
 from diffusion_mf.data.sentence import Sentence, cut_documents
 from diffusion_mf.lab.benchmarks.timing import synchronise
@@ -18,6 +17,7 @@ from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.model.core import StructuredCore
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
+from diffusion_mf.prediction.sentences import predict_sentences
 from diffusion_mf.training.corpora import TrainingData
 from diffusion_mf.training.gradients import StepGradients
 from diffusion_mf.training.optimizer import Learner
@@ -131,26 +131,21 @@ class Session:
         if base is not None:
             inference = config.inference.model_copy(update={"base": base, "num_calls": None})
             config = config.model_copy(update={"inference": inference})
-        budget = config.inference.budget
-        if self.config.recall:
+        if config.recall:
             sentences = [*cut_documents(sentences)]
-        encoded = EncodedSentences(sentences, self.data.vocabulary, has_labels=False, recall=self.config.recall)
+        rows = EncodedSentences(sentences, self.data.vocabulary, has_labels=False, recall=config.recall)
         predictor = Predictor(self.labeller, config, self.device)
-        lengths = encoded.lengths.tolist()
-        if predictor.is_packed and not self.config.recall:
-            batches = packed_batches(lengths, budget=budget, seed=0, epoch=0)
-        else:
-            documents = [sentence.document if self.config.recall else 0 for sentence in sentences]
-            batches = evaluation_batches(lengths, budget=budget, documents=documents).batches
 
-        def best(prediction: Prediction) -> list[torch.Tensor]:
+        def best(prediction: Prediction, *, allowed: torch.Tensor | None) -> list[torch.Tensor]:
             scores = prediction.evidence.unary_scores
             assert scores is not None
             return [scores.argmax(-1).to(torch.uint8)]
 
-        def label() -> list[torch.Tensor]:
-            pending = [predictor.submit(encoded.batch(members), best, budget=budget) for members in batches]
-            return [labels for each in pending for labels in each.wait()]
+        def label() -> None:
+            for _ in predict_sentences(
+                predictor, sentences, self.data.vocabulary, best, budget=config.inference.budget, rows=rows
+            ):
+                pass
 
         with torch.inference_mode():
             self._warm_up(label, lambda: predictor.num_recordings)

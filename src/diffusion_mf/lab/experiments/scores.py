@@ -15,11 +15,12 @@ from diffusion_mf.evaluation import PRIMARY_METRICS, Report, TaskScorer
 from diffusion_mf.evaluation.calibration import expected_calibration_error
 from diffusion_mf.lab.experiments.folders import schedule_names
 from diffusion_mf.model.storage import StoredModel
+from diffusion_mf.prediction.devices import choose_device
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.tagger import TaggedSentence, Tagger, load_model
 from diffusion_mf.training.corpora import TrainingData, read_training_data
 from diffusion_mf.training.evaluation import candidate_decoders, evaluate
-from diffusion_mf.training.processes import Processes, choose_device
+from diffusion_mf.training.processes import Processes
 
 RARITY_BINS = ((0, "unseen"), (1, "1"), (4, "2-4"), (16, "5-16"), (64, "17-64"))
 """the highest count of each bin, and its name; more frequent units share the last"""

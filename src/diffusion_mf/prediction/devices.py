@@ -1,0 +1,40 @@
+"""Which device is used, and how a GPU becomes the current one."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+from diffusion_mf.errors import InputError
+
+
+def choose_device(device: str | torch.device, *, local_rank: int | None = None) -> torch.device:
+    """The device named, or with "auto" a GPU where there is one; each process of a machine takes its own GPU."""
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    name = str(device)
+    if name == "auto":
+        name = "cuda" if num_gpus else "cpu"
+    if name == "cuda" and local_rank is not None:
+        name = f"cuda:{local_rank}"
+    try:
+        chosen = torch.device(name)
+        if chosen.type != "cuda":
+            torch.empty(0, device=chosen)
+            return chosen
+        # Nothing is set up on a GPU here: a process that only checks a name must not take memory there.
+        current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+        index = current if chosen.index is None else chosen.index
+        if index < num_gpus:
+            return torch.device("cuda", index)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        pass
+    *others, last = ["auto", "cpu", *(f"cuda:{index}" for index in range(num_gpus))]
+    there = f"{', '.join(others)} or {last}" + ("" if num_gpus else ", for PyTorch finds no CUDA GPU")
+    more = "" if local_rank is None else ", or start fewer processes"
+    raise InputError(f"there is no device {name!r} here", remedy=f"choose {there}{more}")
+
+
+def on_device(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Make a GPU the current one for the time of a block: streams, graphs and Triton's launches go to that."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -1,0 +1,128 @@
+"""The one way to label a list of sentences: batches of similar length, two in flight on a GPU, smaller ones when memory runs out."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from diffusion_mf.batches.batching import Batch, SentenceRows, collate, evaluation_batches
+from diffusion_mf.batches.vocabulary import Vocabulary
+from diffusion_mf.data.sentence import Sentence, grouped
+from diffusion_mf.model import Prediction
+from diffusion_mf.prediction.memory import DoesNotFitError, MemoryGuard, release_memory
+from diffusion_mf.prediction.precision import leaves_out_padding
+from diffusion_mf.prediction.predictor import BATCHES_IN_FLIGHT, Pending, Predictor
+
+
+class Finish(Protocol):
+    """Says what of a batch's prediction is to reach the host."""
+
+    def __call__(self, prediction: Prediction, *, allowed: Bool[Tensor, "B N K"] | None) -> Sequence[Tensor]:
+        """Tensors of the prediction; ``allowed`` are the labels that clamps leave to its units, None for all."""
+        ...
+
+
+class PredictedBatch(NamedTuple):
+    """Sentences that were computed together."""
+
+    members: list[int]
+    """their indices in the list"""
+    results: Sequence[Tensor]
+    """what `Finish` gave, on the host; a row for every member, in their order, and maybe more rows and places than needed"""
+
+
+def predict_sentences(
+    predictor: Predictor,
+    sentences: Sequence[Sentence],
+    vocabulary: Vocabulary,
+    finish: Finish,
+    *,
+    budget: int,
+    num_calls: int | None = None,
+    allowed: Sequence[Bool[Tensor, "N K"] | None] | None = None,
+    keep_trajectory: bool = False,
+    rows: SentenceRows | None = None,
+) -> Iterator[PredictedBatch]:
+    """Predict ``sentences`` in batches of at most ``budget`` units, padding counted; the longest first, those without units not at all.
+
+    With recall the sentences of a document are in one batch. While a GPU works on some batches, the host makes the next one and
+    uses the results of an earlier one. If memory runs out, what is left is tried again in batches of half the size. ``allowed``
+    are the clamps of each sentence; ``rows`` are the sentences if they have been looked up already.
+    """
+    sizes = predictor.labeller.encoder.sizes(sentences)
+    documents = [sentence.document for sentence in sentences] if predictor.recall else None
+    waiting = _batches([index for index, size in enumerate(sizes) if size], sizes, documents, budget)
+    most_units = budget
+    num_ahead = BATCHES_IN_FLIGHT if predictor.device.type == "cuda" else 0
+    begun: deque[tuple[list[int], Pending]] = deque()
+    while waiting:
+        members = waiting.popleft()
+        with MemoryGuard() as guard:
+            batch = _collated(predictor, sentences, members, vocabulary) if rows is None else rows.batch(members)
+            clamps = None if allowed is None else stack_allowed([allowed[index] for index in members], batch)
+            if clamps is not None:
+                clamps = clamps.to(predictor.device)
+            pending = predictor.predict(
+                batch,
+                functools.partial(finish, allowed=clamps),
+                budget=budget,
+                num_calls=num_calls,
+                allowed=clamps,
+                keep_trajectory=keep_trajectory,
+            )
+            begun.append((members, pending))
+        if guard.ran_out:
+            release_memory(predictor.device, predictor.recorders)
+            if len(members) == 1 or (documents and len(grouped([documents[index] for index in members])) == 1):
+                raise DoesNotFitError(
+                    sum(len(sentences[index].units) for index in members),
+                    is_document=len(members) > 1,
+                    advice="split it, or choose a smaller model",
+                )
+            most_units = min(most_units, len(members) * max(sizes[index] for index in members)) // 2
+            waiting = _batches([*members, *itertools.chain.from_iterable(waiting)], sizes, documents, most_units)
+        while len(begun) > (num_ahead if waiting else 0):
+            done, pending = begun.popleft()
+            yield PredictedBatch(done, pending.wait())
+
+
+def _batches(
+    members: Sequence[int], sizes: Sequence[int], documents: Sequence[int] | None, budget: int
+) -> deque[list[int]]:
+    found = evaluation_batches(
+        [sizes[index] for index in members],
+        budget=budget,
+        documents=None if documents is None else [documents[index] for index in members],
+    )
+    return deque([members[place] for place in batch] for batch in found.batches)
+
+
+def _collated(
+    predictor: Predictor, sentences: Sequence[Sentence], members: Sequence[int], vocabulary: Vocabulary
+) -> Batch:
+    # Without labels: those of a test file need not be in the vocabulary.
+    chosen = [sentences[index]._replace(labels=None) for index in members]
+    prepare_input = predictor.labeller.prepare_input
+    batch = collate(chosen, vocabulary, prepare_input=prepare_input, recall=predictor.recall)
+    is_compact = predictor.recall > 0 and leaves_out_padding(predictor.device, prepare_input)
+    return dataclasses.replace(batch, is_compact=True) if is_compact else batch
+
+
+def stack_allowed(clamps: Sequence[Tensor | None], batch: Batch) -> Bool[Tensor, "B N K"] | None:
+    """The clamps of a batch, everything allowed where there is none and in padding; None if no sentence has any."""
+    num_labels = next((clamp.shape[1] for clamp in clamps if clamp is not None), None)
+    if num_labels is None:
+        return None
+    allowed = torch.ones(*batch.form_ids.shape, num_labels, dtype=torch.bool)
+    for row, clamp in zip(allowed, clamps, strict=True):
+        if clamp is not None:
+            row[: len(clamp)] = clamp
+    return allowed

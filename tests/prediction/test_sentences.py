@@ -1,0 +1,153 @@
+"""Lists of sentences: which are computed together, in which order, and what happens when memory runs out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from stand_in import NoEncoder
+from tiny_models import SENTENCES, VOCABULARY, small_labeller
+from torch import Tensor
+
+from diffusion_mf.batches.batching import Batch, EncodedSentences
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import DiffusionMFError
+from diffusion_mf.model import Prediction
+from diffusion_mf.prediction.predictor import Pending, Predictor
+from diffusion_mf.prediction.sentences import predict_sentences, stack_allowed
+
+
+class _Labeller:
+    encoder, prepare_input = NoEncoder(), None
+
+
+class _Recorder:
+    num_dropped = 0
+
+    def forget(self) -> None:
+        self.num_dropped += 1
+
+
+class _Pending(Pending):
+    def __init__(self, tensors: Sequence[Tensor], note: Callable[[], None]) -> None:
+        super().__init__(tensors)
+        self._note = note
+
+    def wait(self) -> Sequence[Tensor]:
+        self._note()
+        return super().wait()
+
+
+class _StandIn:
+    """A predictor that computes nothing; ``room`` is the number of units, padding counted, that fit in its memory."""
+
+    def __init__(self, device: str = "cpu", *, recall: int = 0, room: int = 10**6) -> None:
+        self.device, self.recall, self.room = torch.device(device), recall, room
+        self.labeller = _Labeller()
+        self.recorders = [_Recorder(), _Recorder()]
+        self.events: list[str] = []
+        self.shapes: list[tuple[int, ...]] = []
+
+    def predict(self, batch: Batch, finish: Any, **options: Any) -> Pending:
+        if batch.form_ids.numel() > self.room:
+            raise torch.OutOfMemoryError("out of memory")
+        number = len(self.shapes)
+        self.shapes.append(tuple(batch.form_ids.shape))
+        self.events.append(f"b{number}")
+        return _Pending([batch.lengths], lambda: self.events.append(f"a{number}"))
+
+
+def _lengths(prediction: Prediction, *, allowed: Tensor | None) -> list[Tensor]:
+    raise AssertionError("the stand-in gives lengths itself")
+
+
+def _predict(
+    predictor: _StandIn, sizes: Sequence[int], *, budget: int, documents: Sequence[int] = ()
+) -> list[list[int]]:
+    """The members of all batches; every sentence must have been given its own result."""
+    sentences = [
+        Sentence(("a",) * size, document=documents[index] if documents else 0) for index, size in enumerate(sizes)
+    ]
+    found: list[list[int]] = []
+    for members, (lengths,) in predict_sentences(predictor, sentences, VOCABULARY, _lengths, budget=budget):  # type: ignore[arg-type]
+        assert [sizes[index] for index in members] == lengths.tolist()
+        found.append(members)
+    assert sorted(itertools.chain.from_iterable(found)) == [index for index, size in enumerate(sizes) if size]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [("cpu", "b0 a0 b1 a1 b2 a2 b3 a3"), ("cuda", "b0 b1 b2 a0 b3 a1 a2 a3")],
+)
+def test_batches_are_begun_ahead_on_a_gpu(device: str, expected: str) -> None:
+    predictor = _StandIn(device)
+    assert _predict(predictor, [3, 1, 0, 2, 1, 2, 4, 1], budget=4) == [[6], [0], [3, 5], [1, 4, 7]]
+    assert " ".join(predictor.events) == expected
+
+
+def test_documents_are_kept_whole_where_the_model_recalls() -> None:
+    sizes, documents = [2, 9, 1, 1, 1], [1, 1, 2, 0, 2]
+    assert _predict(_StandIn(recall=2), sizes, budget=10, documents=documents) == [[0, 1], [2, 3, 4]]
+    assert _predict(_StandIn(), sizes, budget=10, documents=documents) == [[1], [0, 2, 3, 4]]
+
+
+def test_when_memory_runs_out_recordings_are_dropped_and_batches_halved() -> None:
+    predictor = _StandIn(room=5)
+    assert _predict(predictor, [1] * 20, budget=20)[0] == [0, 1, 2, 3, 4]
+    # Found out once, not by every batch again.
+    assert [recorder.num_dropped for recorder in predictor.recorders] == [2, 2]
+    assert predictor.shapes == [(5, 1)] * 4
+
+
+def test_documents_are_not_parted_when_memory_runs_out() -> None:
+    documents = [1, 1, 1, 2, 2, 0, 3, 3]
+    assert _predict(_StandIn(recall=2, room=6), [2] * 8, budget=100, documents=documents) == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [6, 7],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("recall", "sentence"),
+    [
+        (0, r"^a sentence of 9 units does not fit in memory; split it, or choose a smaller model\.$"),
+        (2, r"^a document of 11 units does not fit in memory; split it, or choose a smaller model\.$"),
+    ],
+)
+def test_what_does_not_fit_by_itself_is_named(recall: int, sentence: str) -> None:
+    with pytest.raises(DiffusionMFError, match=sentence):
+        _predict(_StandIn(recall=recall, room=8), [2, 9, 1, 1], budget=100, documents=[1, 1, 2, 2])
+
+
+def test_sentences_may_have_been_looked_up_before() -> None:
+    labeller = small_labeller("mean-field").eval()
+    predictor = Predictor(labeller, labeller.config, torch.device("cpu"))
+
+    def finish(prediction: Prediction, *, allowed: Tensor | None) -> list[Tensor]:
+        assert allowed is None
+        return [prediction.marginals]
+
+    rows = EncodedSentences(SENTENCES, VOCABULARY, has_labels=False)
+    options: dict[str, Any] = {"budget": 8}
+    each = predict_sentences(predictor, SENTENCES, VOCABULARY, finish, **options)
+    once = predict_sentences(predictor, SENTENCES, VOCABULARY, finish, rows=rows, **options)
+    for (members, (expected,)), (others, (found,)) in zip(each, once, strict=True):
+        assert members == others
+        torch.testing.assert_close(found, expected)
+
+
+def test_clamps_of_a_batch() -> None:
+    batch = EncodedSentences(SENTENCES, VOCABULARY).batch([0, 1])
+    assert stack_allowed([None, None], batch) is None
+    clamp = torch.zeros(int(batch.lengths[0]), 3, dtype=torch.bool)
+    found = stack_allowed([clamp, None], batch)
+    assert found is not None
+    assert found.shape == (*batch.form_ids.shape, 3)
+    assert not found[0, : len(clamp)].any()
+    assert found[0, len(clamp) :].all()
+    assert found[1].all()
