@@ -13,7 +13,6 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.tagger import Tagger
 from diffusion_mf.tagger.files import TaggingOptions, tag_file
-from diffusion_mf.tagger.tagger import WINDOW_BATCHES
 
 CONLLU = (
     "\ufeff# sent_id = 1\r\n"
@@ -299,7 +298,7 @@ def test_sentences_of_a_named_pipe_are_labelled_while_it_is_open(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     is_labelled = threading.Event()
-    words = ["mira"] * WINDOW_BATCHES
+    words = ["mira"]
     sentence = {
         "text": " ".join(words) + "\n",
         "columns": "\n".join(words) + "\n\n",
