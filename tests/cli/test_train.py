@@ -73,6 +73,15 @@ def test_resuming_a_finished_run_prints_json(dmf, config: Path, copy: Path) -> N
     assert "the run is complete" in outcome.stderr
 
 
+def test_scores_that_were_not_kept_are_a_note(dmf, config: Path, copy: Path) -> None:  # type: ignore[no-untyped-def]
+    (copy / "model/metrics.json").unlink()
+    outcome = dmf("train", config, "--output", copy, "--device", "cpu", "--resume")
+    assert outcome.status == 0, outcome.stderr
+    assert (
+        "metrics.json was not kept, so that the dev scores are not known; dmf evaluate computes them" in outcome.stderr
+    )
+
+
 def test_a_run_is_recorded_once(dmf, config: Path, copy: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """Two recordings of the same run are one row, with the scores of the model folder."""
     arguments = ("train", config, "--output", copy, "--device", "cpu", "--resume", "--record", tmp_path / "runs.json")

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -103,7 +103,11 @@ def _print_count(config: Config, *, as_json: bool) -> None:
 
 
 def _print_results(config: Config, folder: Path, *, as_json: bool) -> None:
-    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    from diffusion_mf.model.storage import METRICS, read_metrics
+
+    metrics = read_metrics(folder)
+    if config.data.dev is not None and "dev" not in metrics:
+        note(f"{folder / METRICS} was not kept, so that the dev scores are not known; dmf evaluate computes them")
     if as_json:
         print_json({"model": str(folder), **metrics})
         return
@@ -117,6 +121,7 @@ def _print_results(config: Config, folder: Path, *, as_json: bool) -> None:
 def _record(path: Path, config: Config, folder: Path, *, config_path: str, overrides: list[str], device: str) -> None:
     """One row per configuration, overrides, seed and machine; a repeated run replaces its row."""
     from diffusion_mf.lab.results import provenance, write_rows
+    from diffusion_mf.model.storage import read_metrics
 
     options = "".join(f" --set {shlex.quote(override)}" for override in overrides)
     options += "" if device == "auto" else f" --device {device}"
@@ -129,7 +134,7 @@ def _record(path: Path, config: Config, folder: Path, *, config_path: str, overr
         "seed": config.seed,
         "config": config_path,
         "overrides": overrides,
-        **json.loads((folder / "metrics.json").read_text(encoding="utf-8")),
+        **read_metrics(folder),
         # Of training and evaluation, over all sessions of a resumed run.
         "seconds": json.loads(log[-1])["seconds"],
         "device": device,
