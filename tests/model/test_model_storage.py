@@ -285,6 +285,7 @@ def test_from_pretrained_takes_folders_and_asks_the_hub_otherwise(
         assert "model.safetensors" in allow_patterns
         return str(folder)
 
+    monkeypatch.setattr("diffusion_mf.model.hub.hub_answers", lambda name, revision: True)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     assert Tagger.from_pretrained("someone/some-model", revision="v1", device="cpu").labels
     assert asked == [("someone/some-model", "v1")]
