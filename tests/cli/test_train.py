@@ -185,8 +185,29 @@ def test_a_bad_checkpoint(dmf, config: Path, copy: Path, damage, message: str) -
 
 
 def test_another_configuration(dmf, config: Path, copy: Path) -> None:  # type: ignore[no-untyped-def]
-    outcome = dmf("train", config, "--output", copy, "--device", "cpu", "--resume", "--set", "training.epochs=2")
-    _assert_refused(outcome, "training.epochs = 1, not 2")
+    for named in ([config], []):
+        arguments = ["train", *named, "--output", copy, "--device", "cpu", "--resume"]
+        _assert_refused(dmf(*arguments, "--set", "seed=2"), "seed = 1, not 2")
+        _assert_refused(dmf(*arguments, "--set", "training.epoch=2"), "training.epoch", "epochs")
+    changed = small_runs.write_config(copy.parent / "changed.toml", {"extends": str(config), "seed": 2})
+    _assert_refused(dmf("train", changed, "--output", copy, "--device", "cpu", "--resume"), "seed = 1, not 2")
+
+
+def test_resuming_needs_no_settings(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    arguments = ("--output", tmp_path / "run", "--device", "cpu")
+    _assert_refused(dmf("train", *arguments, "--resume"), "no configuration is named", "ner/diffusion-mf")
+    assert dmf("train", config, *arguments, "--set", "system=unigram", "--set", "training.epochs=2").status == 0
+    for named in ([config], []):
+        outcome = dmf("train", *named, *arguments, "--resume")
+        assert outcome.status == 0, outcome.stderr
+        assert "the run is complete" in outcome.stderr
+    outcome = dmf("train", *arguments, "--resume", "--set", "training.epochs=3")
+    assert outcome.status == 0, outcome.stderr
+    assert "in epoch 3" in outcome.stderr
+    _assert_refused(dmf("train", config, *arguments, "--resume", "--set", "training.epochs=2"), "epochs = 3, not 2")
+    assert "the run is complete" in dmf("train", config, *arguments, "--resume").stderr
+    outcome = dmf("train", *arguments, "--resume", "--record", tmp_path / "rows.json")
+    _assert_refused(outcome, "give CONFIG beside --record")
 
 
 def test_a_full_disk(dmf, config: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

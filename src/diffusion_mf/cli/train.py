@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 
 def train(
     config_path: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A configuration file (TOML), or a name such as ner/diffusion-mf.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="A configuration file (TOML), or a name such as ner/diffusion-mf; not needed with --resume.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the model, checkpoints and log of this run.")
     ] = None,
@@ -37,7 +42,13 @@ def train(
     strict: Annotated[
         bool, typer.Option("--strict", help="The same as --set data.strict=true: refuse what would be repaired.")
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run begun in the folder.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue the run begun in the folder, with its own settings; --set training.epochs=N prolongs it.",
+        ),
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto is a GPU where there is one.")] = "auto",
     checkpoint_every: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time between checkpoints.")] = 300,
     tensorboard: Annotated[
@@ -54,17 +65,17 @@ def train(
     """Train a system on a task and keep the model that is best on dev; under torchrun, with several processes."""
     # Before PyTorch is imported: threads that spin while they wait starve each other on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from diffusion_mf.config import load_config
-
     overrides = [*(overrides or ()), *([] if on_long is None else [f"encoder.on_long={on_long}"])]
     overrides += ["data.strict=true"] if strict else []
-    config = load_config(config_path, overrides)
+    config, overrides = _configuration(config_path, overrides, output if resume else None)
     if count:
         _print_count(config, as_json=as_json)
         return
     if output is None:
         raise InputError("there is no folder to write the model to", remedy="name one with --output")
     if record is not None:
+        if config_path is None:
+            raise InputError("a row of results names its configuration", remedy="give CONFIG beside --record")
         from diffusion_mf.lab.results import read_rows
 
         read_rows(record)  # what is no result file is found before hours of training, not after
@@ -80,12 +91,30 @@ def train(
             checkpoint_every=checkpoint_every,
             use_tensorboard=tensorboard,
             display=display,
+            overrides=overrides,
         )
     # Of the processes that torchrun starts, one speaks for all.
     if os.environ.get("RANK", "0") == "0":
-        if record is not None:
-            _record(record, config, folder, config_path=config_path, overrides=overrides or [], device=device)
+        if record is not None and config_path is not None:
+            _record(record, config, folder, config_path=config_path, overrides=overrides, device=device)
         _print_results(config, folder, as_json=as_json)
+
+
+def _configuration(path: str | None, overrides: list[str], begun_in: Path | None) -> tuple[Config, list[str]]:
+    """The configuration of a run and all overrides in it: a run that was begun keeps its own, those given now win."""
+    from diffusion_mf.config import load_config, with_overrides
+
+    begun = None
+    if begun_in is not None:
+        from diffusion_mf.training.resumption import begun_run
+
+        begun = begun_run(begun_in)
+    if begun is None:
+        if path is None:
+            raise InputError("no configuration is named", remedy="name a file, or one such as ner/diffusion-mf")
+        return load_config(path, overrides), overrides
+    everything = [*begun.overrides, *overrides]
+    return (with_overrides(begun.config, overrides) if path is None else load_config(path, everything)), everything
 
 
 def _print_count(config: Config, *, as_json: bool) -> None:

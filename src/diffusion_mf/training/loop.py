@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -72,9 +72,11 @@ def train(
     checkpoint_every: float = SECONDS_BETWEEN_CHECKPOINTS,
     use_tensorboard: bool = False,
     display: Display | None = None,
+    overrides: Sequence[str] = (),
 ) -> Path:
     """Train what ``config`` describes; returns the model's folder, for `Tagger.load`.
 
+    ``overrides`` are those that ``config`` was read with, for `begun_run` to know.
     ``checkpoint_every`` is in seconds; there is a checkpoint at the beginning and at the end, too. ``display`` shows notes and
     progress (default: notes go to Python's logging). Under torchrun every process calls this, and rank 0 writes.
     """
@@ -97,6 +99,7 @@ def train(
             display=display,
             interruption=interruption,
             checkpoint_every=checkpoint_every,
+            overrides=overrides,
         )
         run.begin(resume=resume, use_tensorboard=use_tensorboard)
         try:
@@ -118,7 +121,9 @@ class _Run:
         display: Display,
         interruption: Interruption,
         checkpoint_every: float,
+        overrides: Sequence[str] = (),
     ) -> None:
+        self.overrides = overrides
         self.config, self.data, self.folder, self.processes = config, data, folder, processes
         self.display, self.interruption, self.checkpoint_every = display, interruption, checkpoint_every
         self.settings = config.training
@@ -444,6 +449,7 @@ class _Run:
                 log_bytes=self.log.num_bytes,
                 is_packed=self.is_packed,
                 encoder_digest=self.encoder_digest,
+                overrides=self.overrides,
             )
         self.last_checkpoint = time.monotonic()
 
