@@ -139,8 +139,8 @@ def run(
     _note_failures(folder, [name for name, s in standing.states.items() if s is RunState.FAILED], "failed")
     _note_failures(folder, [name for name, s in standing.states.items() if s is RunState.DIVERGED], "diverged")
     note(described_counts(standing))
-    for corpus, error in missing.items():
-        note(f"the corpus {corpus} is not there: {error}")
+    for corpus, reason in missing.items():
+        note(f"the corpus {corpus} is not there: {reason}")
     if missing:
         raise typer.Exit(2)
     if not dry_run and not standing.is_complete:

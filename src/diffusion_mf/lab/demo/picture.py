@@ -62,7 +62,8 @@ def _palette(num_colours: int) -> list[str]:
 
 def _shaded(colour: str, amount: float) -> str:
     target = 1.0 if amount > 0 else 0.0
-    return to_hex([value + abs(amount) * (target - value) for value in to_rgb(colour)]).upper()
+    red, green, blue = (value + abs(amount) * (target - value) for value in to_rgb(colour))
+    return to_hex((red, green, blue)).upper()
 
 
 class Decision(NamedTuple):
