@@ -210,6 +210,25 @@ def test_resuming_needs_no_settings(dmf, config: Path, tmp_path: Path) -> None: 
     _assert_refused(outcome, "give CONFIG beside --record")
 
 
+def test_beginning_with_a_finished_model(dmf, config: Path, trained: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "train.txt").write_text("quaxo B-NEW\nlori E-NEW\nba O\n\n" * 3)
+    arguments = ("--output", tmp_path / "run", "--device", "cpu")
+    data = ("--set", f"data.train={tmp_path / 'train.txt'}", "--set", f"data.dev={tmp_path / 'train.txt'}")
+    outcome = dmf("train", config, "--from", trained / "model", *arguments, *data)
+    assert outcome.status == 0, outcome.stderr
+    assert f"training begins with the weights of {trained / 'model'}: " in outcome.stderr
+    assert re.search(
+        r" forms are known to it and [1-3] new; 1 labels are known to it, 4 new and \d+ given up", outcome.stderr
+    )
+    old, new = (json.loads((path / "model/vocabulary.json").read_text()) for path in (trained, tmp_path / "run"))
+    assert {form for form, _ in old["forms"]} | {"quaxo", "lori"} <= {form for form, _ in new["forms"]}
+    assert new["labels"] == ["B-NEW", "E-NEW", "M-NEW", "O", "S-NEW"]
+    assert "the run is complete" in dmf("train", *arguments, "--resume").stderr
+    _assert_refused(
+        dmf("train", config, "--from", tmp_path / "none", "--output", tmp_path / "b"), "no such model folder"
+    )
+
+
 def test_a_full_disk(dmf, config: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     from diffusion_mf.training import checkpoint
 

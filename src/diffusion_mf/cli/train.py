@@ -33,6 +33,10 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Set something else than the file does; may be repeated."),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="MODEL", help="Begin with the weights of this model folder (data.start)."),
+    ] = None,
     on_long: Annotated[
         Literal["window", "error", "truncate"] | None,
         typer.Option(
@@ -67,6 +71,7 @@ def train(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     overrides = [*(overrides or ()), *([] if on_long is None else [f"encoder.on_long={on_long}"])]
     overrides += ["data.strict=true"] if strict else []
+    overrides += [] if start is None else [f"data.start={json.dumps(start, ensure_ascii=False)}"]
     config, overrides = _configuration(config_path, overrides, output if resume else None)
     if count:
         _print_count(config, as_json=as_json)

@@ -165,7 +165,7 @@ def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
 def _expand_paths(values: dict[str, Any]) -> None:
     data = values.get("data")
     if isinstance(data, dict):
-        for split in ("train", "dev", "test", "teacher"):
+        for split in ("train", "dev", "test", "teacher", "start"):
             if isinstance(data.get(split), str):
                 # A variable that is not set stays visible in the message that there is no such file.
                 data[split] = os.path.expandvars(data[split])

@@ -23,6 +23,7 @@ from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import DiffusionMFError, DivergenceError
 from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.model import Labeller
+from diffusion_mf.model.transfer import begin_with
 from diffusion_mf.prediction.memory import placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
@@ -134,7 +135,11 @@ class _Run:
             processes.device, config.encoder.kind, layout=self.settings.layout, precision=self.settings.precision
         )
         torch.manual_seed(config.seed)
-        self.labeller = placed(Labeller(config, data.vocabulary, data.scheme), processes.device, is_trained=True)
+        labeller = Labeller(config, data.vocabulary, data.scheme)
+        if data.start is not None and config.data.start is not None:
+            kept = begin_with(labeller, data.vocabulary, data.start, path=config.data.start)
+            display.note(kept.describe(config.data.start))
+        self.labeller = placed(labeller, processes.device, is_trained=True)
         self.labeller.train()
         self.labeller.teacher = teacher_marginals(config, data, processes, note=display.note)
         for part in (data.train, data.dev, data.test):
