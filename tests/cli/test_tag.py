@@ -13,7 +13,6 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.tagger import Tagger
 from diffusion_mf.tagger.files import TaggingOptions, tag_file
-from diffusion_mf.tagger.tagger import WINDOW_BATCHES
 
 CONLLU = (
     "\ufeff# sent_id = 1\r\n"
@@ -182,6 +181,26 @@ def test_options_reach_the_model(dmf: Callable, models: dict) -> None:
     assert dmf("tag", models[Task.NER], "--scores", "--decoder", "argmax", stdin=text).stdout != own.stdout
 
 
+def test_tagging_reads_what_evaluation_reads(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
+    path, named = tmp_path / "a.txt", tmp_path / "a.tsv"
+    for file in (path, named):
+        file.write_text("Ada\tS-PER\nsings\tO\n\nin\tO\nOslo\tS-LOC\n")
+    outcome = dmf("tag", models[Task.NER], path)
+    assert outcome.stdout == dmf("tag", models[Task.NER], named).stdout
+    assert outcome.stderr == f"dmf: {path}: read as columns, one unit a line; --format text takes lines for sentences\n"
+    assert dmf("evaluate", models[Task.NER], path).status == 0
+    path.write_text("Ada sings\nin Oslo\n")
+    outcome = dmf("tag", models[Task.NER], path)
+    assert outcome.stdout == dmf("tag", models[Task.NER], stdin=path.read_bytes()).stdout
+    assert (
+        outcome.stderr
+        == f"dmf: {path}: read as plain text, one sentence a line; --format columns takes lines for units\n"
+    )
+    assert dmf("tag", models[Task.NER], path, "--format", "text") == outcome._replace(stderr="")
+    path.write_bytes(CONLLU.encode())
+    assert dmf("tag", models[Task.NER], path).stderr == ""
+
+
 @pytest.mark.parametrize(("arguments", "stdin", "message"), [
     (["--decoder", "beam"], "a\n", "no decoder is called 'beam'; choose one of argmax, mask-viterbi, viterbi, native"),
     (["--calls", "0"], "a\n", "0 calls are not possible; ask for 1 to 1000 of them"),
@@ -190,7 +209,6 @@ def test_options_reach_the_model(dmf: Callable, models: dict) -> None:
     (["--json", "--to", "conllu"], "a\n", "--json contradicts --to conllu; leave one of them out"),
     (["none.conllu"], "", "none.conllu: no such file; check the path"),
     (["none.txt"], "", "none.txt: no such file; check the path"),
-    ([__file__], "", f"{__file__}: the name does not tell the format; name it with --format (conllu, columns, jsonl, text)"),
     ([], '{"units": ["a"]}\n', "standard input, line 1: this does not look like plain text; name its format with --format"),
     ([], "# sent_id = 1\n", "standard input, line 1: this does not look like plain text; name its format with --format"),
     ([], CONLLU.split("\n", 2)[2].replace("\r", ""), "standard input, line 1: this does not look like plain text"),
@@ -280,7 +298,7 @@ def test_sentences_of_a_named_pipe_are_labelled_while_it_is_open(
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     is_labelled = threading.Event()
-    words = ["mira"] * WINDOW_BATCHES
+    words = ["mira"]
     sentence = {
         "text": " ".join(words) + "\n",
         "columns": "\n".join(words) + "\n\n",

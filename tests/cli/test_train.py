@@ -73,6 +73,15 @@ def test_resuming_a_finished_run_prints_json(dmf, config: Path, copy: Path) -> N
     assert "the run is complete" in outcome.stderr
 
 
+def test_scores_that_were_not_kept_are_a_note(dmf, config: Path, copy: Path) -> None:  # type: ignore[no-untyped-def]
+    (copy / "model/metrics.json").unlink()
+    outcome = dmf("train", config, "--output", copy, "--device", "cpu", "--resume")
+    assert outcome.status == 0, outcome.stderr
+    assert (
+        "metrics.json was not kept, so that the dev scores are not known; dmf evaluate computes them" in outcome.stderr
+    )
+
+
 def test_a_run_is_recorded_once(dmf, config: Path, copy: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """Two recordings of the same run are one row, with the scores of the model folder."""
     arguments = ("train", config, "--output", copy, "--device", "cpu", "--resume", "--record", tmp_path / "runs.json")
@@ -176,8 +185,48 @@ def test_a_bad_checkpoint(dmf, config: Path, copy: Path, damage, message: str) -
 
 
 def test_another_configuration(dmf, config: Path, copy: Path) -> None:  # type: ignore[no-untyped-def]
-    outcome = dmf("train", config, "--output", copy, "--device", "cpu", "--resume", "--set", "training.epochs=2")
-    _assert_refused(outcome, "training.epochs = 1, not 2")
+    for named in ([config], []):
+        arguments = ["train", *named, "--output", copy, "--device", "cpu", "--resume"]
+        _assert_refused(dmf(*arguments, "--set", "seed=2"), "seed = 1, not 2")
+        _assert_refused(dmf(*arguments, "--set", "training.epoch=2"), "training.epoch", "epochs")
+    changed = small_runs.write_config(copy.parent / "changed.toml", {"extends": str(config), "seed": 2})
+    _assert_refused(dmf("train", changed, "--output", copy, "--device", "cpu", "--resume"), "seed = 1, not 2")
+
+
+def test_resuming_needs_no_settings(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    arguments = ("--output", tmp_path / "run", "--device", "cpu")
+    _assert_refused(dmf("train", *arguments, "--resume"), "no configuration is named", "ner/diffusion-mf")
+    assert dmf("train", config, *arguments, "--set", "system=unigram", "--set", "training.epochs=2").status == 0
+    for named in ([config], []):
+        outcome = dmf("train", *named, *arguments, "--resume")
+        assert outcome.status == 0, outcome.stderr
+        assert "the run is complete" in outcome.stderr
+    outcome = dmf("train", *arguments, "--resume", "--set", "training.epochs=3")
+    assert outcome.status == 0, outcome.stderr
+    assert "in epoch 3" in outcome.stderr
+    _assert_refused(dmf("train", config, *arguments, "--resume", "--set", "training.epochs=2"), "epochs = 3, not 2")
+    assert "the run is complete" in dmf("train", config, *arguments, "--resume").stderr
+    outcome = dmf("train", *arguments, "--resume", "--record", tmp_path / "rows.json")
+    _assert_refused(outcome, "give CONFIG beside --record")
+
+
+def test_beginning_with_a_finished_model(dmf, config: Path, trained: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "train.txt").write_text("quaxo B-NEW\nlori E-NEW\nba O\n\n" * 3)
+    arguments = ("--output", tmp_path / "run", "--device", "cpu")
+    data = ("--set", f"data.train={tmp_path / 'train.txt'}", "--set", f"data.dev={tmp_path / 'train.txt'}")
+    outcome = dmf("train", config, "--from", trained / "model", *arguments, *data)
+    assert outcome.status == 0, outcome.stderr
+    assert f"training begins with the weights of {trained / 'model'}: " in outcome.stderr
+    assert re.search(
+        r" forms are known to it and [1-3] new; 1 labels are known to it, 4 new and \d+ given up", outcome.stderr
+    )
+    old, new = (json.loads((path / "model/vocabulary.json").read_text()) for path in (trained, tmp_path / "run"))
+    assert {form for form, _ in old["forms"]} | {"quaxo", "lori"} <= {form for form, _ in new["forms"]}
+    assert new["labels"] == ["B-NEW", "E-NEW", "M-NEW", "O", "S-NEW"]
+    assert "the run is complete" in dmf("train", *arguments, "--resume").stderr
+    _assert_refused(
+        dmf("train", config, "--from", tmp_path / "none", "--output", tmp_path / "b"), "no such model folder"
+    )
 
 
 def test_a_full_disk(dmf, config: Path, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

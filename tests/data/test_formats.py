@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import sys
 from pathlib import Path
@@ -10,7 +11,15 @@ import pytest
 
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task, to_characters, to_words
-from diffusion_mf.data.formats import FileFormat, FormatOptions, format_of, read_source, read_task, suffix_format
+from diffusion_mf.data.formats import (
+    FileFormat,
+    FormatOptions,
+    content_format,
+    format_of,
+    read_source,
+    read_task,
+    suffix_format,
+)
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
@@ -50,6 +59,51 @@ def test_pos_reads_the_chosen_column(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conllu", conllu(("a", "DET", "DT"), ("b", "NOUN", "NN")))
     assert [s.labels for s in read_task(path, Task.POS)] == [("DET", "NOUN")]
     assert [s.labels for s in read_task(path, Task.POS, column=ConlluColumn.XPOS)] == [("DT", "NN")]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a", "a.tsv", "a.txt.gz"])
+@pytest.mark.parametrize("separator", ["\t", " "])
+def test_pos_in_two_columns_needs_no_format(name: str, separator: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    text = f"the{separator}det\ndogs{separator}noun\n\n1{separator}num\n"
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    corpus = read_task(path, Task.POS)
+    assert [(s.units, s.labels) for s in corpus] == [(("the", "dogs"), ("det", "noun")), (("1",), ("num",))]
+
+
+def test_pos_is_still_conllu_where_the_lines_say_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "# sent_id = 1\n" + conllu(("a", "DET", "DT"), ("b", "NOUN", "NN")))
+    assert [s.labels for s in read_task(path, Task.POS)] == [("DET", "NOUN")]
+    write(path, '{"units": ["a"], "labels": ["X"]}\n')
+    assert [s.labels for s in read_task(path, Task.POS)] == [("X",)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"units": ["a"]}\n', "jsonl"),
+        ("# text = a\n" + conllu(("a", "X", "_")), "conllu"),
+        (conllu(("a", "X", "_")).replace("1\t", "1-2\t", 1), "conllu"),
+        ("1\tCD\tO\n", "columns"),
+        ("Ada\tnoun\n\nsings\tverb\n", "columns"),
+        ("-DOCSTART- -X- O\n\nAda NNP B-PER\n", "columns"),
+        ("Ada B-person\nsings O\n", "columns"),
+        ("Ada NNP\nsings VBZ\n. .\n", "columns"),
+        ("Ada sings .\nEve sleeps .\n", "text"),  # the same number of words, but punctuation is no tag
+        ("Ada sings\nEve sleeps\n", "text"),
+        ("北京 大学\n上海 大学\n", "text"),
+        ("Ada sings in OSLO\nEve sleeps\n", "text"),
+        ("Ada\nsings\n", "text"),
+        ("a\tb\nc\n", "text"),
+        ("\n", "text"),
+    ],
+)
+def test_the_first_lines_tell_the_format(text: str, expected: str, tmp_path: Path) -> None:
+    assert content_format(write(tmp_path / "a.txt", text)) is FileFormat(expected)
+
+
+def test_what_can_be_read_once_is_not_looked_into() -> None:
+    assert content_format("-") is None
 
 
 def test_a_column_of_underscores_is_no_column_of_labels(tmp_path: Path) -> None:

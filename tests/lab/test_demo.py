@@ -1,16 +1,33 @@
 from __future__ import annotations
 
+import colorsys
+import dataclasses
 import io
+import itertools
 import json
 import pathlib
 import time
+import warnings
 
 import numpy as np
 import pytest
+from matplotlib import font_manager
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
-from diffusion_mf.lab.demo.picture import decisions, draw_trajectory, label_colours, print_trajectory
+from diffusion_mf.lab.demo.picture import (
+    _QUIET_HEIGHT,
+    _axes,
+    _draw_calls,
+    _fonts,
+    decisions,
+    draw_trajectory,
+    label_colours,
+    print_trajectory,
+)
 from diffusion_mf.lab.demo.run import DEMO_SYSTEMS, DemoSettings, compare, run_demo
 from diffusion_mf.lab.synthetic import FLAVOURS, generate, realised_scores
 from diffusion_mf.lab.synthetic.optimal import decode
@@ -83,6 +100,60 @@ def test_colours_are_distinct_for_any_number_of_labels() -> None:
     colours = label_colours([str(number) for number in range(104)])
     assert len(set(colours.values())) == 104
     assert all(len(colour) == 7 and int(colour[1:], 16) >= 0 for colour in colours.values())
+
+
+@pytest.mark.parametrize("letters", ["BMES", "BI", "BILU"])
+def test_labels_of_one_type_are_shades_of_one_colour(letters: str) -> None:
+    labels = [f"{letter}-{kind}" for kind in ("LOC", "ORG", "PER") for letter in letters] + ["O"]
+    colours = label_colours(labels)
+    assert len(set(colours.values())) == len(labels)
+    hues: dict[str, set[float]] = {}
+    for label, colour in colours.items():
+        hue, _, saturation = colorsys.rgb_to_hls(*to_rgb(colour))
+        if label == "O":
+            assert min(to_rgb(colour)) > 0.8
+            assert max(to_rgb(colour)) - min(to_rgb(colour)) < 0.05
+        else:
+            assert saturation > 0.2
+            hues.setdefault(label[2:], set()).add(round(hue, 1))
+    assert [len(each) for each in hues.values()] == [1, 1, 1]
+    # A tag set that has an O, or a hyphen somewhere, has a colour for each tag.
+    assert len(set(label_colours(["O", "NOUN", "X-Y"]).values())) == 3
+    assert label_colours(["O", "NOUN", "X-Y"])["O"] != colours["O"]
+
+
+@pytest.mark.parametrize("num_quiet", [1, 2, 3, 4, 6, 12])
+def test_names_of_calls_do_not_overlap(num_quiet: int) -> None:
+    """A call that changes little stands close below the one before it, and the last one is named in any case."""
+    heights = np.cumsum([0.0, 1.0, 1.0, *[_QUIET_HEIGHT] * num_quiet])
+    figure = Figure(figsize=(7.0, 3.0 + 0.62 * heights[-1]), dpi=160)
+    canvas = FigureCanvasAgg(figure)
+    axes = _axes(figure)
+    axes.set_ylim(heights[-1], 0)
+    _draw_calls(axes, [1000, 30, *range(3 * num_quiet, -1, -3)], heights)
+    canvas.draw()
+    boxes = sorted((label.get_window_extent() for label in axes.get_yticklabels()), key=lambda box: box.y0)
+    assert all(below.y1 < above.y0 for below, above in itertools.pairwise(boxes))
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert "t = 0" in names
+    assert "t = 3" not in names
+
+
+def test_fonts_that_have_the_characters_are_found(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _fonts("mira") == ["DejaVu Sans"]
+    # A sign that comes with matplotlib, but not in its usual font.
+    assert _fonts("a\u2316") == ["DejaVu Sans", "STIXGeneral"]
+    assert capsys.readouterr().err == ""
+    fonts = [entry for entry in font_manager.fontManager.ttflist if entry.name.startswith(("DejaVu", "STIX"))]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", fonts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        draw_trajectory(tmp_path / "a.png", dataclasses.replace(FLIPPING, units=("北", "京")), LABELS)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "no installed font has these characters: 京 北; install one that does, such as Noto Sans CJK" in error
 
 
 def test_the_picture_shows_beliefs_and_is_the_same_every_time(tmp_path: pathlib.Path) -> None:

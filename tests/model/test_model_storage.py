@@ -162,6 +162,15 @@ def test_a_failure_at_the_last_moment_brings_the_older_model_back(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_a_model_without_its_metrics_works(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    labels = [result.labels for result in Tagger.load(folder, device="cpu").tag([["Ada", "sings"]])]
+    (folder / "metrics.json").unlink()
+    tagger = Tagger.load(folder, device="cpu")
+    assert tagger.metrics == {}
+    assert [result.labels for result in tagger.tag([["Ada", "sings"]])] == labels
+
+
 class TestRefused:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
@@ -171,12 +180,12 @@ class TestRefused:
         assert refused(tmp_path / "none") == f"{tmp_path / 'none'}: no such model folder; check the path."
         (tmp_path / "file").touch()
         assert "this is a file, not a model folder" in refused(tmp_path / "file")
-        assert "it lacks config.json, vocabulary.json, model.safetensors, metrics.json" in refused(tmp_path)
+        assert "it lacks config.json, vocabulary.json, model.safetensors;" in refused(tmp_path)
 
     def test_the_folder_of_a_run(self, folder: Path) -> None:
         assert refused(folder.parent).endswith(f"; name {folder}.")
 
-    @pytest.mark.parametrize("name", ["config.json", "vocabulary.json", "model.safetensors", "metrics.json"])
+    @pytest.mark.parametrize("name", ["config.json", "vocabulary.json", "model.safetensors"])
     def test_a_missing_file(self, folder: Path, name: str) -> None:
         (folder / name).unlink()
         assert f"no model folder: it lacks {name}; name a folder that dmf train wrote." in refused(folder)
@@ -276,6 +285,7 @@ def test_from_pretrained_takes_folders_and_asks_the_hub_otherwise(
         assert "model.safetensors" in allow_patterns
         return str(folder)
 
+    monkeypatch.setattr("diffusion_mf.model.hub.hub_answers", lambda name, revision: True)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     assert Tagger.from_pretrained("someone/some-model", revision="v1", device="cpu").labels
     assert asked == [("someone/some-model", "v1")]

@@ -54,14 +54,61 @@ def test_a_folder_never_touches_the_network(folder: Path, no_network: list[objec
 
 
 def test_a_missing_model_says_how_to_get_it(no_network: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    # Read from HF_HUB_OFFLINE when the package is imported; without it, the hub is asked again and again.
+    # Read from HF_HUB_OFFLINE when the package is imported.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError) as caught:
         tiny_encoder("nobody/no-such-encoder")
     assert "hf download nobody/no-such-encoder --local-dir FOLDER" in str(caught.value)
-    assert "(which cannot be reached)" in str(caught.value)
+    assert "(which is not asked, as HF_HUB_OFFLINE is set)" in str(caught.value)
+    assert not no_network
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("is_listening", [False, True])
+def test_a_hub_that_does_not_answer_is_asked_once(is_listening: bool, tmp_path: Path) -> None:
+    """In a process of its own, for the hub's client reads its settings when it is imported."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if is_listening:
+            server.listen()
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        program = """
+import time
+from diffusion_mf.errors import InputError
+from diffusion_mf.model import hub
+from diffusion_mf.networks.pretrained import hugging_face
+from tiny_encoders import tiny_encoder
+import huggingface_hub.hf_api, transformers
+hugging_face.HUB_TIMEOUT = 0.5
+for load in (tiny_encoder, hub.download):
+    start = time.monotonic()
+    try:
+        load("nobody/no-such-encoder")
+    except InputError as error:
+        print(error)
+    assert time.monotonic() - start < 10, time.monotonic() - start
+"""
+        result = subprocess.run(
+            [sys.executable, "-c", program],
+            env={
+                **{name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
+                "HF_ENDPOINT": endpoint,
+                "HF_HUB_CACHE": str(tmp_path),
+                "HF_HUB_OFFLINE": "0",
+                "PYTHONPATH": os.pathsep.join(sys.path),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert result.returncode == 0, result.stderr
+    encoder, model = result.stdout.splitlines()
+    reason = f"(which cannot be reached at {endpoint}); "
+    assert encoder.startswith("the encoder nobody/no-such-encoder is neither a folder here nor to be had from")
+    assert f"{reason}where the hub can be reached: hf download" in encoder
+    assert model.endswith(f"from the hub {reason}name a folder, or check the connection.")
 
 
 def test_a_model_fetched_before_needs_no_network(tmp_path: Path) -> None:

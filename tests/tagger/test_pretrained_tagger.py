@@ -216,15 +216,22 @@ def test_what_is_uploaded_is_what_save_writes(
 
 def test_what_is_downloaded_holds_the_encoder(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def snapshot_download(
-        name: str, *, revision: str | None, allow_patterns: list[str], ignore_patterns: list[str]
+        name: str,
+        *,
+        revision: str | None,
+        allow_patterns: list[str],
+        ignore_patterns: list[str],
+        local_files_only: bool,
     ) -> str:
         assert name == "somebody/tagger"
         assert ignore_patterns == ["*.py"]
+        assert not local_files_only
         files = [path for path in model_folder.rglob("*") if path.is_file()]
         for path in files:
             assert any(path.relative_to(model_folder).match(pattern) for pattern in allow_patterns)
         return str(model_folder)
 
+    monkeypatch.setattr("diffusion_mf.model.hub.hub_answers", lambda name, revision: True)
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     assert Tagger.from_pretrained("somebody/tagger", device="cpu").tag(SENTENCES)[1].labels
 

@@ -291,6 +291,26 @@ def test_another_configuration_is_refused(begun: Path, corpus: Path, change: dic
         train(_config(corpus, change), output=begun, device="cpu", resume=True)
 
 
+@pytest.mark.parametrize("has_dev", [True, False])
+def test_more_epochs_give_the_same_weights_each_time(has_dev: bool, corpus: Path, tmp_path: Path) -> None:
+    change = {"training": {"epochs": 2, "decay": "cosine"}, "data": {} if has_dev else {"dev": None}}
+    more = {**change, "training": {"epochs": 4, "decay": "cosine"}}
+    train(_config(corpus, change), output=tmp_path / "first", device="cpu")
+    before = small_runs.final_tensors(tmp_path / "first")
+    shutil.copytree(tmp_path / "first", tmp_path / "second")
+    for name in ("first", "second"):
+        train(_config(corpus, more), output=tmp_path / name, device="cpu", resume=True)
+    small_runs.assert_same_outcome(tmp_path / "first", tmp_path / "second")
+    after = small_runs.final_tensors(tmp_path / "first")
+    assert any(not torch.equal(before[name], after[name]) for name in before if name.startswith("weights/"))
+    if not has_dev:
+        assert any(not torch.equal(before[name], after[name]) for name in before if name.startswith("model/"))
+    rates = [entry["learning_rate"] for entry in small_runs.read_log(tmp_path / "first", "step")]
+    half = len(rates) // 2
+    assert rates[half - 1] < rates[half] / 2
+    assert rates[half:] == sorted(rates[half:], reverse=True)
+
+
 def test_settings_that_are_newer_than_a_run_have_their_defaults_in_it(begun: Path, corpus: Path) -> None:
     path = begun / "checkpoint/state.json"
     manifest = json.loads(path.read_text())

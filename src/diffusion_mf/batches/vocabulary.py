@@ -85,6 +85,17 @@ class Vocabulary:
         """Rows a table of character embeddings needs, padding and unknown included."""
         return len(self.character_counts) + NUM_SPECIAL_IDS
 
+    def extended(self, other: Vocabulary) -> Vocabulary:
+        """With the forms, characters and pairs of ``other``, too; the labels are this one's."""
+        forms = _ordered(Counter(self.form_counts) + Counter(other.form_counts), 1)
+        characters = _ordered(Counter(self.character_counts) + Counter(other.character_counts), 1)
+        found = Vocabulary(form_counts=forms, character_counts=characters, labels=self.labels)
+        pairs = set()
+        for vocabulary in (self, other):
+            new_ids = {index: found.form_ids[form] for form, index in vocabulary.form_ids.items()}
+            pairs |= {(new_ids.get(first, first), new_ids.get(second, second)) for first, second in vocabulary.pairs}
+        return dataclasses.replace(found, pairs=tuple(sorted(pairs)))
+
     def to_dict(self) -> dict[str, Any]:
         """What JSON can hold; pairs keep the order even where a reader does not."""
         return {

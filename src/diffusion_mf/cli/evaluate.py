@@ -36,7 +36,8 @@ def evaluate(
         LabelScheme | None, typer.Option(help="Scheme of FILE, for ner.", show_default="detected")
     ] = None,
     file_format: Annotated[
-        FileFormat | None, typer.Option("--format", help="Format of FILE.", show_default="told by its name")
+        FileFormat | None,
+        typer.Option("--format", help="Format of FILE.", show_default="told by its name or first lines"),
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse irregular tags in FILE instead of repairing them.")

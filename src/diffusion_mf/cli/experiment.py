@@ -57,12 +57,15 @@ def run(
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Try runs again that failed as often as they may.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and how they stand, and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the runs, how they stand and what corpora are missing, and stop.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the runs' states and scores as JSON.")] = False,
 ) -> None:
     """Run a plan: what is finished is kept, what was interrupted continues, what another runner has is left to it.
 
-    Exit status 0 if every run (of those that --only names) is complete afterwards, 1 otherwise.
+    Exit status 0 if every run (of those that --only names) is complete afterwards, 1 otherwise; 2 if a corpus is missing, also
+    with --dry-run.
     """
     from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunState
     from diffusion_mf.lab.experiments.plan import check_files, chosen_runs, load_plan
@@ -81,12 +84,18 @@ def run(
     states = {
         each.name: folder.run(each.name).state(retries=plan.settings.retries, evaluation=evaluation) for each in runs
     }
+    missing: dict[str, InputError] = {}
+    for each in runs:
+        if states[each.name] is not RunState.COMPLETE:
+            try:
+                check_files(each.config)
+            except InputError as error:
+                if not dry_run:
+                    raise
+                missing.setdefault(each.corpus, error)
     if dry_run:
         found = RunTable(states)
     else:
-        for each in runs:
-            if states[each.name] is not RunState.COMPLETE:
-                check_files(each.config)
         options = SchedulerOptions(
             workers=workers or plan.settings.workers,
             devices=_devices(devices),
@@ -120,6 +129,10 @@ def run(
         print_table(["run", *(["variant"] if has_variants else []), "state", "dev"], rows)
     _note_failures(folder, found)
     note(found.counts())
+    for corpus, reason in missing.items():
+        note(f"the corpus {corpus} is not there: {reason}")
+    if missing:
+        raise typer.Exit(2)
     if not dry_run and not found.is_complete:
         raise typer.Exit(1)
 

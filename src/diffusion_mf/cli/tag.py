@@ -43,7 +43,9 @@ def tag(
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="What to label; - is standard input.")] = "-",
     file_format: Annotated[
         FileFormat | None,
-        typer.Option("--format", help="Format of FILE.", show_default="told by its name; text for standard input"),
+        typer.Option(
+            "--format", help="Format of FILE.", show_default="told by its name or first lines; text for standard input"
+        ),
     ] = None,
     output: Annotated[str, typer.Option(metavar="FILE", help="Where to write; - is standard output.")] = "-",
     output_format: Annotated[

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,14 +19,23 @@ if TYPE_CHECKING:
 
 def train(
     config_path: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A configuration file (TOML), or a name such as ner/diffusion-mf.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="A configuration file (TOML), or a name such as ner/diffusion-mf; not needed with --resume.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the model, checkpoints and log of this run.")
     ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Set something else than the file does; may be repeated."),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="MODEL", help="Begin with the weights of this model folder (data.start)."),
     ] = None,
     on_long: Annotated[
         Literal["window", "error", "truncate"] | None,
@@ -37,7 +46,13 @@ def train(
     strict: Annotated[
         bool, typer.Option("--strict", help="The same as --set data.strict=true: refuse what would be repaired.")
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run begun in the folder.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue the run begun in the folder, with its own settings; --set training.epochs=N prolongs it.",
+        ),
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto is a GPU where there is one.")] = "auto",
     checkpoint_every: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time between checkpoints.")] = 300,
     tensorboard: Annotated[
@@ -54,17 +69,18 @@ def train(
     """Train a system on a task and keep the model that is best on dev; under torchrun, with several processes."""
     # Before PyTorch is imported: threads that spin while they wait starve each other on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from diffusion_mf.config import load_config
-
     overrides = [*(overrides or ()), *([] if on_long is None else [f"encoder.on_long={on_long}"])]
     overrides += ["data.strict=true"] if strict else []
-    config = load_config(config_path, overrides)
+    overrides += [] if start is None else [f"data.start={json.dumps(start, ensure_ascii=False)}"]
+    config, overrides = _configuration(config_path, overrides, output if resume else None)
     if count:
         _print_count(config, as_json=as_json)
         return
     if output is None:
         raise InputError("there is no folder to write the model to", remedy="name one with --output")
     if record is not None:
+        if config_path is None:
+            raise InputError("a row of results names its configuration", remedy="give CONFIG beside --record")
         from diffusion_mf.lab.results import read_rows
 
         read_rows(record)  # what is no result file is found before hours of training, not after
@@ -79,12 +95,30 @@ def train(
             checkpoint_every=checkpoint_every,
             use_tensorboard=tensorboard,
             display=display,
+            overrides=overrides,
         )
     # Of the processes that torchrun starts, one speaks for all.
     if os.environ.get("RANK", "0") == "0":
-        if record is not None:
-            _record(record, config, folder, config_path=config_path, overrides=overrides or [], device=device)
+        if record is not None and config_path is not None:
+            _record(record, config, folder, config_path=config_path, overrides=overrides, device=device)
         _print_results(config, folder, as_json=as_json)
+
+
+def _configuration(path: str | None, overrides: list[str], begun_in: Path | None) -> tuple[Config, list[str]]:
+    """The configuration of a run and all overrides in it: a run that was begun keeps its own, those given now win."""
+    from diffusion_mf.config import load_config, with_overrides
+
+    begun = None
+    if begun_in is not None:
+        from diffusion_mf.training.resumption import begun_run
+
+        begun = begun_run(begun_in)
+    if begun is None:
+        if path is None:
+            raise InputError("no configuration is named", remedy="name a file, or one such as ner/diffusion-mf")
+        return load_config(path, overrides), overrides
+    everything = [*begun.overrides, *overrides]
+    return (with_overrides(begun.config, overrides) if path is None else load_config(path, everything)), everything
 
 
 def _print_count(config: Config, *, as_json: bool) -> None:
@@ -102,7 +136,11 @@ def _print_count(config: Config, *, as_json: bool) -> None:
 
 
 def _print_results(config: Config, folder: Path, *, as_json: bool) -> None:
-    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    from diffusion_mf.model.storage import METRICS, read_metrics
+
+    metrics = read_metrics(folder)
+    if config.data.dev is not None and "dev" not in metrics:
+        note(f"{folder / METRICS} was not kept, so that the dev scores are not known; dmf evaluate computes them")
     if as_json:
         print_json({"model": str(folder), **metrics})
         return
@@ -116,6 +154,7 @@ def _print_results(config: Config, folder: Path, *, as_json: bool) -> None:
 def _record(path: Path, config: Config, folder: Path, *, config_path: str, overrides: list[str], device: str) -> None:
     """One row per configuration, overrides, seed and machine; a repeated run replaces its row."""
     from diffusion_mf.lab.results import provenance, write_rows
+    from diffusion_mf.model.storage import read_metrics
 
     options = "".join(f" --set {shlex.quote(override)}" for override in overrides)
     options += "" if device == "auto" else f" --device {device}"
@@ -128,7 +167,7 @@ def _record(path: Path, config: Config, folder: Path, *, config_path: str, overr
         "seed": config.seed,
         "config": config_path,
         "overrides": overrides,
-        **json.loads((folder / "metrics.json").read_text(encoding="utf-8")),
+        **read_metrics(folder),
         # Of training and evaluation, over all sessions of a resumed run.
         "seconds": json.loads(log[-1])["seconds"],
         "device": device,

@@ -13,7 +13,7 @@ import pydantic
 from pydantic import Field, NonNegativeInt
 
 from diffusion_mf.config.errors import Key, explained
-from diffusion_mf.config.files import Source, read_settings
+from diffusion_mf.config.files import Source, nested_overrides, read_settings
 from diffusion_mf.config.sections import (
     SIZES,
     BitsConfig,
@@ -46,6 +46,7 @@ __all__ = [
     "TrainingConfig",
     "load_config",
     "load_with_sources",
+    "with_overrides",
 ]
 
 
@@ -148,10 +149,23 @@ def load_with_sources(name: StrPath, overrides: Sequence[str] = ()) -> tuple[Con
         raise explained(error, Config, path=settings.path, places=places) from None
 
 
+def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
+    """``config`` with other settings, written as for `load_config`."""
+    values = config.model_dump(mode="json")
+    given = nested_overrides(overrides)
+    _expand_paths(given)
+    for name, value in given.items():
+        values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
+    try:
+        return Config.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise explained(error, Config, path="--set") from None
+
+
 def _expand_paths(values: dict[str, Any]) -> None:
     data = values.get("data")
     if isinstance(data, dict):
-        for split in ("train", "dev", "test", "teacher"):
+        for split in ("train", "dev", "test", "teacher", "start"):
             if isinstance(data.get(split), str):
                 # A variable that is not set stays visible in the message that there is no such file.
                 data[split] = os.path.expandvars(data[split])

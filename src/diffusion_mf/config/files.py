@@ -129,7 +129,7 @@ def _nearest_name(name: StrPath) -> str | None:
 
 def read_settings(name: StrPath, overrides: Sequence[str] = ()) -> Settings:
     """What a configuration and all that it extends say, with ``overrides`` on top; everything wrong is an `InputError`."""
-    given = _nested(overrides)
+    given = nested_overrides(overrides)
     files = _files(name)
     chosen = {kind: _chosen(kind, given, files) for kind in _TABLES.values()}
     settings = Settings(files[-1].path, {}, {})
@@ -146,7 +146,8 @@ def _source_in_file(file: _File, prefix: Key, key: Key) -> Source:
     return Source(file.path, line_of((*prefix, *key), file.text))
 
 
-def _nested(overrides: Sequence[str]) -> dict[str, Any]:
+def nested_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """Settings such as ``training.epochs=3`` as nested tables."""
     values: dict[str, Any] = {}
     for key, value in map(parse_override, overrides):
         place = values

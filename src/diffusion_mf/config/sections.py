@@ -87,7 +87,10 @@ class DataConfig(Section):
     teacher: str | None = None
     """a model folder whose marginals for the training sentences are learnt, too; ``objective.teacher`` is their weight"""
 
-    @pydantic.field_validator("train", "dev", "test", "teacher")
+    start: str | None = None
+    """a model folder whose weights training begins with; its forms are kept beside those of the training sentences"""
+
+    @pydantic.field_validator("train", "dev", "test", "teacher", "start")
     @classmethod
     def _empty_is_none(cls, path: str | None) -> str | None:
         return path or None

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Corpus, Task, missing_labels
 from diffusion_mf.data.files import StrPath
-from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source, read_task, suffix_format
+from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source, read_task, suffix_format, task_format
 from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, split_label
 from diffusion_mf.data.repair import PLACEHOLDER_FORM, Repairs, describe_span
 from diffusion_mf.errors import InputError
@@ -124,8 +124,6 @@ def check_files(
 
     Without ``task`` it is POS for CoNLL-U, and elsewhere told by the first file: labels with boundaries are entities.
     """
-    # With a task, a name that does not tell stands for the task's usual format.
-    usual = FileFormat.COLUMNS if task is None else None
     task = task or _detect_task(files[0][0], column, file_format)
     problems: list[Problem] = []
     checked: list[CheckedFile] = []
@@ -138,7 +136,7 @@ def check_files(
                 task,
                 column=column,
                 scheme=scheme,
-                file_format=file_format or suffix_format(path) or usual,
+                file_format=file_format,
                 repairs=collected,
             )
         except InputError as error:
@@ -179,14 +177,16 @@ class _Collected(Repairs):
 
 
 def _detect_task(path: StrPath, column: ConlluColumn | None, file_format: FileFormat | None) -> Task:
-    file_format = file_format or suffix_format(path) or FileFormat.COLUMNS
-    if file_format is FileFormat.CONLLU:
+    if FileFormat.CONLLU in (file_format, suffix_format(path)):
         return Task.POS
     if path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)):
         raise InputError("what can be read only once does not tell its task", path=path, remedy="name it with --task")
     options = FormatOptions(column=column or ConlluColumn.UPOS, scheme=LabelScheme.PLAIN)
     collected = _Collected(path)
     try:
+        file_format = task_format(path, Task.POS, file_format=file_format)
+        if file_format is FileFormat.CONLLU:
+            return Task.POS
         sentences = read_source(path, file_format, options, repairs=collected).sentences
         detected = detect_scheme(sentences, path=path, is_unit_per_line=True, repairs=collected)
     except InputError:

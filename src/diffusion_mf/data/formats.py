@@ -8,12 +8,14 @@ from __future__ import annotations
 import enum
 import itertools
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, NamedTuple, NoReturn
 
 from diffusion_mf.data.columns import (
+    DOCUMENT_START,
     ColumnLayout,
     Separator,
     detect_layout,
@@ -220,7 +222,7 @@ FORMATS: dict[FileFormat, Format] = {
     ),
 }
 
-# The first is what a file is taken for when its name does not tell.
+# The first is what standard input and pipes are taken for.
 _TASK_FORMATS: dict[Task, tuple[FileFormat, ...]] = {
     Task.POS: (FileFormat.CONLLU, FileFormat.COLUMNS, FileFormat.JSONL),
     Task.NER: (FileFormat.COLUMNS, FileFormat.JSONL),
@@ -234,6 +236,39 @@ def suffix_format(path: StrPath) -> FileFormat | None:
     return next((name for name, entry in FORMATS.items() if suffix in entry.suffixes), None)
 
 
+_HEAD_LINES = 100
+_MIN_CONLLU_FIELDS = 8
+_TAG = re.compile(r"[BIESMLU]-\S+|[A-Z][^a-z]*|\W+")
+_PUNCTUATION = re.compile(r"\W+")
+
+
+def content_format(path: StrPath) -> FileFormat | None:
+    """The format that the first lines of ``path`` tell; None for what can be read only once.
+
+    JSON Lines begin with a brace; the first unit of CoNLL-U has the ID 1 and eight columns or more. Columns are lines with the
+    same number of fields, two or more, parted by tabs, or by blanks if the last ones look like tags (``B-PER``, ``O``, ``NOUN``,
+    ``.``). Everything else is plain text.
+    """
+    if not os.path.isfile(path) and (path == "-" or os.path.exists(path)):
+        return None
+    lines = [line for line in itertools.islice(read_lines(path, allow_returns=True), _HEAD_LINES) if line.strip()]
+    if lines and lines[0].startswith("{"):
+        return FileFormat.JSONL
+    first = next((line for line in lines if not line.startswith("#")), "").split("\t")
+    if len(first) >= _MIN_CONLLU_FIELDS and re.fullmatch(r"1(-\d+)?|0\.1", first[0]):
+        return FileFormat.CONLLU
+    rows = [line for line in lines if not line.startswith(DOCUMENT_START)]
+    if len(rows) < len(lines):
+        return FileFormat.COLUMNS
+    if len({line.count("\t") for line in rows}) == 1 and "\t" in rows[0]:
+        return FileFormat.COLUMNS
+    fields = [Separator.SPACE.fields_of(line) for line in rows]
+    tags = [row[-1] for row in fields]
+    is_table = len({len(row) for row in fields}) == 1 and len(fields[0]) > 1
+    has_tags = all(map(_TAG.fullmatch, tags)) and not all(map(_PUNCTUATION.fullmatch, tags))
+    return FileFormat.COLUMNS if is_table and has_tags else FileFormat.TEXT
+
+
 def format_of(path: StrPath, *, option: str = "--format") -> FileFormat:
     """The format of ``path`` by its name; `InputError` asking for ``option`` where the name does not tell."""
     found = suffix_format(path)
@@ -245,9 +280,13 @@ def format_of(path: StrPath, *, option: str = "--format") -> FileFormat:
 
 
 def task_format(path: StrPath, task: Task, *, file_format: FileFormat | None = None) -> FileFormat:
-    """The format of a labelled file: as given, by its name, or the task's own where the name does not tell."""
+    """The format of a labelled file: as given, by its name, or by its first lines; what tells nothing holds columns."""
     accepted = _TASK_FORMATS[task]
-    found = file_format or suffix_format(path) or accepted[0]
+    found = file_format or suffix_format(path)
+    if found is None:
+        found = content_format(path) or accepted[0]
+        if found not in accepted:
+            found = FileFormat.COLUMNS
     if found not in accepted:
         raise InputError(
             f"the task {task} reads {' or '.join(accepted)}, not {found}",
@@ -291,7 +330,8 @@ def read_task(
     """Read a labelled corpus for ``task``, with the labels the paper's systems see.
 
     POS: the UPOS (or ``column``) of CoNLL-U words. NER: column files in any scheme, detected unless given, as BMES. Seg-POS:
-    one unit per character of CoNLL-U words with boundary–XPOS labels. All accept JSON Lines; POS and Seg-POS also columns.
+    one unit per character of CoNLL-U words with boundary–XPOS labels. All accept JSON Lines; POS and Seg-POS also columns,
+    the last of which is the tag.
     Irregular tags and units without a form are repaired, and `Corpus.repaired` says so; ``strict`` refuses them. ``repairs`` is
     for those who want to hear of each. ``check=False`` is for predictions, which may be malformed and never are repaired:
     labels must be of the scheme, sequences need not be legal.

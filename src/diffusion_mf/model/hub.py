@@ -6,10 +6,9 @@ from pathlib import Path
 
 from diffusion_mf.errors import InputError
 from diffusion_mf.model.storage import ENCODER, MODEL_FILES
+from diffusion_mf.networks.pretrained.hugging_face import hub_answers, hub_silence, is_of_hub
 
 _PATTERNS = (*MODEL_FILES, f"{ENCODER}/*")
-_HTTP_CLIENTS = {"httpx", "httpx2", "requests"}
-"""what versions of huggingface_hub speak through; the errors of some are no OSError"""
 
 
 def download(name: str, *, revision: str | None = None) -> str:
@@ -18,14 +17,24 @@ def download(name: str, *, revision: str | None = None) -> str:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        return snapshot_download(name, revision=revision, allow_patterns=list(_PATTERNS), ignore_patterns=["*.py"])
+        return snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=list(_PATTERNS),
+            ignore_patterns=["*.py"],
+            # What was fetched before is there in any case.
+            local_files_only=not hub_answers(name, revision),
+        )
     except Exception as error:
-        if not _is_of_hub(error):
+        if not is_of_hub(error):
             raise
         # What the library says of a hub that does not answer is long and about its cache.
-        reason = "which cannot be reached" if isinstance(error, LocalEntryNotFoundError) else _reason(error)
+        is_silent = isinstance(error, LocalEntryNotFoundError)
+        reason = hub_silence() if is_silent else _reason(error)
         raise InputError(
-            f"neither a model folder nor to be had from the hub ({reason})", path=name, remedy="check the name"
+            f"neither a model folder nor to be had from the hub ({reason})",
+            path=name,
+            remedy="name a folder, or check the connection" if is_silent else "check the name",
         ) from None
 
 
@@ -43,21 +52,12 @@ def upload(folder: Path, name: str, *, private: bool, token: str | None, message
             repo_id=name, folder_path=folder, commit_message=message, delete_patterns=list(_PATTERNS)
         )
     except Exception as error:
-        if not _is_of_hub(error):
+        if not is_of_hub(error):
             raise
         raise InputError(
             f"the hub did not take the model ({_reason(error)})", path=name, remedy="check the name, and hf auth login"
         ) from None
     return str(commit.commit_url)
-
-
-def _is_of_hub(error: Exception) -> bool:
-    """Whether the hub, the way there or the name is to blame, not this program."""
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    return isinstance(error, (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError)) or any(
-        kind.__module__.partition(".")[0] in _HTTP_CLIENTS for kind in type(error).__mro__
-    )
 
 
 def _reason(error: Exception) -> str:

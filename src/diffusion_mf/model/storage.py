@@ -5,7 +5,7 @@
 | config.json | format version, the training configuration, label scheme, decoder, temperature, checksums of the others |
 | vocabulary.json | forms and characters with their counts, labels; pairs of neighbouring forms, if the encoder looks at them |
 | model.safetensors | the weights |
-| metrics.json | what was measured when the model was made |
+| metrics.json | what was measured when the model was made; may be missing |
 | README.md | the model card |
 | encoder/ | of a pretrained encoder: its configuration and tokenizer, so that nothing else is needed to load it |
 
@@ -142,8 +142,14 @@ def load_model(folder: StrPath) -> StoredModel:
         scheme=scheme,
         decoder=decoder,
         temperature=temperature,
-        metrics=_read_object(path / METRICS),
+        metrics=read_metrics(path),
     )
+
+
+def read_metrics(folder: StrPath) -> dict[str, Any]:
+    """What was measured when the model was made; nothing if that file was not kept, for a model works without."""
+    path = Path(folder) / METRICS
+    return _read_object(path) if path.exists() else {}
 
 
 def _load_labeller(path: Path, config: Config, vocabulary: Vocabulary, scheme: LabelScheme) -> Labeller:
@@ -166,7 +172,7 @@ def _check_files(path: Path) -> None:
         raise InputError("no such model folder", path=path, remedy="check the path")
     if not path.is_dir():
         raise InputError("this is a file, not a model folder", path=path, remedy="name the folder that holds it")
-    missing = [name for name in (CONFIG, VOCABULARY, WEIGHTS, METRICS) if not (path / name).is_file()]
+    missing = [name for name in (CONFIG, VOCABULARY, WEIGHTS) if not (path / name).is_file()]
     if missing:
         inside = path / "model"
         hint = f"name {inside}" if (inside / CONFIG).is_file() else "name a folder that dmf train wrote"

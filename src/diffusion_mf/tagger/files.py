@@ -17,7 +17,7 @@ from diffusion_mf.data.columns import DOCUMENT_START, detect_layout, read_column
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
 from diffusion_mf.data.corpus import Corpus, Task
 from diffusion_mf.data.files import BYTE_ORDER_MARK, StrPath, check_fields, open_output
-from diffusion_mf.data.formats import FileFormat, format_of, read_json_lines, read_plain_text, suffix_format
+from diffusion_mf.data.formats import FileFormat, content_format, read_json_lines, read_plain_text, suffix_format
 from diffusion_mf.data.label_schemes import LabelScheme, encode_spans, split_label
 from diffusion_mf.data.label_schemes import Span as LabelledSpan
 from diffusion_mf.data.repair import Repairs
@@ -208,6 +208,11 @@ def _shown(score: float) -> str:
     return f"{score:.4f}"
 
 
+_OTHER_READINGS = {
+    FileFormat.COLUMNS: "read as columns, one unit a line; --format text takes lines for sentences",
+    FileFormat.TEXT: "read as plain text, one sentence a line; --format columns takes lines for units",
+}
+
 Advance = Callable[[int], None]
 """called with the number of sentences just done"""
 
@@ -239,14 +244,21 @@ def tag_file(
 ) -> int:
     """Write the sentences of ``path`` with predicted labels to ``output``, ``-`` being a standard stream; count them.
 
-    Formats are given or told by the files' names; standard input is plain text, an output is what its input is (columns for
-    plain text). Memory does not grow with the file. ``note`` hears of units without a form.
+    Formats are given or told by the files' names, of an input also by its first lines (`content_format`); standard input is plain
+    text, an output is what its input is (columns for plain text). Memory does not grow with the file. ``note`` hears of units
+    without a form, and what a file was taken for that could be columns or plain text.
     """
     options = options or TaggingOptions()
     if path != "-" and not os.path.exists(path):
         # Said before anything about its name.
         raise InputError("no such file", path=path, remedy="check the path")
-    input_format = file_format or (FileFormat.TEXT if path == "-" else format_of(path))
+    named = file_format or suffix_format(path)
+    input_format = named or content_format(path)
+    if named is None and input_format is not None and (other := _OTHER_READINGS.get(input_format)) is not None:
+        note(f"{os.fspath(path)}: {other}")
+    # A pipe cannot be looked into without taking something out of it.
+    is_guess = input_format is None
+    input_format = input_format or FileFormat.TEXT
     natural = FileFormat.COLUMNS if input_format is FileFormat.TEXT else input_format
     layout = Layout(
         task=tagger.task,
@@ -259,7 +271,6 @@ def tag_file(
     repairs = Repairs(path)
 
     def sentences() -> Iterator[Sentence]:
-        is_guess = file_format is None and path == "-"
         for item in read_items(path, input_format, tagger.task, is_guess=is_guess, repairs=repairs):
             pending.append(item)
             yield item.sentence._replace(document=1) if options.one_document else item.sentence

@@ -73,7 +73,8 @@ def windows(
             window, total = [], 0
         window.append(item)
         total += num_units(item)
-        is_full = total >= WINDOW_BATCHES * budget or len(window) >= MAX_WINDOW_ITEMS
+        # With a budget of 1 no sentence shares a batch, so that there is nothing to wait for.
+        is_full = budget == 1 or total >= WINDOW_BATCHES * budget or len(window) >= MAX_WINDOW_ITEMS
         if is_full and (document is None or not document(item)):
             yield window
             window, total, is_full = [], 0, False

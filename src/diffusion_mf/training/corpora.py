@@ -17,6 +17,7 @@ from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.data.sentence import Sentence, cut_documents
 from diffusion_mf.errors import InputError
+from diffusion_mf.model.storage import StoredModel, load_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,8 @@ class TrainingData:
     scheme: LabelScheme
     fingerprint: str
     """of the sentences and labels that training and selection depend on"""
+    start: StoredModel | None = None
+    """the model whose weights training begins with"""
     notes: tuple[str, ...] = ()
     """for the user: what was repaired, and labels of dev and test that no model can predict"""
 
@@ -61,6 +64,9 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
     vocabulary = Vocabulary.build(
         prepared, min_count=settings.min_count, min_pair_count=_min_pair_count(config.encoder)
     )
+    start = None if settings.start is None else load_model(settings.start)
+    if start is not None:
+        vocabulary = vocabulary.extended(start.vocabulary)
     if config.task is Task.NER and has_complete_labels:
         vocabulary = dataclasses.replace(vocabulary, labels=tuple(complete_labels(vocabulary.labels, train.scheme)))
     notes = [corpus.repaired for corpus in (train, dev, test) if corpus is not None]
@@ -76,6 +82,7 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
         vocabulary=vocabulary,
         scheme=train.scheme,
         fingerprint=_fingerprint(prepared, prepared_dev or (), with_documents=config.recall > 0),
+        start=start,
         notes=tuple(note for note in notes if note is not None),
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +24,7 @@ from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import DiffusionMFError, DivergenceError
 from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.model import Labeller
+from diffusion_mf.model.transfer import begin_with
 from diffusion_mf.prediction.memory import placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
@@ -64,9 +65,11 @@ def train(
     checkpoint_every: float = SECONDS_BETWEEN_CHECKPOINTS,
     use_tensorboard: bool = False,
     display: Display | None = None,
+    overrides: Sequence[str] = (),
 ) -> Path:
     """Train what ``config`` describes; returns the model's folder, for `Tagger.load`.
 
+    ``overrides`` are those that ``config`` was read with, for `begun_run` to know.
     ``checkpoint_every`` is in seconds; there is a checkpoint at the beginning and at the end, too. ``display`` shows notes and
     progress (default: notes go to Python's logging). Under torchrun every process calls this, and rank 0 writes.
     """
@@ -92,6 +95,7 @@ def train(
             display=display,
             interruption=interruption,
             checkpoint_every=checkpoint_every,
+            overrides=overrides,
         )
         run.begin(resume=resume, use_tensorboard=use_tensorboard)
         try:
@@ -113,7 +117,9 @@ class _Run:
         display: Display,
         interruption: Interruption,
         checkpoint_every: float,
+        overrides: Sequence[str] = (),
     ) -> None:
+        self.overrides = overrides
         self.config, self.data, self.folder, self.processes = config, data, folder, processes
         self.display, self.interruption, self.checkpoint_every = display, interruption, checkpoint_every
         self.settings = config.training
@@ -124,7 +130,11 @@ class _Run:
             processes.device, config.encoder.kind, layout=self.settings.layout, precision=self.settings.precision
         )
         torch.manual_seed(config.seed)
-        self.labeller = placed(Labeller(config, data.vocabulary, data.scheme), processes.device, is_trained=True)
+        labeller = Labeller(config, data.vocabulary, data.scheme)
+        if data.start is not None and config.data.start is not None:
+            kept = begin_with(labeller, data.vocabulary, data.start, path=config.data.start)
+            display.note(kept.describe(config.data.start))
+        self.labeller = placed(labeller, processes.device, is_trained=True)
         self.labeller.train()
         self.labeller.teacher = teacher_marginals(config, data, processes, note=display.note)
         for part in (data.train, data.dev, data.test):
@@ -442,6 +452,7 @@ class _Run:
                 log_bytes=self.log.num_bytes,
                 is_packed=self.is_packed,
                 encoder_digest=self.encoder_digest,
+                overrides=self.overrides,
             )
         self.last_checkpoint = time.monotonic()
 

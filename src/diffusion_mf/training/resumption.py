@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +67,7 @@ class TrainingState:
         return cls(**values)
 
 
+EPOCHS = "training.epochs"
 # What may differ: files may have moved (their content is compared), and threads are warned about.
 _FREE_SETTINGS = {"data.train", "data.dev", "data.test", "data.strict", "training.threads"}
 
@@ -119,6 +120,24 @@ class RunFolder(NamedTuple):
             ) from None
 
 
+class BegunRun(NamedTuple):
+    """What a run was begun with."""
+
+    config: Config
+    overrides: list[str]
+    """given beside the configuration, as ``--set`` takes them"""
+
+
+def begun_run(output: Path) -> BegunRun | None:
+    """What the run of a folder was begun with; None without a checkpoint, and where one is damaged `load_run` says how."""
+    try:
+        saved = json.loads((RunFolder(output).checkpoint / STATE_FILE).read_bytes())["state"]
+        overrides = [str(override) for override in saved.get("overrides", ())]
+        return BegunRun(Config.model_validate(saved["config"]), overrides)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 class Resumed(NamedTuple):
     """A run taken up again."""
 
@@ -137,10 +156,12 @@ def save_run(
     log_bytes: int,
     is_packed: bool = False,
     encoder_digest: str = "",
+    overrides: Sequence[str] = (),
 ) -> None:
     """Write a checkpoint."""
     values = {
         "config": config.model_dump(mode="json"),
+        "overrides": list(overrides),
         "data": data.fingerprint,
         "labels": list(data.vocabulary.labels),
         "encoder": encoder_digest,
@@ -178,7 +199,13 @@ def load_run(
     # Its weights are in the checkpoint; how it cuts words, which other data cannot tell, must be as before.
     is_same_encoder = saved.get("encoder") == encoder_digest
     free = _FREE_SETTINGS | {"encoder.model"} if is_same_encoder or not is_same_data else _FREE_SETTINGS
-    _compare_config(_flat(config.model_dump(mode="json")), saved_config, path, free)
+    now = _flat(config.model_dump(mode="json"))
+    if now[EPOCHS] > saved_config.get(EPOCHS, now[EPOCHS]):
+        free = free | {EPOCHS}
+        if state.best_score is None:
+            # Without dev data the model is the last one, and this is to be another.
+            state.best_decoder = None
+    _compare_config(now, saved_config, path, free)
     if not is_same_data:
         raise InputError(
             "the run was begun with other training or dev data", path=path, remedy="name the same files as before"

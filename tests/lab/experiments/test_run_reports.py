@@ -36,6 +36,19 @@ def test_variants_are_shown_where_there_are_several(tmp_path: Path) -> None:
     assert "layers=2" in shown
 
 
+def test_a_dry_run_names_the_corpora_that_are_not_there(tmp_path: Path) -> None:
+    path = write_plan(tmp_path, 'systems = ["unigram", "lcrf"]\nseeds = [1]\n')
+    arguments = ["experiment", "run", str(path), "--output", str(tmp_path / "out"), "--dry-run"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    dev = tmp_path / "corpus" / "ner" / "dev.txt"
+    dev.unlink()
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert result.stdout.count("tiny.") == 2
+    assert result.stderr.count("the corpus tiny is not there") == 1
+    assert f"{dev}: no such file; say where it lies" in result.stderr
+
+
 @pytest.mark.parametrize("devices", ["cuda:99", "cpu,cuda:99", "gpu"])
 def test_devices_that_are_not_there_are_refused_before_any_run(tmp_path: Path, devices: str) -> None:
     path = write_plan(tmp_path, 'systems = ["unigram"]\nseeds = [1]\n')

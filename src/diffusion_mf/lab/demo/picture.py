@@ -1,21 +1,26 @@
-"""One colour for each label, the same on paper and in a terminal."""
+"""A trajectory on paper and in a terminal, with the same colour for a label in both."""
 
 from __future__ import annotations
 
 import colorsys
+import functools
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import font_manager, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.text import Text
 
 from diffusion_mf.data.files import StrPath, open_output
+from diffusion_mf.data.label_schemes import split_label
+from diffusion_mf.evaluation.terminal import note
 from diffusion_mf.lab.synthetic import DependentGroup
 from diffusion_mf.tagger import TaggedSentence
 
@@ -26,14 +31,39 @@ _COLOURS = (
 )  # fmt: skip
 
 
+_OUTSIDE = "#DADCDF"
+# How far a boundary's shade lies from its type's colour, towards white (above 0) or black.
+_SHADES = {"S": -0.22, "U": -0.22, "B": 0.0, "E": 0.22, "L": 0.22, "M": 0.42, "I": 0.42}
+
+
 def label_colours(labels: Sequence[str]) -> dict[str, str]:
-    """Hexadecimal colours by label; where there are more labels than chosen colours, further ones around the wheel."""
-    colours = list(_COLOURS[: len(labels)])
-    for index in range(len(labels) - len(colours)):
+    """Hexadecimal colours by label: the labels of one type are shades of one colour, and O, which is no entity, is light grey."""
+    parts = {label: split_label(label) for label in labels}
+    if not any(kind for _, kind in parts.values()) or not all(
+        kind or label == "O" for label, (_, kind) in parts.items()
+    ):
+        return dict(zip(labels, _palette(len(labels)), strict=True))
+    kinds = list(dict.fromkeys(kind for _, kind in parts.values() if kind))
+    of_kind = dict(zip(kinds, _palette(len(kinds)), strict=True))
+    return {
+        label: _shaded(of_kind[kind], _SHADES.get(boundary, 0.0)) if kind else _OUTSIDE
+        for label, (boundary, kind) in parts.items()
+    }
+
+
+def _palette(num_colours: int) -> list[str]:
+    """Different colours; where there are more than were chosen, further ones around the wheel."""
+    colours = list(_COLOURS[:num_colours])
+    for index in range(num_colours - len(colours)):
         # The golden angle never comes back to where it was.
-        red, green, blue = colorsys.hls_to_rgb((index * 0.381966) % 1, 0.45 + 0.2 * (index % 3) / 2, 0.5)
-        colours.append(f"#{round(red * 255):02X}{round(green * 255):02X}{round(blue * 255):02X}")
-    return dict(zip(labels, colours, strict=True))
+        colours.append(to_hex(colorsys.hls_to_rgb((index * 0.381966) % 1, 0.45 + 0.2 * (index % 3) / 2, 0.5)).upper())
+    return colours
+
+
+def _shaded(colour: str, amount: float) -> str:
+    target = 1.0 if amount > 0 else 0.0
+    red, green, blue = (value + abs(amount) * (target - value) for value in to_rgb(colour))
+    return to_hex((red, green, blue)).upper()
 
 
 class Decision(NamedTuple):
@@ -67,6 +97,8 @@ _POINTS_PER_CALL = 12
 _QUIET_HEIGHT = 0.09
 """of a call that moves no belief by more than `_QUIET_CHANGE`, beside 1 for others"""
 _QUIET_CHANGE = 0.02
+_NAME_HEIGHT = 0.3
+"""what the name of a call takes"""
 _RIVAL_BELIEF = 0.25
 """rivals that were believed that much are named"""
 _GROUP_COLOURS = {"adjacent": "#8A8F98", "distant": "#C2410C"}
@@ -84,9 +116,25 @@ def draw_trajectory(
     """Write a PNG of ``result.trajectory``; ``groups`` are bound together above the sentence."""
     if not result.trajectory:
         raise ValueError("a picture needs a sentence with units and its trajectory")
+    with rc_context({"font.family": _fonts("".join((title, *result.units, *labels)))}), warnings.catch_warnings():
+        # `_fonts` has said it once, for all of them.
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
+        _draw_picture(path, result, labels, groups=groups, first_step=first_step, title=title)
+
+
+def _draw_picture(
+    path: StrPath,
+    result: TaggedSentence,
+    labels: Sequence[str],
+    *,
+    groups: Sequence[DependentGroup],
+    first_step: int,
+    title: str,
+) -> None:
+    trajectory = result.trajectory or ()
     num_units = len(result.units)
     uniform = np.full((1, num_units, len(labels)), 1 / len(labels))
-    beliefs = np.concatenate([uniform, np.stack([step.beliefs for step in result.trajectory])])
+    beliefs = np.concatenate([uniform, np.stack([step.beliefs for step in trajectory])])
     heights = _heights(beliefs)
     figure = Figure(figsize=(max(7.0, 1.6 + 0.82 * num_units), 3.0 + 0.62 * heights[-1]), dpi=160, facecolor=_PAPER)
     FigureCanvasAgg(figure)
@@ -94,7 +142,7 @@ def draw_trajectory(
     colours = label_colours(labels)
     for position in range(num_units):
         _draw_stream(axes, position, beliefs[:, position], heights, labels, colours)
-    _draw_calls(axes, [first_step, *(step.t for step in result.trajectory)], heights)
+    _draw_calls(axes, [first_step, *(step.t for step in trajectory)], heights)
     for position, decision in enumerate(decisions(result, labels)):
         _draw_decision(axes, position, heights[decision.call], colours[decision.label])
         _draw_ends(axes, position, heights[-1], result, colours[decision.label])
@@ -110,6 +158,37 @@ def draw_trajectory(
     with open_output(path) as stream:
         # No software or date in the file: the same trajectory gives the same bytes.
         figure.savefig(stream, format="png", metadata={"Software": None})
+
+
+def _fonts(text: str) -> list[str]:
+    """Matplotlib's own font, and installed ones for the characters it lacks; what no font has is told."""
+    own = "DejaVu Sans"
+    families = [own]
+    missing = {character for character in text if ord(character) not in _characters(font_manager.findfont(own))}
+    # The font of last resort has a box for every character.
+    others = [entry for entry in font_manager.fontManager.ttflist if "Last Resort" not in entry.name]
+    while missing:
+        found: dict[str, set[str]] = {}
+        for entry in others:
+            found.setdefault(entry.name, set()).update(missing & set(map(chr, _characters(entry.fname))))
+        best = max(sorted(found), key=lambda name: len(found[name]))
+        if not found[best]:
+            note(
+                f"no installed font has {'these characters' if len(missing) > 1 else 'the character'}: "
+                f"{' '.join(sorted(missing)[:10])}; install one that does, such as Noto Sans CJK for Chinese, Japanese and Korean"
+            )
+            break
+        families.append(best)
+        missing -= found[best]
+    return families
+
+
+@functools.cache
+def _characters(path: str) -> frozenset[int]:
+    try:
+        return frozenset(font_manager.get_font(path).get_charmap())
+    except (OSError, RuntimeError):
+        return frozenset()  # a damaged font is as good as none
 
 
 def _axes(figure: Figure) -> Axes:
@@ -172,10 +251,13 @@ def _draw_calls(axes: Axes, steps: Sequence[int], heights: np.ndarray) -> None:
     is_quiet = np.diff(heights) < 1
     # Quiet calls stand too close together for names; the last one is named in any case.
     named = [call for call in range(len(steps)) if call == 0 or call == len(steps) - 1 or not is_quiet[call - 1]]
-    places, names = [float(heights[call]) for call in named], [f"t = {steps[call]}" for call in named]
     num_skipped = named[-1] - named[-2] - 1
+    last = float(heights[-1])
+    middle = (last + float(heights[named[-2]])) / 2
+    named = [call for call in named if call == len(steps) - 1 or last - heights[call] > _NAME_HEIGHT]
+    places, names = [float(heights[call]) for call in named], [f"t = {steps[call]}" for call in named]
     if num_skipped * _QUIET_HEIGHT > 0.5:
-        places.append((places[-1] + places[-2]) / 2)
+        places.append(middle)
         names.append(f"{num_skipped} quiet calls")
     axes.set_yticks(places, names, fontsize=9, color=_FAINT)
     axes.set_xticks([])
@@ -188,8 +270,9 @@ def _draw_calls(axes: Axes, steps: Sequence[int], heights: np.ndarray) -> None:
 
 
 def _draw_decision(axes: Axes, position: int, height: float, colour: str) -> None:
+    edge = _FAINT if colour == _OUTSIDE else "white"
     axes.plot(
-        position, height, "o", markersize=9, markerfacecolor=colour, markeredgecolor="white", markeredgewidth=1.6,
+        position, height, "o", markersize=9, markerfacecolor=colour, markeredgecolor=edge, markeredgewidth=1.6,
         zorder=5, clip_on=False,
     )  # fmt: skip
 

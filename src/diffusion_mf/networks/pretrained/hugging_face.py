@@ -26,6 +26,9 @@ NO_LIMIT = 1_000_000
 LEAST_SHARE = 0.75
 """of a model's embeddings that its tokenizer uses: a few at the end may be spare, so many are another model's"""
 
+HUB_TIMEOUT = 5.0
+"""seconds for the hub to answer"""
+
 # Without a word about it, transformers asks at the terminal whether it may run what comes with a model.
 _NO_CODE = {"trust_remote_code": False}
 
@@ -52,6 +55,8 @@ def load_pretrained(config: EncoderConfig) -> Loaded:
     with _quiet(transformers), _explained(name, is_folder):
         folder = name if is_folder else _fetched_before(name, config.revision)
         if folder is None:
+            if not hub_answers(name, config.revision):
+                raise _not_found(name, hub_silence())
             where = {} if config.revision is None else {"revision": config.revision}
             model, tokenizer, report = _from_pretrained(transformers, name, where)
         else:
@@ -89,6 +94,51 @@ def _fetched_before(name: str, revision: str | None) -> str | None:
     folder = Path(found).parent
     is_whole = any(folder.glob("*.safetensors")) and any(folder.glob("*token*"))
     return str(folder) if is_whole else None
+
+
+def hub_answers(name: str, revision: str | None) -> bool:
+    """Whether the hub has anything to say about a model: one quick try, where others try many times or wait without end."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        HfApi().model_info(name, revision=revision, timeout=HUB_TIMEOUT)
+    except (HfHubHTTPError, HFValidationError):
+        return True  # fetching the model says what is wrong
+    except Exception as error:
+        if not is_of_hub(error):
+            raise
+        return False
+    return True
+
+
+HTTP_CLIENTS = {"httpx", "httpx2", "requests"}
+"""what versions of huggingface_hub speak through; the errors of some are no OSError"""
+
+
+def is_of_hub(error: Exception) -> bool:
+    """Whether the hub, the way there or the name is to blame, not this program."""
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    return isinstance(error, (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError)) or any(
+        kind.__module__.partition(".")[0] in HTTP_CLIENTS for kind in type(error).__mro__
+    )
+
+
+def hub_silence() -> str:
+    """Why the hub did not answer, in brackets behind its name."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "which is not asked, as HF_HUB_OFFLINE is set"
+    return f"which cannot be reached at {constants.ENDPOINT}"
+
+
+def _not_found(name: str, reason: str) -> InputError:
+    return InputError(
+        f"the encoder {name} is neither a folder here nor to be had from the Hugging Face hub ({reason})",
+        remedy=f"where the hub can be reached: hf download {name} --local-dir FOLDER, then set encoder.model to FOLDER",
+    )
 
 
 def _from_pretrained(transformers: Any, name: str, where: Mapping[str, Any]) -> tuple[nn.Module, Any, dict[str, Any]]:
@@ -251,10 +301,7 @@ def _explained(name: str, is_folder: bool) -> Iterator[None]:
             raise InputError(
                 f"the encoder cannot be loaded ({reason})", path=name, remedy="copy all its files again"
             ) from error
-        if "couldn't connect" in reason or "offline mode" in reason:
+        if "couldn't connect" in reason:
             # What transformers says of a hub that does not answer is long and about its cache.
-            reason = "which cannot be reached"
-        raise InputError(
-            f"the encoder {name} is neither a folder here nor to be had from the Hugging Face hub ({reason})",
-            remedy=f"where the hub can be reached: hf download {name} --local-dir FOLDER, then set encoder.model to FOLDER",
-        ) from error
+            reason = hub_silence()
+        raise _not_found(name, reason) from error

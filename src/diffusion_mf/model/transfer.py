@@ -1,0 +1,122 @@
+"""A new model that begins with the weights of a finished one, though forms, characters and labels may be others."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from diffusion_mf.batches.vocabulary import NUM_SPECIAL_IDS, Vocabulary
+from diffusion_mf.data.files import StrPath
+from diffusion_mf.errors import InputError
+from diffusion_mf.model.labeller import Labeller
+from diffusion_mf.model.storage import StoredModel
+
+Rows = list[tuple[int, int]]
+"""what both models have: the place in the old one and in the new one"""
+
+# Which dimensions of a tensor count forms, characters, pairs of forms, labels, or pairs of labels.
+_AXES: tuple[tuple[re.Pattern[str], dict[int, str]], ...] = (
+    (re.compile(r"encoder\.(.+\.)?words\.weight"), {0: "forms"}),
+    (re.compile(r"encoder\.(.+\.)?characters\.embedding\.weight"), {0: "characters"}),
+    (re.compile(r"encoder\.(.+\.)?pairs\.embeddings\.weight"), {0: "pairs"}),
+    (re.compile(r"(core\.scorer\.unary|auxiliary)\.3\.(weight|bias)"), {0: "labels"}),
+    (re.compile(r"core\.scorer\.local_transitions\.3\.(weight|bias)"), {0: "label pairs"}),
+    (re.compile(r"core\.scorer\.global_transitions"), {0: "labels", 1: "labels"}),
+    (re.compile(r"core\.denoiser\.(labels|recalled)\.weight"), {1: "labels"}),
+)
+_OF_BITS = re.compile(r"core\.denoiser\.(bits|output\.2)\..*")
+"""DiffusionSL numbers its labels: with other labels, its bits mean something else"""
+
+
+class Kept(NamedTuple):
+    """How much of a finished model a new one has."""
+
+    forms: int
+    new_forms: int
+    labels: int
+    new_labels: int
+    lost_labels: int
+
+    def describe(self, path: StrPath) -> str:
+        """One line for the user."""
+        return (
+            f"training begins with the weights of {path}: {self.forms:,} forms are known to it and {self.new_forms:,} new; "
+            f"{self.labels} labels are known to it, {self.new_labels} new and {self.lost_labels} given up"
+        )
+
+
+@torch.no_grad()
+def begin_with(labeller: Labeller, vocabulary: Vocabulary, start: StoredModel, *, path: StrPath) -> Kept:
+    """Give ``labeller`` the weights of ``start``, a model in the folder ``path``, wherever they mean the same in both.
+
+    Embeddings of new forms and all that belongs to new labels stay as they were drawn. `InputError` if the networks differ.
+    """
+    rows = _common_rows(start.vocabulary, vocabulary)
+    old, new = start.labeller.state_dict(), labeller.state_dict()
+    has_other_labels = start.vocabulary.labels != vocabulary.labels
+    for name in [*new, *(name for name in old if name not in new)]:
+        axes = next((axes for pattern, axes in _AXES if pattern.fullmatch(name)), {})
+        if name in new and name in old and has_other_labels and _OF_BITS.fullmatch(name):
+            continue
+        if name not in old or name not in new or _others(old[name], axes) != _others(new[name], axes):
+            raise InputError(
+                f"its network differs from that of the configuration (in {name})",
+                path=path,
+                remedy=f"train with the settings of its config.json (system {start.config.system}, the same encoder and sizes)",
+            )
+        _copy(old[name], new[name], {axis: rows[kind] for axis, kind in axes.items()})
+    num_kept = len(rows["forms"]) - NUM_SPECIAL_IDS
+    num_labels = len(rows["labels"])
+    return Kept(
+        num_kept,
+        len(vocabulary.form_counts) - num_kept,
+        num_labels,
+        len(vocabulary.labels) - num_labels,
+        len(start.vocabulary.labels) - num_labels,
+    )
+
+
+def _others(tensor: Tensor, axes: dict[int, str]) -> list[int]:
+    return [size for axis, size in enumerate(tensor.shape) if axis not in axes]
+
+
+def _copy(old: Tensor, new: Tensor, rows: dict[int, Rows]) -> None:
+    """Write into ``new``, which is the model's own memory."""
+    if not rows:
+        new.copy_(old)
+        return
+    taken = old
+    for axis, pairs in rows.items():
+        taken = taken.index_select(axis, torch.tensor([before for before, _ in pairs], dtype=torch.int64))
+    places = [
+        torch.tensor([after for _, after in rows[axis]], dtype=torch.int64) if axis in rows else torch.arange(size)
+        for axis, size in enumerate(new.shape)
+    ]
+    new[torch.meshgrid(*places, indexing="ij")] = taken
+
+
+def _common_rows(old: Vocabulary, new: Vocabulary) -> dict[str, Rows]:
+    special = [(index, index) for index in range(NUM_SPECIAL_IDS)]
+    forms = special + _common(old.form_ids, new.form_ids)
+    labels = _common(old.label_ids, new.label_ids)
+    form_of = dict(forms)
+    old_pairs, new_pairs = (
+        # Row 0 is that of all other pairs.
+        {pair: row for row, pair in enumerate(sorted(vocabulary.pairs), 1)}
+        for vocabulary in (old, new)
+    )
+    renamed = {(form_of.get(first), form_of.get(second)): row for (first, second), row in old_pairs.items()}
+    return {
+        "forms": forms,
+        "characters": special + _common(old.character_ids, new.character_ids),
+        "pairs": [(0, 0), *((row, new_pairs[pair]) for pair, row in renamed.items() if pair in new_pairs)],
+        "labels": labels,
+        "label pairs": [(a * len(old.labels) + b, x * len(new.labels) + y) for a, x in labels for b, y in labels],
+    }
+
+
+def _common(old: dict[str, int], new: dict[str, int]) -> Rows:
+    return [(index, new[name]) for name, index in old.items() if name in new]
