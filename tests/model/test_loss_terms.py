@@ -8,6 +8,9 @@ import pytest
 import torch
 from tiny_models import VOCABULARY, FixedScorer, batch_of, small_labeller
 
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.model import Labeller
+from diffusion_mf.model.storage import load_model, save_model
 from oracles import mean_field_loops, noise_matrices
 from oracles.chain_enumeration import Enumerated
 from oracles.gaussian_bits import code, linear_betas, marginal_moments
@@ -199,3 +202,20 @@ def test_noise_depends_on_seed_step_and_sentence_only() -> None:
     torch.manual_seed(99)
     assert noise_of(labeller, step=1)[1:] == first
     assert noise_of(labeller, step=2)[1:] != first
+
+
+@pytest.mark.parametrize("system", ["mean-field", "lcrf", "diffusion-mf", "diffusion-lcrf"])
+def test_the_structure_is_computed_by_the_backend_asked_for(system, tmp_path) -> None:
+    labeller = small_labeller(system)
+    config, batch = labeller.config, short_batch()
+    save_model(tmp_path / "model", labeller, config, VOCABULARY, LabelScheme.BMES, labeller.decoders[0], 1.0, {})
+    plain = load_model(tmp_path / "model", backend="reference").labeller
+    expected = labeller.eval().loss_sums(batch, seed=7, step=4, sentence_keys=KEYS)["total"]
+    torch.testing.assert_close(plain.loss_sums(batch, seed=7, step=4, sentence_keys=KEYS)["total"], expected)
+    # There is no GPU's tensor here: whoever asked for Triton is told so.
+    with pytest.raises(RuntimeError, match="backend 'triton' needs"):
+        load_model(tmp_path / "model", backend="triton").labeller.predict(batch)
+    with pytest.raises(RuntimeError, match="backend 'triton' needs"):
+        Labeller(config, VOCABULARY, LabelScheme.BMES, backend="triton").eval().loss_sums(
+            batch, seed=7, step=4, sentence_keys=KEYS
+        )
