@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tiny_models import VOCABULARY, FixedScorer, batch_of, small_labeller
 
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.model import Labeller
+from diffusion_mf.model.core import StepDraws, Use
 from diffusion_mf.model.storage import load_model, save_model
 from oracles import mean_field_loops, noise_matrices
 from oracles.chain_enumeration import Enumerated
@@ -158,7 +160,8 @@ def test_diffusionsl_has_the_squared_error_of_its_bits_alone() -> None:
     )
     losses = losses_of(labeller)
     num_bits = 3
-    expected = 0.0
+    expected, drawn = 0.0, []
+    draws = StepDraws(7, 4, KEYS)
     for sentence, labels in enumerate(gold()):
         coefficient, variance = marginal_moments(linear_betas(1000, 1e-4, 0.02))[int(seen["t"][sentence])]
         for position, label in enumerate(labels):
@@ -169,8 +172,11 @@ def test_diffusionsl_has_the_squared_error_of_its_bits_alone() -> None:
                 (a - coefficient * b) / math.sqrt(variance)
                 for a, b in zip(seen["noisy"][sentence, position].tolist(), clean, strict=True)
             ]
-            assert all(abs(value) < 5 for value in noise)  # standard normal, if the noisy bits are what they should be
+            drawn += noise
+            keyed = draws.normals(Use.BIT_NOISE, (4, num_bits))[sentence, position].tolist()
+            assert noise == pytest.approx(keyed, abs=1e-2)
     assert losses == pytest.approx({"bits": expected, "total": expected}, rel=1e-5)
+    assert 0.5 < statistics.pstdev(drawn) < 1.5
 
 
 def test_the_auxiliary_term_is_the_cross_entropy_of_a_scorer_on_the_states() -> None:
