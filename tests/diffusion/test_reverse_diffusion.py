@@ -339,7 +339,7 @@ def test_nothing_waits_for_the_device() -> None:
         t = process.sample_timesteps(8, generator, device="cuda")
         y_t = process.sample(labels, t, generator)
         loss = posterior_kl(process, rho_0.log(), labels, y_t, t)
-        gaussian.training_pair(codes.encode(labels), t, generator)
+        gaussian.forward(codes.encode(labels), t, torch.randn(8, 9, codes.num_bits, device="cuda"))
         bits = ddim(
             gaussian,
             codes,

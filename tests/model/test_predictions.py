@@ -101,7 +101,7 @@ def test_clamp_training_gives_clean_flagged_labels_that_cost_nothing(system) -> 
         assert parameter.grad is None or parameter.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("system", DIFFUSION)
+@pytest.mark.parametrize("system", [*DIFFUSION, "diffusionsl"])
 def test_a_sentence_with_all_labels_given_costs_nothing(system, monkeypatch) -> None:
     labeller, batch = small_labeller(system, diffusion={"clamp_share": 1.0}), whole_batch()
     everything = torch.ones(4, 7, dtype=torch.bool)

@@ -116,6 +116,13 @@ def test_a_block_is_attention_and_feed_forward_on_modulated_norms_each_with_a_ga
     torch.testing.assert_close(block(values, condition, time, LAYOUT, rotation), expected)
 
 
+def test_a_block_has_dropout_after_both_of_its_parts() -> None:
+    torch.manual_seed(0)
+    block = shaken(DiffusionTransformer(CONFIG.model_copy(update={"dropout": 0.9999}), 5)).blocks[0]
+    values, condition, time = torch.randn(2, 3, 16), torch.randn(2, 3, 96), torch.randn(2, 8)
+    torch.testing.assert_close(block(values, condition, time, LAYOUT, LAYOUT.rotation(8)), values)
+
+
 @pytest.mark.parametrize("part", ["inputs", "states", "time"])
 def test_a_position_hears_of_the_whole_sentence_and_of_the_time(part) -> None:
     torch.manual_seed(0)

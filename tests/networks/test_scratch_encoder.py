@@ -135,3 +135,13 @@ def test_a_layer_has_dropout_after_both_of_its_parts() -> None:
     layout = PaddedLayout(torch.ones(1, 3, dtype=torch.bool))
     states = torch.randn(1, 3, 16)
     torch.testing.assert_close(layer(states, layout, layout.rotation(8)), states)
+
+
+def test_embeddings_have_dropout_in_training_only() -> None:
+    torch.manual_seed(0)
+    encoder = build_encoder(CONFIG.model_copy(update={"embedding_dropout": 0.5, "word_dropout": 0.0}), VOCABULARY)
+    batch = collate(SENTENCES, VOCABULARY)
+    is_dropped = encoder.embed(batch, batch.layout)[0] == 0
+    assert 0.3 < is_dropped.float().mean() < 0.7
+    encoder.eval()
+    assert not (encoder.embed(batch, batch.layout)[0] == 0).any()
