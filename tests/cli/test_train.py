@@ -6,10 +6,14 @@ import errno
 import json
 import re
 import shutil
+import traceback
 from pathlib import Path
 
 import pytest
 import small_runs
+
+import diffusion_mf
+from diffusion_mf.ops.mean_field import cpu as mean_field_operation
 
 
 @pytest.fixture(scope="module")
@@ -273,3 +277,23 @@ def test_corpora_of_a_configuration_that_are_not_here(dmf, config: Path, tmp_pat
     outcome = dmf(*named, "--set", "data.test=")
     assert outcome.status == 0, outcome.stderr
     assert "test" not in outcome.stdout.decode()
+
+
+def test_from_the_command_to_the_mean_field_operation_there_are_few_calls(  # type: ignore[no-untyped-def]
+    dmf, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a debugger shows of a training step has to fit on a screen."""
+    package, depths = Path(diffusion_mf.__file__).parent, []
+    operation = mean_field_operation.iterate
+
+    def iterate(*arguments, **options):  # type: ignore[no-untyped-def]
+        own = [frame.name for frame in traceback.extract_stack() if package in Path(frame.filename).parents]
+        if "loss_sums" in own:
+            depths.append(len(own) + 1)
+        return operation(*arguments, **options)
+
+    monkeypatch.setattr(mean_field_operation, "iterate", iterate)
+    outcome = dmf("train", config, "--output", tmp_path / "run", "--device", "cpu")
+    assert outcome.status == 0, outcome.stderr
+    assert depths
+    assert max(depths) <= 15

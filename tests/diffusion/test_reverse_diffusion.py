@@ -54,6 +54,11 @@ def test_samples_follow_the_posterior_and_end_in_a_distribution() -> None:
         torch.testing.assert_close(one.beliefs.mean(1), other.beliefs.mean(1), rtol=0, atol=0.015)
     assert ((drawn.beliefs > 0) & (drawn.beliefs < 1)).all()
     assert torch.equal(drawn.beliefs, process.posterior(seen[-1], rho_0, 100, 0))
+    # Every draw has a number of its own.
+    assert torch.equal(seen[0], draw(process.uniform((1, 20_000)), uniforms[..., 0]))
+    for call, (t, s) in enumerate(((1000, 500), (500, 100)), start=1):
+        posterior = process.posterior(seen[call - 1], rho_0, t, s, reading="sampled")
+        assert torch.equal(seen[call], draw(posterior, uniforms[..., call]))
     # The same numbers give the same labels, and early exit is refused: samples do not settle.
     again = reverse_diffusion(process, lambda beliefs, t: rho_0, **settings, reading="sampled", uniforms=uniforms)
     assert torch.equal(again.beliefs, drawn.beliefs)
@@ -127,6 +132,20 @@ def test_the_loop_is_the_posterior_along_the_schedule() -> None:
     assert torch.equal(result.beliefs, beliefs)
     assert torch.equal(result.marginals, answers[-1])
     assert result.potentials == "potentials at 40"
+
+
+def test_the_first_marginals_are_kept_where_asked_for() -> None:
+    process = CategoricalDiffusion(3)
+    answers = torch.rand(4, 1, 2, 3, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    settings = {"batch_shape": (1, 2), "schedule": [1000, 500, 250, 100, 0]}
+    for keeps_first in (False, True):
+        remaining = iter(answers)
+        result = reverse_diffusion(
+            process, lambda beliefs, t, calls=remaining: next(calls), **settings, keep_first_marginals=keeps_first
+        )
+        assert torch.equal(result.marginals, answers[3])
+        assert (result.first_marginals is not None) == keeps_first
+    assert torch.equal(result.first_marginals, answers[0])
 
 
 def test_without_trajectory_none_is_kept_and_schedules_may_end_early() -> None:
@@ -339,7 +358,7 @@ def test_nothing_waits_for_the_device() -> None:
         t = process.sample_timesteps(8, generator, device="cuda")
         y_t = process.sample(labels, t, generator)
         loss = posterior_kl(process, rho_0.log(), labels, y_t, t)
-        gaussian.training_pair(codes.encode(labels), t, generator)
+        gaussian.forward(codes.encode(labels), t, torch.randn(8, 9, codes.num_bits, device="cuda"))
         bits = ddim(
             gaussian,
             codes,

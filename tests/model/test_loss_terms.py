@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import pytest
 import torch
 from tiny_models import VOCABULARY, FixedScorer, batch_of, small_labeller
 
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.model import Labeller
+from diffusion_mf.model.core import StepDraws, Use
+from diffusion_mf.model.storage import load_model, save_model
 from oracles import mean_field_loops, noise_matrices
 from oracles.chain_enumeration import Enumerated
 from oracles.gaussian_bits import code, linear_betas, marginal_moments
@@ -155,7 +160,8 @@ def test_diffusionsl_has_the_squared_error_of_its_bits_alone() -> None:
     )
     losses = losses_of(labeller)
     num_bits = 3
-    expected = 0.0
+    expected, drawn = 0.0, []
+    draws = StepDraws(7, 4, KEYS)
     for sentence, labels in enumerate(gold()):
         coefficient, variance = marginal_moments(linear_betas(1000, 1e-4, 0.02))[int(seen["t"][sentence])]
         for position, label in enumerate(labels):
@@ -166,8 +172,11 @@ def test_diffusionsl_has_the_squared_error_of_its_bits_alone() -> None:
                 (a - coefficient * b) / math.sqrt(variance)
                 for a, b in zip(seen["noisy"][sentence, position].tolist(), clean, strict=True)
             ]
-            assert all(abs(value) < 5 for value in noise)  # standard normal, if the noisy bits are what they should be
+            drawn += noise
+            keyed = draws.normals(Use.BIT_NOISE, (4, num_bits))[sentence, position].tolist()
+            assert noise == pytest.approx(keyed, abs=1e-2)
     assert losses == pytest.approx({"bits": expected, "total": expected}, rel=1e-5)
+    assert 0.5 < statistics.pstdev(drawn) < 1.5
 
 
 def test_the_auxiliary_term_is_the_cross_entropy_of_a_scorer_on_the_states() -> None:
@@ -199,3 +208,74 @@ def test_noise_depends_on_seed_step_and_sentence_only() -> None:
     torch.manual_seed(99)
     assert noise_of(labeller, step=1)[1:] == first
     assert noise_of(labeller, step=2)[1:] != first
+
+
+@pytest.mark.parametrize("system", ["mean-field", "lcrf", "diffusion-mf", "diffusion-lcrf"])
+def test_the_structure_is_computed_by_the_backend_asked_for(system, tmp_path) -> None:
+    labeller = small_labeller(system)
+    config, batch = labeller.config, short_batch()
+    save_model(tmp_path / "model", labeller, config, VOCABULARY, LabelScheme.BMES, labeller.decoders[0], 1.0, {})
+    plain = load_model(tmp_path / "model", backend="reference").labeller
+    expected = labeller.eval().loss_sums(batch, seed=7, step=4, sentence_keys=KEYS)["total"]
+    torch.testing.assert_close(plain.loss_sums(batch, seed=7, step=4, sentence_keys=KEYS)["total"], expected)
+    # There is no GPU's tensor here: whoever asked for Triton is told so.
+    with pytest.raises(RuntimeError, match="backend 'triton' needs"):
+        load_model(tmp_path / "model", backend="triton").labeller.predict(batch)
+    with pytest.raises(RuntimeError, match="backend 'triton' needs"):
+        Labeller(config, VOCABULARY, LabelScheme.BMES, backend="triton").eval().loss_sums(
+            batch, seed=7, step=4, sentence_keys=KEYS
+        )
+
+
+def test_a_share_of_the_sentences_has_a_part_of_its_labels_given_itself_uniform() -> None:
+    is_given = StepDraws(1, 2, torch.arange(4000)).clamps(0.4, 50)
+    parts = is_given.float().mean(1)
+    # 1 in 51 of the sentences chosen gets none of its fifty labels.
+    assert (parts > 0).float().mean().item() == pytest.approx(0.4 * 50 / 51, abs=0.03)
+    chosen = parts[parts > 0]
+    assert chosen.mean().item() == pytest.approx(0.5 * 51 / 50, abs=0.03)
+    assert chosen.quantile(0.75).item() == pytest.approx(0.75, abs=0.05)
+    assert StepDraws(1, 2, torch.arange(3)).clamps(0.0, 50) is None
+
+
+def test_a_share_of_the_steps_continues_after_any_number_of_own_calls() -> None:
+    labeller = small_labeller("diffusion-mf", diffusion={"own_trajectory_share": 0.4, "own_trajectory_calls": 2})
+    choices = [labeller.choice(seed=1, step=step) for step in range(3000)]
+    for choice, share in ((None, 0.6), (0, 0.4 / 3), (1, 0.4 / 3), (2, 0.4 / 3)):
+        assert choices.count(choice) / len(choices) == pytest.approx(share, abs=0.03)
+
+
+@pytest.mark.parametrize("num_calls", [0, 1, 2])
+def test_own_steps_see_the_beliefs_that_inference_reaches(num_calls) -> None:
+    changes = {"own_trajectory_share": 1.0, "own_trajectory_calls": 2}
+    labeller = small_labeller("diffusion-mf", diffusion=changes, inference={"num_calls": 5}).eval()
+    step = next(step for step in range(50) if labeller.choice(seed=7, step=step) == num_calls)
+    seen = []
+    labeller.core.denoiser.register_forward_pre_hook(lambda _, args: seen.append((args[0], args[1].tolist())))
+    losses_of(labeller, step)
+    schedule = labeller.process.schedule(num_calls=5)
+    assert [t for _, t in seen] == [[t] for t in schedule[: num_calls + 1]]
+    found = seen[-1][0]
+    trajectory = [(None, torch.full_like(found, 1 / K))]
+    trajectory += labeller.predict(short_batch(), keep_trajectory=True).trajectory
+    torch.testing.assert_close(found, trajectory[num_calls][1])
+
+
+def test_half_of_the_steps_see_a_first_estimate_within_the_scale() -> None:
+    labeller = small_labeller("diffusionsl", bits={"self_conditioning": True, "scale": 0.1})
+    choices = [labeller.choice(seed=7, step=step) for step in range(3000)]
+    assert sum(choices) / len(choices) == pytest.approx(0.5, abs=0.03)
+    with torch.no_grad():
+        labeller.core.denoiser.output[-1].weight.mul_(20)
+    seen = []
+    labeller.core.denoiser.register_forward_hook(
+        lambda _, args, options, answer: seen.append((options["previous"], 0.1 * answer)), with_kwargs=True
+    )
+    losses_of(labeller, step=choices.index(False))
+    assert [previous for previous, _ in seen] == [None]
+    seen.clear()
+    losses_of(labeller, step=choices.index(True))
+    (nothing, first), (previous, _) = seen
+    assert nothing is None
+    assert first.abs().max() > 0.1, "an estimate within the scale would prove nothing"
+    torch.testing.assert_close(previous, first.clamp(-0.1, 0.1))

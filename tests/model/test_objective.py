@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffusion_mf.diffusion import CategoricalDiffusion
-from diffusion_mf.model.core import NoisyLabels, bit_terms, structured_terms, with_total
+from diffusion_mf.model.core import NoisyLabels, structured_terms
 from diffusion_mf.structures import Unigram
 from diffusion_mf.systems import ObjectiveWeights
 
@@ -49,16 +49,3 @@ def test_the_posterior_term_at_step_one_is_reconstruction() -> None:
 def test_without_noisy_labels_there_is_no_posterior_term() -> None:
     weights = ObjectiveWeights(denoising=1, posterior=1)
     assert structured_terms(Unigram(SCORES, LENGTHS), LABELS, IS_UNIT, weights).keys() == {"denoising"}
-
-
-def test_bits_are_compared_by_their_mean_square() -> None:
-    predicted = torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[3.0, 1.0], [9.0, 9.0]]])
-    codes = torch.tensor([[[1.0, -1.0], [1.0, 1.0]], [[1.0, 1.0], [1.0, 1.0]]])
-    assert bit_terms(predicted, codes, IS_UNIT)["bits"].item() == pytest.approx(0.5 + 1.0 + 2.0)
-
-
-def test_the_total_is_weighted() -> None:
-    values = {"sequence": torch.tensor(2.0), "posterior": torch.tensor(10.0), "auxiliary": torch.tensor(4.0)}
-    found = with_total(values, ObjectiveWeights(sequence=1, posterior=0.1, auxiliary=0.5))
-    assert found.keys() == {"sequence", "posterior", "auxiliary", "total"}
-    assert found["total"].item() == pytest.approx(5.0)

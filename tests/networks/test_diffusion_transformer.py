@@ -7,7 +7,10 @@ import torch
 
 from diffusion_mf.batches.layouts import PaddedLayout
 from diffusion_mf.config import DenoiserConfig
+from diffusion_mf.config.sections import StructureConfig
 from diffusion_mf.networks.denoisers import BitDenoiser, DiffusionTransformer, LabelDenoiser, TimeEmbedding, sinusoid
+from diffusion_mf.networks.scorers import Scorer
+from diffusion_mf.structures import LinearChain, MeanField
 
 CONFIG = DenoiserConfig(layers=2, heads=2, width=16, dropout=0.0, time_width=8)
 IS_UNIT = torch.tensor([[True, True, True], [True, False, False]])
@@ -94,6 +97,32 @@ def test_modulation_is_a_linear_map_of_state_and_time_together() -> None:
     )
 
 
+def test_a_block_is_attention_and_feed_forward_on_modulated_norms_each_with_a_gate() -> None:
+    torch.manual_seed(0)
+    block = shaken(DiffusionTransformer(CONFIG, 5)).blocks[0]
+    values, condition, time = torch.randn(2, 3, 16), torch.randn(2, 3, 96), torch.randn(2, 8)
+    rotation = LAYOUT.rotation(8)
+    parts = condition + block.modulation.of_time(time)[:, None]
+    first_shift, first_scale, first_gate, second_shift, second_scale, second_gate = parts.unflatten(-1, (6, 16)).unbind(
+        -2
+    )
+
+    def norm(vectors: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(vectors, (16,))
+
+    attended = block.attention(norm(values) * (1 + first_scale) + first_shift, LAYOUT, rotation)
+    between = values + first_gate * attended
+    expected = between + second_gate * block.feed_forward(norm(between) * (1 + second_scale) + second_shift)
+    torch.testing.assert_close(block(values, condition, time, LAYOUT, rotation), expected)
+
+
+def test_a_block_has_dropout_after_both_of_its_parts() -> None:
+    torch.manual_seed(0)
+    block = shaken(DiffusionTransformer(CONFIG.model_copy(update={"dropout": 0.9999}), 5)).blocks[0]
+    values, condition, time = torch.randn(2, 3, 16), torch.randn(2, 3, 96), torch.randn(2, 8)
+    torch.testing.assert_close(block(values, condition, time, LAYOUT, LAYOUT.rotation(8)), values)
+
+
 @pytest.mark.parametrize("part", ["inputs", "states", "time"])
 def test_a_position_hears_of_the_whole_sentence_and_of_the_time(part) -> None:
     torch.manual_seed(0)
@@ -132,20 +161,59 @@ def test_beliefs_enter_as_expected_embeddings() -> None:
     torch.testing.assert_close(seen[0][0, 0], 0.2 * table[0] + 0.5 * table[1] + 0.3 * table[2])
 
 
-def test_the_flag_is_silent_until_trained() -> None:
+def test_the_flag_is_silent_until_trained_and_then_a_vector_added_to_known_positions() -> None:
     torch.manual_seed(0)
     denoiser = LabelDenoiser(CONFIG, num_labels=3, state_width=5)
     arguments = (torch.randn(2, 3, 3).softmax(-1), torch.tensor([9]), denoiser.prepare(torch.randn(2, 3, 5)), LAYOUT)
-    assert torch.equal(denoiser(*arguments), denoiser(*arguments, IS_UNIT))
+    is_known = torch.tensor([[True, False, True], [False, False, False]])
+    assert torch.equal(denoiser(*arguments), denoiser(*arguments, is_known))
     shaken(denoiser.flag)
-    assert not torch.allclose(denoiser(*arguments), denoiser(*arguments, IS_UNIT))
+    seen = []
+    denoiser.transformer.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    denoiser(*arguments)
+    denoiser(*arguments, is_known)
+    expected = seen[0].clone()
+    expected[0, [0, 2]] += denoiser.flag.vector
+    torch.testing.assert_close(seen[1], expected)
 
 
 def test_self_conditioning_reads_the_previous_estimate_zeros_at_first() -> None:
     torch.manual_seed(0)
     denoiser = shaken(BitDenoiser(CONFIG, num_bits=2, state_width=5, use_self_conditioning=True))
     conditions, t, noisy = denoiser.prepare(torch.randn(2, 3, 5)), torch.tensor([9]), torch.randn(2, 3, 2)
-    first = denoiser(noisy, t, conditions, LAYOUT)
+    seen = []
+    denoiser.bits.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    previous = torch.randn(2, 3, 2)
+    first, second = (denoiser(noisy, t, conditions, LAYOUT, previous=each) for each in (None, previous))
     assert first.shape == (2, 3, 2)
-    assert torch.equal(first, denoiser(noisy, t, conditions, LAYOUT, previous=torch.zeros(2, 3, 2)))
-    assert not torch.allclose(first, denoiser(noisy, t, conditions, LAYOUT, previous=torch.ones(2, 3, 2)))
+    assert torch.equal(seen[0], torch.cat([noisy, torch.zeros(2, 3, 2)], -1))
+    assert torch.equal(seen[1], torch.cat([noisy, previous], -1))
+    assert not torch.allclose(first, second)
+
+
+@pytest.mark.parametrize("use_gradients", [False, True])
+@pytest.mark.parametrize("structure", [MeanField, LinearChain])
+def test_scores_are_those_of_two_small_networks(structure, use_gradients: bool) -> None:
+    """A unit's transitions are [its label, the next one's], the last unit's are not used."""
+    torch.manual_seed(0)
+    scorer = Scorer(16, 3, StructureConfig(transitions="local", scorer_width=8), structure).eval()
+    vectors = torch.randn(2, 3, 16)
+
+    def network(layers: torch.nn.Sequential) -> torch.Tensor:
+        hidden = torch.nn.functional.gelu(vectors @ layers[0].weight.T + layers[0].bias, approximate="tanh")
+        return hidden @ layers[3].weight.T + layers[3].bias
+
+    with torch.set_grad_enabled(use_gradients):
+        found = scorer(vectors, LAYOUT)
+    torch.testing.assert_close(found.unary_scores[IS_UNIT], network(scorer.unary)[IS_UNIT])
+    expected = network(scorer.local_transitions)[0, :2].reshape(2, 3, 3)
+    torch.testing.assert_close(found.transition_scores[0], expected)
+
+
+def test_scorers_have_dropout_in_training_only() -> None:
+    torch.manual_seed(0)
+    scorer = Scorer(16, 3, StructureConfig(scorer_dropout=0.5), MeanField)
+    vectors = torch.randn(2, 3, 16)
+    assert not torch.equal(scorer(vectors, LAYOUT).unary_scores, scorer(vectors, LAYOUT).unary_scores)
+    scorer.eval()
+    assert torch.equal(scorer(vectors, LAYOUT).unary_scores, scorer(vectors, LAYOUT).unary_scores)

@@ -102,6 +102,27 @@ def test_a_state_sees_its_window_and_no_further(window: int) -> None:
     assert differing == {index for index in range(10) if abs(index - 4) <= window}
 
 
+def test_a_state_is_the_gelu_of_a_sum_over_the_places_of_its_window() -> None:
+    encoder = encoder_of("window", window=1)
+    torch.nn.init.normal_(encoder.bias)
+    batch = collate(SENTENCES[:1], VOCABULARY)
+    words = encoder.embed_units(batch, batch.form_ids, batch.word_rows)[0]
+    before, itself, after = encoder.places.weight.split(8)  # of the word on the left, in the middle, on the right
+    sums = words @ itself.T + encoder.bias
+    sums[1:] += words[:-1] @ before.T
+    sums[:-1] += words[1:] @ after.T
+    expected = torch.nn.functional.gelu(sums, approximate="tanh")
+    torch.testing.assert_close(encoder(batch, batch.layout)[0], expected)
+
+
+def test_windows_have_dropout_in_training_only() -> None:
+    encoder = encoder_of("window", dropout=0.5, word_dropout=0.0, embedding_dropout=0.0)
+    batch = collate(SENTENCES, VOCABULARY)
+    assert torch.equal(encoder(batch, batch.layout), encoder(batch, batch.layout))
+    encoder.train()
+    assert not torch.equal(encoder(batch, batch.layout), encoder(batch, batch.layout))
+
+
 def test_padding_has_no_influence_on_windows() -> None:
     encoder = encoder_of("window")
     alone = collate(SENTENCES[:1], VOCABULARY)

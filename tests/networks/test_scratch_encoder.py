@@ -11,7 +11,7 @@ from diffusion_mf.batches.vocabulary import UNKNOWN_ID, Vocabulary
 from diffusion_mf.config import EncoderConfig
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
-from diffusion_mf.networks.encoders import ENCODERS, build_encoder
+from diffusion_mf.networks.encoders import ENCODERS, EncoderLayer, build_encoder
 from diffusion_mf.networks.transformer import SelfAttention
 
 SENTENCES = [
@@ -114,3 +114,34 @@ def test_attention_equals_a_loop_over_pairs() -> None:
             row.append(scores.softmax(0) @ value[:3, head])
         rows.append(torch.cat(row))
     torch.testing.assert_close(found[0], attention.output(torch.stack(rows)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_adds_attention_and_then_a_feed_forward_network_to_its_input() -> None:
+    torch.manual_seed(0)
+    layer = EncoderLayer(CONFIG)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    layout = PaddedLayout(torch.ones(1, 3, dtype=torch.bool))
+    states, rotation = torch.randn(1, 3, 16), layout.rotation(8)
+    between = states + layer.attention(layer.attention_norm(states), layout, rotation)
+    first, _, second = layer.feed_forward
+    hidden = torch.nn.functional.gelu(first(layer.feed_forward_norm(between)), approximate="tanh")
+    torch.testing.assert_close(layer(states, layout, rotation), between + second(hidden))
+
+
+def test_a_layer_has_dropout_after_both_of_its_parts() -> None:
+    torch.manual_seed(0)
+    layer = EncoderLayer(CONFIG.model_copy(update={"dropout": 0.9999}))
+    layout = PaddedLayout(torch.ones(1, 3, dtype=torch.bool))
+    states = torch.randn(1, 3, 16)
+    torch.testing.assert_close(layer(states, layout, layout.rotation(8)), states)
+
+
+def test_embeddings_have_dropout_in_training_only() -> None:
+    torch.manual_seed(0)
+    encoder = build_encoder(CONFIG.model_copy(update={"embedding_dropout": 0.5, "word_dropout": 0.0}), VOCABULARY)
+    batch = collate(SENTENCES, VOCABULARY)
+    is_dropped = encoder.embed(batch, batch.layout)[0] == 0
+    assert 0.3 < is_dropped.float().mean() < 0.7
+    encoder.eval()
+    assert not (encoder.embed(batch, batch.layout)[0] == 0).any()

@@ -45,13 +45,13 @@ def damage(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], bool]],
     def install(is_damaged: Callable[[int], bool]) -> None:
         original = StepGradients.compute
 
-        def compute(self: StepGradients, prepared: Any, *, step: int, units: int) -> Any:
-            sums = original(self, prepared, step=step, units=units)
+        def compute(self: StepGradients, prepared: Any, *, step: int, **options: int) -> Any:
+            found = original(self, prepared, step=step, **options)
             if is_damaged(step):
                 gradient = self._optimizer.parameters[DAMAGED].grad
                 assert gradient is not None
                 gradient[0, 0] = torch.inf
-            return sums
+            return found
 
         monkeypatch.setattr(StepGradients, "compute", compute)
 
@@ -171,10 +171,10 @@ def test_the_best_model_is_on_disk_before_the_run_ends(
 ) -> None:
     original = StepGradients.compute
 
-    def compute(self: StepGradients, prepared: Any, *, step: int, units: int) -> Any:
+    def compute(self: StepGradients, prepared: Any, **options: int) -> Any:
         if small_runs.read_log(tmp_path, "evaluation"):
             raise RuntimeError("an error of any kind")
-        return original(self, prepared, step=step, units=units)
+        return original(self, prepared, **options)
 
     monkeypatch.setattr(StepGradients, "compute", compute)
     with pytest.raises(RuntimeError, match="of any kind"):

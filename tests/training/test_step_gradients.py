@@ -101,11 +101,10 @@ def test_packed_batches_give_the_same_gradient(
     plan = [[0, 1, 2], [3, 4, 5]]
     expected = _gradient(labeller, data, plan)
     gradients = _step_gradients(labeller, data)
-    gradients.num_pieces = num_pieces
     packing = PackingSettings(64, 32, is_flat=is_flat)
     prepared = StepPreparer(data.train, data.vocabulary, ALONE, packing=packing).prepare(plan, num_pieces)
     assert all((piece.flat is not None) == is_flat for piece in prepared.pieces)
-    gradients.compute(prepared, step=4, units=_units(data, plan))
+    gradients.compute(prepared, step=4, units=_units(data, plan), num_pieces=num_pieces)
     _assert_close(_taken(labeller), expected)
 
 
@@ -127,7 +126,7 @@ def test_pieces_add_up_where_results_lie_in_memory_that_is_used_again(labeller: 
     gradients._recorder = replay  # type: ignore[assignment]
     packing = PackingSettings(64, 32, is_flat=True)
     prepared = StepPreparer(data.train, data.vocabulary, ALONE, packing=packing).prepare(plan, 1)
-    sums = gradients.compute(prepared, step=4, units=_units(data, plan))
+    sums, _ = gradients.compute(prepared, step=4, units=_units(data, plan))
     _assert_close(_taken(labeller), expected)
     assert sums["total"] > 0
 
@@ -223,8 +222,8 @@ def test_less_memory_gives_the_same_gradient(data: TrainingData, error: Exceptio
     model = _Forgetful(2, error=error, in_backward=in_backward)
     gradients = _step_gradients(model, data)
     preparer = StepPreparer(data.train, data.vocabulary, ALONE)
-    sums = gradients.compute(preparer.prepare(plan, 1), step=0, units=_units(data, plan))
-    assert gradients.num_pieces == 4
+    sums, num_pieces = gradients.compute(preparer.prepare(plan, 1), step=0, units=_units(data, plan))
+    assert num_pieces == 4
     assert model.sizes == [7, 4, 2, 2, 2, 1, 1, 1, 1], "two failures, then all in pieces"
     # Nothing of the failed attempts is left, neither in the gradient nor in the losses.
     _assert_close(_taken(model), expected)
@@ -232,7 +231,7 @@ def test_less_memory_gives_the_same_gradient(data: TrainingData, error: Exceptio
     assert sums["total"].item() == pytest.approx(sum(weights))
     # The next step, prepared before memory ran out, is cut up again and not tried in vain.
     model.sizes.clear()
-    gradients.compute(preparer.prepare(plan, 1), step=1, units=_units(data, plan))
+    gradients.compute(preparer.prepare(plan, 1), step=1, units=_units(data, plan), num_pieces=num_pieces)
     assert max(model.sizes) == 2
 
 
@@ -250,7 +249,7 @@ def test_other_errors_are_not_taken_for_memory(data: TrainingData) -> None:
     prepared = StepPreparer(data.train, data.vocabulary, ALONE).prepare([[0, 1, 2]], 1)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         gradients.compute(prepared, step=0, units=10)
-    assert gradients.num_pieces == 1
+    assert gradients._model.sizes == [3], "there is no second attempt"  # type: ignore[comparison-overlap]
 
 
 def test_processes_share_every_batch() -> None:

@@ -3,7 +3,7 @@
 `CategoricalDiffusion` is the paper's process; `BitCodes` and `GaussianDiffusion` are DiffusionSL's.
 """
 
-from diffusion_mf.diffusion.bits import NO_LABEL, BitCodes, GaussianDiffusion, TrainingPair
+from diffusion_mf.diffusion.bits import NO_LABEL, BitCodes, GaussianDiffusion
 from diffusion_mf.diffusion.categorical import CategoricalDiffusion, Reading, draw, one_hot, restrict
 from diffusion_mf.diffusion.keyed_random import keyed_normals, keyed_uniforms
 from diffusion_mf.diffusion.losses import posterior_kl, squared_bit_error, sum_over_units, token_cross_entropy
@@ -19,7 +19,6 @@ __all__ = [
     "Reading",
     "ReverseResult",
     "ReverseStep",
-    "TrainingPair",
     "ddim",
     "draw",
     "keyed_normals",

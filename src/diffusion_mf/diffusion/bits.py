@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -92,15 +92,6 @@ class BitCodes:
         return torch.arange(self.num_bits - 1, -1, -1, device=device)
 
 
-class TrainingPair(NamedTuple):
-    """What the denoiser sees and what it is to predict, both (…, b)."""
-
-    noisy: Tensor
-    """x_t = √ᾱ_t·x_0 + √(1 − ᾱ_t)·ε"""
-    target: Tensor
-    """x_0"""
-
-
 @dataclasses.dataclass(frozen=True)
 class GaussianDiffusion:
     """q(x_t | x_0) = N(√ᾱ_t·x_0, (1 − ᾱ_t)·I), with linear β (the paper's choice) or a squared-cosine ᾱ."""
@@ -130,14 +121,6 @@ class GaussianDiffusion:
             return math.sqrt(signal) * x0 + math.sqrt(1 - signal) * noise
         signal = signal.reshape(*signal.shape, *([1] * (x0.ndim - signal.ndim)))
         return signal.sqrt().to(x0.dtype) * x0 + (1 - signal).sqrt().to(x0.dtype) * noise
-
-    def training_pair(
-        self, x0: Float[Tensor, "*batch b"], t: Timesteps, generator: torch.Generator | None = None
-    ) -> TrainingPair:
-        """x_t ~ q(x_t | x_0) and the target x_0."""
-        device = x0.device if generator is None else generator.device
-        noise = torch.randn(x0.shape, generator=generator, device=device, dtype=x0.dtype).to(x0.device)
-        return TrainingPair(self.forward(x0, t, noise), x0)
 
     def ddim_step(
         self,

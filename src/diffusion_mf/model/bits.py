@@ -9,9 +9,17 @@ from torch import Tensor
 from diffusion_mf.batches.layouts import Layout
 from diffusion_mf.config import Config
 from diffusion_mf.decoding import Evidence
-from diffusion_mf.diffusion import BitCodes, CategoricalDiffusion, GaussianDiffusion, ddim
-from diffusion_mf.model.core import Core, Prediction, Request, StepDraws, Target, Use, bit_terms
+from diffusion_mf.diffusion import (
+    BitCodes,
+    CategoricalDiffusion,
+    GaussianDiffusion,
+    ddim,
+    squared_bit_error,
+    sum_over_units,
+)
+from diffusion_mf.model.core import Core, Prediction, Request, StepDraws, Target, Use
 from diffusion_mf.networks.denoisers import BitDenoiser, Conditions
+from diffusion_mf.ops.backends import Backend
 
 SELF_CONDITIONING_SHARE = 0.5
 """of the training steps, those that see a first estimate (Chen et al., 2022)"""
@@ -23,8 +31,8 @@ class BitsCore(Core):
     process: GaussianDiffusion
     codes: BitCodes
 
-    def __init__(self, config: Config, *, num_labels: int, state_width: int) -> None:
-        super().__init__(config, num_labels=num_labels, state_width=state_width)
+    def __init__(self, config: Config, *, num_labels: int, state_width: int, backend: Backend = "auto") -> None:
+        super().__init__(config, num_labels=num_labels, state_width=state_width, backend=backend)
         self.codes = BitCodes(num_labels, scale=config.bits.scale)
         with torch.device("cpu"):  # the tables are numbers of the host, also where parameters are only counted
             self.process = GaussianDiffusion(
@@ -50,7 +58,7 @@ class BitsCore(Core):
         draws: StepDraws,
     ) -> dict[str, Tensor]:
         """‖x̂₀ − x₀‖²/b at one t per sentence; labels given are clean, flagged and not counted."""
-        labels, _, is_unit, layout, *_ = target
+        labels, is_unit = target.labels, target.is_unit
         conditions = self.denoiser.prepare(states)
         clean = self.codes.encode(labels)
         t = self._timesteps.sample_timesteps(len(labels), uniforms=draws.uniforms(Use.TIMESTEP, ()))
@@ -62,10 +70,11 @@ class BitsCore(Core):
         previous = None
         if self.choice(draws):
             with torch.no_grad():
-                first = self._predicted(noisy, t, conditions, layout, None, is_given)
+                first = self._predicted(noisy, t, conditions, target.layout, None, is_given)
             previous = first.clamp(-self.codes.scale, self.codes.scale)
-        predicted = self._predicted(noisy, t, conditions, layout, previous, is_given)
-        return bit_terms(predicted, clean, is_unit if is_given is None else is_unit & ~is_given)
+        predicted = self._predicted(noisy, t, conditions, target.layout, previous, is_given)
+        is_counted = is_unit if is_given is None else is_unit & ~is_given
+        return {"bits": sum_over_units(squared_bit_error(predicted, clean), is_counted)}
 
     def predict(self, request: Request) -> Prediction:
         """z by DDIM with noise keyed by the sentence; ``base`` and early exit do not concern it."""

@@ -24,6 +24,7 @@ from diffusion_mf.model.core import (
 )
 from diffusion_mf.networks.denoisers import Conditions, LabelDenoiser
 from diffusion_mf.networks.scorers import Scorer
+from diffusion_mf.ops.backends import Backend
 from diffusion_mf.structures import Potentials
 
 
@@ -32,8 +33,8 @@ class CategoricalCore(StructuredCore):
 
     process: CategoricalDiffusion
 
-    def __init__(self, config: Config, *, num_labels: int, state_width: int) -> None:
-        super().__init__(config, num_labels=num_labels, state_width=state_width)
+    def __init__(self, config: Config, *, num_labels: int, state_width: int, backend: Backend = "auto") -> None:
+        super().__init__(config, num_labels=num_labels, state_width=state_width, backend=backend)
         diffusion = config.diffusion
         with torch.device("cpu"):  # the tables are numbers of the host, also where parameters are only counted
             self.process = CategoricalDiffusion(
@@ -77,7 +78,7 @@ class CategoricalCore(StructuredCore):
         samples of the forward process.
         """
         diffusion = self.config.diffusion
-        labels, lengths, is_unit, layout, _, others = target
+        labels, is_unit = target.labels, target.is_unit
         conditions = self.denoiser.prepare(states)
         is_given = draws.clamps(diffusion.clamp_share, labels.shape[1])
         allowed = None
@@ -92,12 +93,16 @@ class CategoricalCore(StructuredCore):
                 earlier = self.denoiser.prepare(states) if self.config.denoiser.state_dropout else conditions
             beliefs, t = self._own_beliefs(num_calls, earlier, target, allowed, is_given, draws)
         else:
-            noisy = self._noisy_labels(labels, draws)
+            t = self.process.sample_timesteps(len(labels), uniforms=draws.uniforms(Use.TIMESTEP, ()))
+            # Two numbers per unit, in this order, so that more padding changes none of them.
+            uniforms = draws.uniforms(Use.LABEL_NOISE, (labels.shape[1], 2)).movedim(-1, 0)
+            y_t = self.process.sample(labels, t, uniforms=uniforms)
             if is_given is not None:
-                noisy = noisy._replace(labels=torch.where(is_given, labels, noisy.labels))
-            beliefs, t = one_hot(noisy.labels, self.num_labels), noisy.t
-        potentials = self.potentials(beliefs, t, conditions, layout, is_given, others)
-        distribution = self.distribution(potentials, lengths, allowed)
+                y_t = torch.where(is_given, labels, y_t)
+            noisy = NoisyLabels(self.process, y_t, t)
+            beliefs = one_hot(y_t, self.num_labels)
+        potentials = self.potentials(beliefs, t, conditions, target.layout, is_given, target.others)
+        distribution = self.distribution(potentials, target.lengths, allowed)
         return structured_terms(distribution, labels, is_unit, self.weights, noisy=noisy)
 
     def predict(self, request: Request) -> Prediction:
@@ -139,12 +144,6 @@ class CategoricalCore(StructuredCore):
             num_calls=result.num_calls,
             trajectory=None if steps is None else [(step.t, step.beliefs) for step in steps],
         )
-
-    def _noisy_labels(self, labels: Tensor, draws: StepDraws) -> NoisyLabels:
-        t = self.process.sample_timesteps(len(labels), uniforms=draws.uniforms(Use.TIMESTEP, ()))
-        # Two numbers per unit, in this order, so that more padding changes none of them.
-        uniforms = draws.uniforms(Use.LABEL_NOISE, (labels.shape[1], 2)).movedim(-1, 0)
-        return NoisyLabels(self.process, self.process.sample(labels, t, uniforms=uniforms), t)
 
     @torch.no_grad()
     def _own_beliefs(

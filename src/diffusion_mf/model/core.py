@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import enum
 import random
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -25,10 +25,10 @@ from diffusion_mf.diffusion import (
     keyed_normals,
     keyed_uniforms,
     posterior_kl,
-    squared_bit_error,
     sum_over_units,
     token_cross_entropy,
 )
+from diffusion_mf.ops.backends import Backend
 from diffusion_mf.structures import STRUCTURES, InferenceSettings, LabelDistribution, Potentials
 from diffusion_mf.systems import ObjectiveWeights
 
@@ -173,20 +173,6 @@ def structured_terms(
     return terms
 
 
-def bit_terms(
-    predicted: Float[Tensor, "B N b"], codes: Float[Tensor, "B N b"], is_counted: Bool[Tensor, "B N"]
-) -> dict[str, Tensor]:
-    """DiffusionSL's squared error ‖x̂₀ − x₀‖²/b."""
-    return {"bits": sum_over_units(squared_bit_error(predicted, codes), is_counted)}
-
-
-def with_total(terms: Mapping[str, Tensor], weights: ObjectiveWeights) -> dict[str, Tensor]:
-    """The terms and their weighted sum under the name ``total``."""
-    weight_of = dataclasses.asdict(weights)
-    weighted = [weight_of[name] * value for name, value in terms.items()]
-    return {**terms, TOTAL: torch.stack(weighted).sum()}
-
-
 class TeacherMarginals(nn.Module):
     """The marginals of a teacher for every unit of the training corpus, found again by the index of a sentence.
 
@@ -223,18 +209,19 @@ class Target(NamedTuple):
 
 
 class Core(nn.Module, abc.ABC):
-    """A process and its structure, for given encoder states."""
+    """A process and its structure, for given encoder states; ``backend`` says how the structure is computed."""
 
     process: CategoricalDiffusion | GaussianDiffusion | None = None
     """the noise, in diffusion systems"""
     codes: BitCodes | None = None
     """the codes of labels, in DiffusionSL"""
 
-    def __init__(self, config: Config, *, num_labels: int, state_width: int) -> None:
+    def __init__(self, config: Config, *, num_labels: int, state_width: int, backend: Backend = "auto") -> None:
         super().__init__()
         self.config = config
         self.num_labels = num_labels
         self.state_width = state_width
+        self.backend: Backend = backend
         self.weights = config.weights
 
     def choice(self, draws: StepDraws) -> Hashable:
@@ -258,14 +245,14 @@ class Core(nn.Module, abc.ABC):
 class StructuredCore(Core):
     """A core whose output distribution is one of the structures."""
 
-    def __init__(self, config: Config, *, num_labels: int, state_width: int) -> None:
-        super().__init__(config, num_labels=num_labels, state_width=state_width)
+    def __init__(self, config: Config, *, num_labels: int, state_width: int, backend: Backend = "auto") -> None:
+        super().__init__(config, num_labels=num_labels, state_width=state_width, backend=backend)
         name = config.system_entry.structure
         if name is None:
             raise ValueError(f"the process of {config.system} needs a structure")
         self.structure = STRUCTURES[name]
         # Looking for bad scores would wait for the device at every call.
-        self.settings = InferenceSettings(num_iterations=config.structure.num_iterations, check=False)
+        self.settings = InferenceSettings(num_iterations=config.structure.num_iterations, backend=backend, check=False)
 
     def distribution(
         self, potentials: Potentials, lengths: Int[Tensor, "B"], allowed: Bool[Tensor, "B N K"] | None = None

@@ -11,14 +11,15 @@ from diffusion_mf.decoding import Evidence
 from diffusion_mf.diffusion import sum_over_units
 from diffusion_mf.model.core import Prediction, Request, StepDraws, StructuredCore, Target, structured_terms
 from diffusion_mf.networks.scorers import Scorer
+from diffusion_mf.ops.backends import Backend
 from diffusion_mf.structures import Factorised
 
 
 class DirectCore(StructuredCore):
     """Unigram, Mean-Field and LCRF: p(y | s) by one pass (paper: “Standard Sequence Labelling Model”)."""
 
-    def __init__(self, config: Config, *, num_labels: int, state_width: int) -> None:
-        super().__init__(config, num_labels=num_labels, state_width=state_width)
+    def __init__(self, config: Config, *, num_labels: int, state_width: int, backend: Backend = "auto") -> None:
+        super().__init__(config, num_labels=num_labels, state_width=state_width, backend=backend)
         self.scorer = Scorer(state_width, num_labels, config.structure, self.structure)
 
     def loss_terms(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from diffusion_mf.diffusion import (
 from diffusion_mf.model.bits import BitsCore
 from diffusion_mf.model.categorical import CategoricalCore
 from diffusion_mf.model.core import (
+    TOTAL,
     Core,
     Prediction,
     Request,
@@ -32,11 +34,11 @@ from diffusion_mf.model.core import (
     Target,
     TeacherMarginals,
     content_keys,
-    with_total,
 )
 from diffusion_mf.model.direct import DirectCore
 from diffusion_mf.networks.encoders import build_encoder
 from diffusion_mf.networks.scorers import ScoringMLP
+from diffusion_mf.ops.backends import Backend
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.systems import Process
 
@@ -47,7 +49,7 @@ class Labeller(nn.Module):
     """A system of the table, ready to be trained or used.
 
     ``encoder`` and ``core`` are its parts; the encoder runs once per sentence, whatever the number of denoiser calls. Scores
-    and all that follows are float32, also under autocast.
+    and all that follows are float32, also under autocast. ``backend`` says how its structure is computed (`ops.backends`).
     """
 
     legal_transitions: Tensor
@@ -55,7 +57,13 @@ class Labeller(nn.Module):
     legal_ends: Tensor
 
     def __init__(
-        self, config: Config, vocabulary: Vocabulary, scheme: LabelScheme, *, encoder_files: Path | None = None
+        self,
+        config: Config,
+        vocabulary: Vocabulary,
+        scheme: LabelScheme,
+        *,
+        encoder_files: Path | None = None,
+        backend: Backend = "auto",
     ) -> None:
         super().__init__()
         self.config = config
@@ -63,7 +71,9 @@ class Labeller(nn.Module):
         self.num_labels = len(vocabulary.labels)
         self.encoder = build_encoder(config.encoder, vocabulary, files=encoder_files)
         state_width = self.encoder.width
-        self.core = CORES[config.system_entry.process](config, num_labels=self.num_labels, state_width=state_width)
+        self.core = CORES[config.system_entry.process](
+            config, num_labels=self.num_labels, state_width=state_width, backend=backend
+        )
         self.auxiliary: ScoringMLP | None = None
         if config.weights.auxiliary and config.system_entry.is_diffusion:
             self.auxiliary = ScoringMLP(state_width, self.num_labels, config.structure)
@@ -137,7 +147,9 @@ class Labeller(nn.Module):
         if self.auxiliary is not None:
             log_probs = layout.unpack(self.auxiliary(states)).log_softmax(-1)
             terms["auxiliary"] = sum_over_units(token_cross_entropy(log_probs, batch.label_ids), is_unit)
-        return with_total(terms, self.config.weights)
+        weight_of = dataclasses.asdict(self.config.weights)
+        terms[TOTAL] = torch.stack([weight_of[name] * value for name, value in terms.items()]).sum()
+        return terms
 
     forward = loss_sums
     """for what calls modules, such as `torch.func.functional_call`"""

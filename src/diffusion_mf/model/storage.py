@@ -38,6 +38,7 @@ from diffusion_mf.decoding import DECODERS
 from diffusion_mf.errors import InputError
 from diffusion_mf.model.card import model_card
 from diffusion_mf.networks.tensor_files import write_tensors
+from diffusion_mf.ops.backends import Backend
 
 if TYPE_CHECKING:
     from diffusion_mf.config import Config
@@ -120,8 +121,11 @@ def save_model(
         (written / CARD).write_text(card, encoding="utf-8")
 
 
-def load_model(folder: StrPath) -> StoredModel:
-    """Read a model folder; whatever is wrong with it is an `InputError`. The labeller is on the CPU, set to evaluation."""
+def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
+    """Read a model folder; whatever is wrong with it is an `InputError`. The labeller is on the CPU, set to evaluation.
+
+    ``backend`` says how its structure is computed (`ops.backends`).
+    """
     path = Path(folder)
     _check_files(path)
     description = _read_object(path / CONFIG)
@@ -136,7 +140,7 @@ def load_model(folder: StrPath) -> StoredModel:
     except (KeyError, TypeError, ValueError):
         raise InputError("no vocabulary", path=path / VOCABULARY, remedy="copy the model again") from None
     return StoredModel(
-        labeller=_load_labeller(path / WEIGHTS, config, vocabulary, scheme),
+        labeller=_load_labeller(path / WEIGHTS, config, vocabulary, scheme, backend),
         config=config,
         vocabulary=vocabulary,
         scheme=scheme,
@@ -152,12 +156,14 @@ def read_metrics(folder: StrPath) -> dict[str, Any]:
     return _read_object(path) if path.exists() else {}
 
 
-def _load_labeller(path: Path, config: Config, vocabulary: Vocabulary, scheme: LabelScheme) -> Labeller:
+def _load_labeller(
+    path: Path, config: Config, vocabulary: Vocabulary, scheme: LabelScheme, backend: Backend
+) -> Labeller:
     from diffusion_mf.model import Labeller
 
     # The first weights of a network are drawn at random; whoever loads a model must not notice.
     with torch.random.fork_rng(devices=[]):
-        labeller = Labeller(config, vocabulary, scheme, encoder_files=path.parent / ENCODER)
+        labeller = Labeller(config, vocabulary, scheme, encoder_files=path.parent / ENCODER, backend=backend)
     try:
         labeller.load_state_dict(load_file(path))
     except (SafetensorError, OSError, RuntimeError) as error:

@@ -186,11 +186,12 @@ class LabelDistribution(abc.ABC):
     takes_coarse_transitions: ClassVar[bool] = False
     """whether they may have the three digits of bfloat16: where they only weigh neighbours' beliefs"""
 
-    def __init__(self, unary_scores: Tensor, lengths: Lengths) -> None:
+    def __init__(self, unary_scores: Tensor, lengths: Lengths, *, check: bool = True) -> None:
         self.lengths = length_tensor(lengths, unary_scores)
         self.dtype = accumulation_dtype(unary_scores.dtype)
         self.num_sentences, self.num_units, self.num_labels = unary_scores.shape
         self._is_unit = unit_mask(self.lengths, self.num_units)
+        self._check = check
         self._remembered: dict[tuple[str, bool], Any] = {}
 
     @classmethod
@@ -259,10 +260,6 @@ def _detached(result: Any) -> Any:
 
 class Factorised(LabelDistribution):
     """q(y) = Πᵢ qᵢ(yᵢ); a subclass gives `marginals` and `log_marginals`."""
-
-    def __init__(self, unary_scores: Tensor, lengths: Lengths, *, check: bool) -> None:
-        super().__init__(unary_scores, lengths)
-        self._check = check
 
     def log_prob(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, "B"]:
         """log q(y) = Σᵢ log qᵢ(yᵢ)."""

@@ -65,7 +65,7 @@ class LinearChain(LabelDistribution):
             end_scores=end_scores,
             allowed=allowed,
         )
-        super().__init__(unary_scores, lengths)
+        super().__init__(unary_scores, lengths, check=check)
         self.backend: Backend = backend
         self.transition_scores = transition_scores
         self.unary_scores = fold_scores(
@@ -75,7 +75,6 @@ class LinearChain(LabelDistribution):
             end_scores=None if end_scores is None else end_scores.to(self.dtype),
             allowed=allowed,
         )
-        self._check = check
         if check:
             check_lengths(self.lengths, self.num_units)
             check_scores(self.unary_scores, self._is_unit, transition_scores=transition_scores)
@@ -107,10 +106,12 @@ class LinearChain(LabelDistribution):
             check=settings.check,
         )
 
+    @remember
     def log_partition(self) -> Float[Tensor, "B"]:
         """log Z = log Σ_y exp score(y)."""
-        has_pass = ("_pass", torch.is_grad_enabled()) in self._remembered or ("_pass", True) in self._remembered
-        return self._pass().log_partition if has_pass else self._log_partition_alone()
+        if ("_pass", torch.is_grad_enabled()) in self._remembered or ("_pass", True) in self._remembered:
+            return self._pass().log_partition
+        return log_partition(self.unary_scores, self.transition_scores, self.lengths, backend=self.backend)
 
     def log_score(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, "B"]:
         """score(y), the logarithm of the unnormalised probability; −∞ where y is impossible."""
@@ -185,10 +186,6 @@ class LinearChain(LabelDistribution):
     @remember
     def _pass(self) -> ForwardBackward:
         return forward_backward(self.unary_scores, self.transition_scores, self.lengths, backend=self.backend)
-
-    @remember
-    def _log_partition_alone(self) -> Tensor:
-        return log_partition(self.unary_scores, self.transition_scores, self.lengths, backend=self.backend)
 
     def _entropy(self, unary_scores: Tensor, transition_scores: Tensor, lengths: Tensor) -> Tensor:
         first = softmax(unary_scores[:, 0].to(self.dtype))

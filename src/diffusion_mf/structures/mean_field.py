@@ -99,7 +99,9 @@ class MeanField(Factorised):
     @remember
     def marginals(self) -> Float[Tensor, "B N K"]:
         """qᵢ after the last update, by one fused operation."""
-        return self._beliefs(self.num_iterations)
+        return mean_field(
+            self.unary_scores, self.transition_scores, self.lengths, self.num_iterations, backend=self.backend
+        )
 
     @remember
     def log_marginals(self) -> Float[Tensor, "B N K"]:
@@ -107,14 +109,23 @@ class MeanField(Factorised):
 
         Made in log space, so that no probability underflows and every label keeps its gradient.
         """
-        return self._beliefs(self.num_iterations, is_log=True)
+        return mean_field(
+            self.unary_scores,
+            self.transition_scores,
+            self.lengths,
+            self.num_iterations,
+            backend=self.backend,
+            is_log=True,
+        )
 
     def evidence_lower_bound(self) -> Float[Tensor, "B"]:
         """E_q[score(y)] + H(q) ≤ log Z of the chain, differentiable.
 
         0·(−∞) = 0; where q gives an impossible pair of labels any probability, the bound is −∞ and has no gradient.
         """
-        unary, transition = self._blank()
+        unary, transition = blank_padding(
+            self.unary_scores.to(self.dtype), self.transition_scores.to(self.dtype), self.lengths
+        )
         beliefs = torch.where(self._is_unit[..., None], self.log_marginals().exp(), 0)
         expected = (beliefs * torch.where(unary == -torch.inf, 0, unary)).flatten(1).sum(1)
         left, right = beliefs[:, :-1], beliefs[:, 1:]
@@ -122,19 +133,6 @@ class MeanField(Factorised):
         expected = expected + (_to_right(left, transition.masked_fill(is_impossible, 0)) * right).flatten(1).sum(1)
         stray = (_to_right(left, is_impossible.to(self.dtype)) * right).detach().flatten(1).sum(1)
         return torch.where(stray > 0, -torch.inf, expected + self.entropy())
-
-    def _beliefs(self, num_iterations: int, *, is_log: bool = False) -> Tensor:
-        return mean_field(
-            self.unary_scores,
-            self.transition_scores,
-            self.lengths,
-            num_iterations,
-            backend=self.backend,
-            is_log=is_log,
-        )
-
-    def _blank(self) -> tuple[Tensor, Tensor]:
-        return blank_padding(self.unary_scores.to(self.dtype), self.transition_scores.to(self.dtype), self.lengths)
 
 
 def _to_right(values: Tensor, transition: Tensor) -> Tensor:

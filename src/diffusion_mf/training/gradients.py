@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from diffusion_mf.batches.batching import Batch
+from diffusion_mf.model import Labeller
+from diffusion_mf.model.core import TOTAL
 from diffusion_mf.prediction.memory import DoesNotFitError, MemoryGuard, release_memory
 from diffusion_mf.prediction.precision import HalfWeights
-from diffusion_mf.prediction.recording import FlatBatch, Form, Recorder, unflatten
+from diffusion_mf.prediction.recording import Form, Recorder, unflatten
 from diffusion_mf.systems import ObjectiveWeights
 from diffusion_mf.training.optimizer import Optimizer, Update
 from diffusion_mf.training.processes import Processes
-from diffusion_mf.training.steps import Piece, PreparedStep, StepPreparer
-
-TOTAL = "total"
-
-
-class HasLoss(Protocol):
-    """What is asked of a model here."""
-
-    def choice(self, *, seed: int, step: int) -> Hashable:
-        """What the host decides for a step."""
-        ...
-
-    def loss_sums(
-        self, batch: Batch, *, seed: int, step: int, sentence_keys: Tensor, device_step: Tensor | None = None
-    ) -> Mapping[str, Tensor]:
-        """Every term of the loss summed over units, and their weighted ``total``."""
-        ...
+from diffusion_mf.training.steps import PreparedStep, StepPreparer
 
 
 class PieceResult(NamedTuple):
@@ -48,24 +34,22 @@ class PieceResult(NamedTuple):
 class StepGradients:
     """Computes gradients of total / units, with the units of the step's whole batch over all pieces and processes.
 
-    ``num_pieces`` doubles whenever a piece does not fit into memory, and the step is computed anew: its sentences and its
-    normalisation stay the same, so the effective batch does, too. Dropout is seeded for every step and process, so that it
-    needs no state that would have to be saved.
+    Where a piece does not fit into memory, the step is computed anew in twice as many: its sentences and its normalisation
+    stay the same, so the effective batch does, too. Dropout is seeded for every step and process, so that it needs no state
+    that would have to be saved.
     """
 
     def __init__(
         self,
-        model: HasLoss,
+        model: Labeller,
         optimizer: Optimizer,
         preparer: StepPreparer,
         processes: Processes,
         *,
         seed: int,
         autocast: Callable[[], contextlib.AbstractContextManager[object]],
-        num_pieces: int = 1,
         half_weights: HalfWeights | None = None,
     ) -> None:
-        self.num_pieces = num_pieces
         self._model = model
         self._optimizer = optimizer
         self._parameters = list(optimizer.parameters.values())
@@ -81,11 +65,16 @@ class StepGradients:
         """How many forms of batches are replayed by now."""
         return self._recorder.num_recordings
 
-    def compute(self, prepared: PreparedStep, *, step: int, units: int) -> dict[str, Tensor]:
-        """Leave the gradient of the step in the parameters; returns the loss sums of this process's share."""
+    def compute(
+        self, prepared: PreparedStep, *, step: int, units: int, num_pieces: int = 1
+    ) -> tuple[dict[str, Tensor], int]:
+        """Leave the gradient of the step in the parameters; each process's share is cut into ``num_pieces``, or more.
+
+        Returns the loss sums of this process's share, and the number of pieces that memory allowed.
+        """
         while True:
-            if prepared.num_pieces != self.num_pieces:
-                prepared = self._preparer.prepare(prepared.plan, self.num_pieces)
+            if prepared.num_pieces != num_pieces:
+                prepared = self._preparer.prepare(prepared.plan, num_pieces)
             with MemoryGuard() as guard:
                 sums = self._attempt(prepared, step=step, units=units)
             if not guard.ran_out:
@@ -98,48 +87,43 @@ class StepGradients:
                     is_document=any(int((piece.batch.lengths > 0).sum()) > 1 for piece in prepared.pieces),
                     advice="choose a smaller encoder or size, or leave it out of the training data",
                 )
-            self.num_pieces *= 2
-        self._processes.sum_gradients(list(self._optimizer.parameters.values()))
-        return sums
+            num_pieces *= 2
+        self._processes.sum_gradients(self._parameters)
+        return sums, num_pieces
 
     def _attempt(self, prepared: PreparedStep, *, step: int, units: int) -> dict[str, Tensor]:
+        """Add up losses and gradients of the pieces; what a failed attempt leaves behind ends with this frame."""
+
+        def of_numbers(form: Form, numbers: Tensor) -> PieceResult:
+            batch, extras = unflatten(form, numbers)
+            return self._of_piece(batch, extras[:-2], step, extras[-1], device_step=extras[-2])
+
         torch.manual_seed(dropout_seed(self._seed, step, self._processes.rank))
+        device = self._processes.device
         sums: dict[str, Tensor] = {}
         for piece in prepared.pieces:
-            result = (
-                self._directly(piece, step, units) if piece.flat is None else self._by_replay(piece.flat, step, units)
-            )
+            if piece.flat is None:
+                batch, keys = piece.batch.to(device, non_blocking=True), piece.keys.to(device, non_blocking=True)
+                result = self._of_piece(batch, keys, step, units)
+            else:
+                piece.flat.numbers[-2:] = torch.tensor([step, units])
+                result = self._recorder(piece.flat, of_numbers, kind=self._model.choice(seed=self._seed, step=step))
             for name, value in zip(result.names, result.sums.clone(), strict=True):
                 sums[name] = sums[name] + value if name in sums else value
-            self._add_gradients(result.gradients, is_only=len(prepared.pieces) == 1)
+            for parameter, gradient in zip(self._parameters, result.gradients, strict=True):
+                if gradient is None:
+                    continue
+                if parameter.grad is None:
+                    # The next piece's replay may write over this one's results: only the last may be taken as they lie.
+                    parameter.grad = gradient if len(prepared.pieces) == 1 else gradient.clone()
+                else:
+                    parameter.grad += gradient
         return sums
 
-    def _add_gradients(self, gradients: Sequence[Tensor | None], *, is_only: bool) -> None:
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            if gradient is None:
-                continue
-            if parameter.grad is None:
-                # The next piece's replay may write over this one's results: only the last may be taken as they lie.
-                parameter.grad = gradient if is_only else gradient.clone()
-            else:
-                parameter.grad += gradient
-
-    def _directly(self, piece: Piece, step: int, units: int) -> PieceResult:
-        device = self._processes.device
-        batch, keys = piece.batch.to(device, non_blocking=True), piece.keys.to(device, non_blocking=True)
-        return self._compute(batch, keys, step, units)
-
-    def _by_replay(self, flat: FlatBatch, step: int, units: int) -> PieceResult:
-        def compute(form: Form, numbers: Tensor) -> PieceResult:
-            batch, extras = unflatten(form, numbers)
-            return self._compute(batch, extras[:-2], step, extras[-1], extras[-2])
-
-        flat.numbers[-2:] = torch.tensor([step, units])
-        return self._recorder(flat, compute, kind=self._model.choice(seed=self._seed, step=step))
-
-    def _compute(
+    def _of_piece(
         self, batch: Batch, keys: Tensor, step: int, units: int | Tensor, device_step: Tensor | None = None
     ) -> PieceResult:
+        """Loss sums and gradients of sentences on the device; this is what is recorded and replayed."""
         options: dict[str, Any] = {
             "seed": self._seed,
             "step": step,
@@ -154,9 +138,8 @@ class StepGradients:
         else:
             leaves = halves.leaves
             halves.refresh()
-            model: Any = self._model
             with self._autocast():
-                terms = torch.func.functional_call(model, halves.copies, (batch,), options)
+                terms = torch.func.functional_call(self._model, halves.copies, (batch,), options)
         gradients = torch.autograd.grad(terms[TOTAL] / units, leaves, allow_unused=True)
         sums = torch.stack([value.detach().double() for value in terms.values()])
         return PieceResult(tuple(terms), sums, gradients if halves is None else halves.widened(gradients))

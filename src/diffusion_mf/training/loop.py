@@ -24,13 +24,14 @@ from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import DiffusionMFError, DivergenceError
 from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.model import Labeller
+from diffusion_mf.model.core import TOTAL
 from diffusion_mf.model.transfer import begin_with
 from diffusion_mf.prediction.memory import placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.training.corpora import TrainingData, read_training_data
 from diffusion_mf.training.evaluation import Evaluation, candidate_decoders, evaluate, teacher_marginals
-from diffusion_mf.training.gradients import TOTAL, LossWindow, StepGradients
+from diffusion_mf.training.gradients import LossWindow, StepGradients
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Interruption, Processes, connected, reproducible
 from diffusion_mf.training.progress import Display, JsonLinesLog, Log, NoLog, NotesOnly, Progress, SpeedMeter
@@ -43,7 +44,7 @@ from diffusion_mf.training.resumption import (
     load_run,
     save_run,
 )
-from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan, StepPreparer
+from diffusion_mf.training.steps import PackingSettings, StepPlan, StepPreparer
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 MOST_SKIPPED_IN_A_ROW = 25
@@ -99,7 +100,14 @@ def train(
         )
         run.begin(resume=resume, use_tensorboard=use_tensorboard)
         try:
-            run.run()
+            while not run.is_over():
+                try:
+                    run.epoch()
+                    run.select()
+                except _TooManySkippedError:
+                    run.go_back()
+                run.checkpoint_if_due()
+            run.finish()
         finally:
             run.log.close()
             run.best.wait()
@@ -190,12 +198,13 @@ class _Run:
             resumed = self._load()
         if resumed is not None:
             self.state = resumed.state
-            self.gradients.num_pieces = self.state.num_pieces
             self.seconds_before = self.state.seconds
             self.skipped_before = self.state.num_skipped
             if self.state.best_score is not None:
                 self.dev_score = self._describe(self.state.best_score, str(self.state.best_decoder))
-            if not self._is_over():
+            if self.is_over():
+                self.display.note("the run is complete: there is nothing left to train")
+            else:
                 self.display.note(f"continuing after step {self.state.step:,}, in epoch {self.state.epoch + 1}")
         self._agree_on_position()
         if self.processes.is_writer:
@@ -211,7 +220,7 @@ class _Run:
             self._try_evaluation()
             self._write_log("start", {"parameters": self.labeller.num_parameters()})
             # Now, and not after hours, is the time to find out that nothing can be written.
-            self._checkpoint()
+            self.checkpoint()
 
     def _load(self) -> Resumed | None:
         return load_run(
@@ -238,25 +247,15 @@ class _Run:
         if self.data.dev:
             self._evaluate(self.predictor, self.data.dev[:1], self.decoders)
 
-    def run(self) -> None:
-        """Train until the epochs are over or dev scores no longer rise."""
-        if self._is_over():
-            self.display.note("the run is complete: there is nothing left to train")
-        while not self._is_over():
-            try:
-                self._epoch()
-                if self.state.epoch % self.settings.evaluate_every == 0 or self.state.epoch == self.settings.epochs:
-                    self._select()
-            except _TooManySkippedError:
-                self._go_back()
-            if self._is_checkpoint_due():
-                self._checkpoint()
-        self._finish()
+    def is_over(self) -> bool:
+        """Whether the epochs are over, or dev scores no longer rise."""
+        return self.state.is_stopped or self.state.epoch >= self.settings.epochs
 
-    def _is_checkpoint_due(self) -> bool:
+    def checkpoint_if_due(self) -> None:
         """Now and then, but not where steps are being skipped: what a run may have to go back to should be good."""
         is_time = self.checkpoint_every <= time.monotonic() - self.last_checkpoint
-        return is_time and self.window.skipped_in_a_row() == 0
+        if is_time and self.window.skipped_in_a_row() == 0:
+            self.checkpoint()
 
     def _count_skipped(self) -> int:
         """How many steps were skipped since the last look; the first ones are told."""
@@ -274,7 +273,7 @@ class _Run:
         if self.window.skipped_in_a_row() >= min(MOST_SKIPPED_IN_A_ROW, (self.num_steps + 1) // 2):
             raise _TooManySkippedError
 
-    def _go_back(self) -> None:
+    def go_back(self) -> None:
         """Continue from the last checkpoint at a lower learning rate; the second time, give up."""
         names = self.window.faulty_parameters()
         trouble = f"the gradient{f' of {names}' if names else ''} was not finite in {self.window.skipped_in_a_row()} steps in a row"
@@ -287,7 +286,6 @@ class _Run:
             self._give_up(trouble)
         # What was found since then stays the best: it is on disk.
         self.state = dataclasses.replace(resumed.state, **best, num_skipped=num_skipped, num_returns=1)
-        self.gradients.num_pieces = self.state.num_pieces
         self._agree_on_position()
         self.window.begin_anew()
         self.display.note(
@@ -315,40 +313,37 @@ class _Run:
     def _plan(self, epoch: int) -> list[StepPlan]:
         return self.preparer.plan_epoch(self.sizes, self.settings, seed=self.config.seed, epoch=epoch)
 
-    def _is_over(self) -> bool:
-        return self.state.is_stopped or self.state.epoch >= self.settings.epochs
-
-    def _epoch(self) -> None:
+    def epoch(self) -> None:
+        """Take the steps of the present epoch that are left."""
         state = self.state
         plans = self._plan(state.epoch)
-        for prepared in self.preparer.stream(plans[state.position :], self.gradients.num_pieces):
-            self._step(prepared)
-            if self.interruption.is_requested or (state.position < len(plans) and self._is_checkpoint_due()):
-                self._checkpoint()
+        for prepared in self.preparer.stream(plans[state.position :], state.num_pieces):
+            units = sum(self.lengths[index] for batch in prepared.plan for index in batch)
+            sums, num_pieces = self.gradients.compute(
+                prepared, step=state.step, units=units, num_pieces=state.num_pieces
+            )
+            update = self.learner.update(state.step, rate=self._rate())
+            state.step += 1
+            state.position += 1
+            if num_pieces != state.num_pieces:
+                state.num_pieces = num_pieces
+                self.display.note(
+                    f"memory ran out in step {state.step}: batches are computed in {num_pieces} pieces from now on"
+                )
+                self._write_log("memory", {"num_pieces": num_pieces})
+            self.window.add(sums, units=units, update=update)
+            self.meter.count(sum(map(len, prepared.plan)))
+            if state.step % self.settings.log_every == 0:
+                self._log_step()
+            self._show_progress(epoch=state.epoch + 1)
             if self.interruption.is_requested:
+                self.checkpoint()
                 self.display.note(f"stopped by a signal after step {state.step:,}; --resume continues from there")
                 raise KeyboardInterrupt
+            if state.position < len(plans):
+                self.checkpoint_if_due()
         state.epoch += 1
         state.position = 0
-
-    def _step(self, prepared: PreparedStep) -> None:
-        state = self.state
-        units = sum(self.lengths[index] for batch in prepared.plan for index in batch)
-        sums = self.gradients.compute(prepared, step=state.step, units=units)
-        update = self.learner.update(state.step, rate=self._rate())
-        state.step += 1
-        state.position += 1
-        if state.num_pieces != self.gradients.num_pieces:
-            state.num_pieces = self.gradients.num_pieces
-            self.display.note(
-                f"memory ran out in step {state.step}: batches are computed in {state.num_pieces} pieces from now on"
-            )
-            self._write_log("memory", {"num_pieces": state.num_pieces})
-        self.window.add(sums, units=units, update=update)
-        self.meter.count(sum(map(len, prepared.plan)))
-        if state.step % self.settings.log_every == 0:
-            self._log_step()
-        self._show_progress(epoch=state.epoch + 1)
 
     def _show_progress(self, *, epoch: int, at_once: bool = False) -> None:
         progress = Progress(
@@ -400,9 +395,11 @@ class _Run:
             processes=self.processes,
         )
 
-    def _select(self) -> None:
+    def select(self) -> None:
         """Score the model on dev with every decoder; keep it if it is the best so far, stop if none was for long."""
         state = self.state
+        if state.epoch % self.settings.evaluate_every and state.epoch != self.settings.epochs:
+            return
         if self.meter.has_news:
             self._log_step()  # the loss that is shown beside the score is that of the steps before it
         if not self.data.dev:
@@ -436,7 +433,8 @@ class _Run:
     def _describe(self, score: float, decoder: str) -> str:
         return f"{PRIMARY_METRICS[self.config.task]} {score:.2f} ({decoder})"
 
-    def _checkpoint(self) -> None:
+    def checkpoint(self) -> None:
+        """Leave on disk what `begin` can take up again."""
         self.state.seconds = self.seconds_before + self.meter.seconds
         if self.processes.is_writer:
             # The model first: a checkpoint must not speak of a best model that is not there.
@@ -462,7 +460,7 @@ class _Run:
         with self.learner.averaged():
             self.best.take(self.labeller, decoder=self.decoders[-1], temperature=1.0, metrics=self._position())
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Score the test data once, with the decoder that dev chose, and leave everything on disk."""
         if self.state.best_decoder is None:
             self._keep_unselected()
@@ -473,4 +471,4 @@ class _Run:
             ).scores[decoder]
             self.best.add_metrics({"test": dict(scores)})
             self._write_log("test", {"decoder": decoder, "scores": dict(scores)})
-        self._checkpoint()
+        self.checkpoint()

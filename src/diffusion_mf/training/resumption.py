@@ -42,7 +42,7 @@ class TrainingState:
     is_stopped: bool = False
     """by early stopping"""
     num_pieces: int = 1
-    """see `gradients.StepGradients`"""
+    """that a process's share of a batch is cut into, see `gradients.StepGradients`"""
     num_skipped: int = 0
     """steps whose gradient was not finite, as far as the host has looked"""
     num_returns: int = 0
@@ -299,13 +299,12 @@ class BestModel:
             self._labeller = copy.deepcopy(labeller)
         self._labeller.load_state_dict(labeller.state_dict())
         self._decoder, self._temperature = decoder, temperature
-        self.add_metrics(metrics, replace=True)
+        self.metrics, self._is_saved = dict(metrics), False
         self.save()
 
-    def add_metrics(self, metrics: Mapping[str, Any], *, replace: bool = False) -> None:
-        """Say more about the model, or other things than before."""
-        self.metrics = dict(metrics) if replace else {**self.metrics, **metrics}
-        self._is_saved = False
+    def add_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Say more about the model."""
+        self.metrics, self._is_saved = {**self.metrics, **metrics}, False
 
     def labeller(self, device: torch.device) -> tuple[Labeller, str]:
         """The model and its decoder; read from the folder where this session has not seen it itself."""

@@ -56,9 +56,9 @@ class Piece(NamedTuple):
 
     batch: Batch
     keys: Tensor
-    flat: FlatBatch | None = None
+    flat: FlatBatch | None
     """a packed batch, its keys, and places for step and units, ready for the device"""
-    num_groups: int = 1
+    num_groups: int
     """sentences, or documents where they must not be parted"""
 
 
@@ -129,9 +129,7 @@ class StepPreparer:
             share = self._processes.share(self._groups(batch))
             size = -(-len(share) // num_pieces)
             for start in range(0, len(share), max(1, size)):
-                groups = share[start : start + size]
-                piece = self._piece(list(itertools.chain.from_iterable(groups)), num_pieces)
-                pieces.append(piece._replace(num_groups=len(groups)))
+                pieces.append(self._piece(share[start : start + size], num_pieces))
         return PreparedStep(plan, num_pieces, pieces)
 
     def _groups(self, batch: Sequence[int]) -> list[list[int]]:
@@ -141,7 +139,8 @@ class StepPreparer:
         found = grouped([self._sentences[index].document for index in batch])
         return [[batch[place] for place in group] for group in found]
 
-    def _piece(self, members: list[int], num_pieces: int) -> Piece:
+    def _piece(self, groups: Sequence[Sequence[int]], num_pieces: int) -> Piece:
+        members = list(itertools.chain.from_iterable(groups))
         batch = self._encoded.batch(members)
         if self._prepare_input is not None:
             encoder_input = self._prepare_input([self._sentences[index] for index in members])
@@ -149,11 +148,12 @@ class StepPreparer:
         keys = torch.tensor(members)
         if self._packing is None:
             is_compact = self._has_recall and leaves_out_padding(self._processes.device, self._prepare_input)
-            return Piece(dataclasses.replace(batch, is_compact=is_compact), keys)
+            return Piece(dataclasses.replace(batch, is_compact=is_compact), keys, None, len(groups))
         budget = self._packing.budget // (num_pieces * self._processes.world_size)
         batch = pack(batch, shape_for(batch, budget=budget, max_characters=self._packing.max_characters))
         keys = torch.nn.functional.pad(keys, (0, len(batch.lengths) - len(keys)))
-        return Piece(batch, keys, flatten(batch, [*keys.tolist(), 0, 0]) if self._packing.is_flat else None)
+        flat = flatten(batch, [*keys.tolist(), 0, 0]) if self._packing.is_flat else None
+        return Piece(batch, keys, flat, len(groups))
 
     def stream(self, plans: Sequence[StepPlan], num_pieces: int) -> Iterator[PreparedStep]:
         """`prepare` for every plan in order; a thread works on the next one meanwhile."""
