@@ -76,5 +76,15 @@ def test_names_work_on_the_command_line(dmf: Callable, tmp_path: Path) -> None:
     assert wrong.stderr == (
         "dmf: ner/difusion-mf: no such file, nor a configuration of that name; the nearest name is ner/diffusion-mf.\n"
     )
-    missing = dmf("train", "ner/diffusion-mf", "--set", "data.train=no.txt", "--count")
+    missing = dmf(
+        "train",
+        "ner/diffusion-mf",
+        "--set",
+        "data.train=no.txt",
+        "--set",
+        "data.dev=",
+        "--set",
+        "data.test=",
+        "--count",
+    )
     assert (missing.status, missing.stderr.startswith("dmf: no.txt: no such file")) == (2, True)

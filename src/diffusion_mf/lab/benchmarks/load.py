@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import dataclasses
 import itertools
 import json
@@ -141,12 +141,11 @@ def measure_agreement(
     for name, changes in paths.items():
         changes["budget"] = budget
         changed = config.model_copy(update={"inference": config.inference.model_copy(update=changes)})
-        with _reference_structures(labeller) if name == PLAIN else contextlib.nullcontext():
-            predictor = Predictor(labeller, changed, device)
-            # Labels and all follow the decoder that training chose.
-            labels, marginals = predict_all(
-                predictor, prepared, changed, model.vocabulary, [model.decoder], Processes(0, 1, device)
-            )
+        predictor = Predictor(_with_reference_structures(labeller) if name == PLAIN else labeller, changed, device)
+        # Labels and all follow the decoder that training chose.
+        labels, marginals = predict_all(
+            predictor, prepared, changed, model.vocabulary, [model.decoder], Processes(0, 1, device)
+        )
         predicted = [[names[label] for label in row.tolist()] for row in labels[0].split(lengths)]
         scores = score_sentences(config.task, model.scheme, gold, predicted)
         if reference is None:
@@ -170,19 +169,12 @@ def measure_agreement(
         ]
 
 
-@contextlib.contextmanager
-def _reference_structures(labeller: Labeller) -> Iterator[None]:
-    """Take the readable structures for the time of the block."""
-    core = labeller.core
-    if not isinstance(core, StructuredCore):
-        yield
-        return
-    settings = core.settings
-    core.settings = dataclasses.replace(settings, backend="reference")
-    try:
-        yield
-    finally:
-        core.settings = settings
+def _with_reference_structures(labeller: Labeller) -> Labeller:
+    """A copy whose structures are the readable ones."""
+    copied = copy.deepcopy(labeller)
+    if isinstance(copied.core, StructuredCore):
+        copied.core.settings = dataclasses.replace(copied.core.settings, backend="reference")
+    return copied
 
 
 COUNTS = (1, 2, 4, 8, 12)

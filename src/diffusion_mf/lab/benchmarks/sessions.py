@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
@@ -14,7 +13,7 @@ from diffusion_mf.config import Config
 from diffusion_mf.data.sentence import Sentence, cut_documents
 from diffusion_mf.lab.benchmarks.timing import synchronise
 from diffusion_mf.model import Labeller, Prediction
-from diffusion_mf.model.core import StructuredCore
+from diffusion_mf.ops.backends import Backend
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.prediction.sentences import predict_sentences
@@ -35,10 +34,9 @@ class Session:
         self.config, self.data, self.device = config, data, device
         settings = config.training
         torch.manual_seed(config.seed)
-        self.labeller = Labeller(config, data.vocabulary, data.scheme).to(device).train()
-        if is_plain and isinstance(self.labeller.core, StructuredCore):
-            # Not the reference, which is in float64.
-            self.labeller.core.settings = dataclasses.replace(self.labeller.core.settings, backend="cpu")
+        # Not the reference, which is in float64.
+        backend: Backend = "cpu" if is_plain else "auto"
+        self.labeller = Labeller(config, data.vocabulary, data.scheme, backend=backend).to(device).train()
         if settings.compile and device.type == "cuda":
             torch._dynamo.reset()  # what was compiled for another model would count against the limit
             compile_blocks(self.labeller)
@@ -68,6 +66,7 @@ class Session:
         )
         self._lengths = [len(sentence.units) for sentence in data.train]
         self._step = 0
+        self._num_pieces = 1
 
     def training_seconds(self, *, repeats: int, members: Sequence[int] | None = None) -> list[float]:
         """Wall-clock seconds of so many epochs of full updates, collation included, after warm-up.
@@ -115,7 +114,9 @@ class Session:
 
     def _update(self, prepared: PreparedStep) -> None:
         units = sum(self._lengths[index] for batch in prepared.plan for index in batch)
-        self._gradients.compute(prepared, step=self._step, units=units)
+        _, self._num_pieces = self._gradients.compute(
+            prepared, step=self._step, units=units, num_pieces=self._num_pieces
+        )
         self._learner.update(self._step)
         self._step += 1
 
