@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from diffusion_mf.cli.data import FormColumnOption, TagColumnOption
 from diffusion_mf.cli.score import print_report
 from diffusion_mf.cli.tag import (
     BatchTokens,
@@ -19,7 +20,7 @@ from diffusion_mf.cli.tag import (
     settle,
 )
 from diffusion_mf.data.conllu import ConlluColumn
-from diffusion_mf.data.formats import FileFormat
+from diffusion_mf.data.formats import FieldChoice, FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table, progress
 
@@ -38,6 +39,8 @@ def evaluate(
     file_format: Annotated[
         FileFormat | None, typer.Option("--format", help="Format of FILE.", show_default="told by its name")
     ] = None,
+    form_column: FormColumnOption = None,
+    tag_column: TagColumnOption = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse irregular tags in FILE instead of repairing them.")
     ] = False,
@@ -67,7 +70,15 @@ def evaluate(
     if posterior is not None:
         tagger.set_posterior(posterior)
     column = column or tagger.model.config.data.column
-    corpus = read_task(file, tagger.task, column=column, scheme=scheme, file_format=file_format, strict=strict)
+    corpus = read_task(
+        file,
+        tagger.task,
+        column=column,
+        scheme=scheme,
+        file_format=file_format,
+        fields=FieldChoice(form_column, tag_column),
+        strict=strict,
+    )
     check_labels(corpus)
     if corpus.repaired is not None:
         note(corpus.repaired)

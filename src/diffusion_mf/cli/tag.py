@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from diffusion_mf.cli.data import FormColumnOption, TagColumnOption
 from diffusion_mf.data.conllu import ConlluColumn
-from diffusion_mf.data.formats import FileFormat
+from diffusion_mf.data.formats import FieldChoice, FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import note, progress
@@ -54,6 +55,8 @@ def tag(
         ConlluColumn | None,
         typer.Option(help="Column of CoNLL-U to write to.", show_default="the model's; misc for entities"),
     ] = None,
+    form_column: FormColumnOption = None,
+    tag_column: TagColumnOption = None,
     scheme: Annotated[
         LabelScheme | None, typer.Option(help="Scheme to write entities in.", show_default="the model's: bmes")
     ] = None,
@@ -66,7 +69,7 @@ def tag(
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --to jsonl.")] = False,
 ) -> None:
-    """Label sentences; CoNLL-U keeps every other byte."""
+    """Label sentences; CoNLL-U and column files keep every other byte."""
     if as_json:
         if output_format not in (None, FileFormat.JSONL):
             raise InputError(f"--json contradicts --to {output_format}", remedy="leave one of them out")
@@ -87,6 +90,7 @@ def tag(
             options=TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder, one_document=one_document),
             file_format=file_format,
             output_format=output_format,
+            fields=FieldChoice(form_column, tag_column),
             column=column,
             scheme=scheme,
             use_scores=scores,

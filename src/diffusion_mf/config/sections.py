@@ -64,6 +64,14 @@ class Section(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+def _number_as_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+ColumnName = Annotated[str, pydantic.BeforeValidator(_number_as_text)]
+"""the name of a column, or its number, which may be written as one"""
+
+
 class DataConfig(Section):
     """The corpora; ``$NAME`` in a path stands for an environment variable, relative paths start where the command runs.
 
@@ -79,6 +87,10 @@ class DataConfig(Section):
     """of column files; None: detected"""
     format: Annotated[FileFormat, Field(strict=False)] | None = None
     """None: by the file's name"""
+    form_column: ColumnName | None = None
+    """of column files, a number counting from 1 or a name in the header line; None: detected"""
+    tag_column: ColumnName | None = None
+    """the same for the tags"""
     strict: bool = False
     """refuse irregular tags and units without a form, which are repaired otherwise"""
     min_count: PositiveInt = 1

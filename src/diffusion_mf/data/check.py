@@ -16,7 +16,15 @@ from typing import NamedTuple
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Corpus, Task, missing_labels
 from diffusion_mf.data.files import StrPath
-from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source, read_task, suffix_format
+from diffusion_mf.data.formats import (
+    DETECTED,
+    FieldChoice,
+    FileFormat,
+    FormatOptions,
+    read_source,
+    read_task,
+    suffix_format,
+)
 from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, split_label
 from diffusion_mf.data.repair import PLACEHOLDER_FORM, Repairs, describe_span
 from diffusion_mf.errors import InputError
@@ -118,6 +126,7 @@ def check_files(
     column: ConlluColumn | None = None,
     scheme: LabelScheme | None = None,
     file_format: FileFormat | None = None,
+    fields: FieldChoice = DETECTED,
     advance: Callable[[int], None] = lambda count: None,
 ) -> CheckResult:
     """Look at ``files``, each a path and the name of its split or None; ``advance`` hears of every file.
@@ -126,7 +135,7 @@ def check_files(
     """
     # With a task, a name that does not tell stands for the task's usual format.
     usual = FileFormat.COLUMNS if task is None else None
-    task = task or _detect_task(files[0][0], column, file_format)
+    task = task or _detect_task(files[0][0], column, file_format, fields)
     problems: list[Problem] = []
     checked: list[CheckedFile] = []
     corpora: list[Corpus] = []
@@ -139,6 +148,7 @@ def check_files(
                 column=column,
                 scheme=scheme,
                 file_format=file_format or suffix_format(path) or usual,
+                fields=fields,
                 repairs=collected,
             )
         except InputError as error:
@@ -178,13 +188,15 @@ class _Collected(Repairs):
         self.problems.append(Problem(Kind.REFUSED, self.path, error.line, f"{error.problem}{remedy}"))
 
 
-def _detect_task(path: StrPath, column: ConlluColumn | None, file_format: FileFormat | None) -> Task:
+def _detect_task(
+    path: StrPath, column: ConlluColumn | None, file_format: FileFormat | None, fields: FieldChoice
+) -> Task:
     file_format = file_format or suffix_format(path) or FileFormat.COLUMNS
     if file_format is FileFormat.CONLLU:
         return Task.POS
     if path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)):
         raise InputError("what can be read only once does not tell its task", path=path, remedy="name it with --task")
-    options = FormatOptions(column=column or ConlluColumn.UPOS, scheme=LabelScheme.PLAIN)
+    options = FormatOptions(column=column or ConlluColumn.UPOS, scheme=LabelScheme.PLAIN, fields=fields)
     collected = _Collected(path)
     try:
         sentences = read_source(path, file_format, options, repairs=collected).sentences

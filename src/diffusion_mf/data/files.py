@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import lzma
+import operator
 import os
 import re
 import reprlib
@@ -339,18 +340,18 @@ def read_lines(
         if "\r" in text:
             lines = [line.removesuffix("\r") for line in lines]
             if not allow_returns and "\r" in "".join(lines):
-                _refuse_returns(path, lines, number)
+                refuse_returns(path, lines, number)
         held.add(lines)
         yield from lines
         number += len(lines)
 
 
-def read_raw_lines(path: StrPath) -> Iterator[str]:
+def read_raw_lines(path: StrPath, *, is_end: Callable[[str], bool] = operator.not_) -> Iterator[str]:
     """The lines of ``path`` with everything that belongs to them; joined and encoded they are the file, byte for byte.
 
-    What stands between two blank lines is limited.
+    What stands between two lines that ``is_end`` tells, blank ones by default, is limited.
     """
-    held = _HeldLines(path, lambda line: not line.removesuffix("\r"))
+    held = _HeldLines(path, lambda line: is_end(line.removesuffix("\r")))
     for text in _read_chunks(path):
         *lines, rest = text.split("\n")
         held.add(lines)
@@ -452,7 +453,8 @@ def _check_is_text(chunk: bytes, line: int, path: StrPath, *, is_first: bool) ->
         )
 
 
-def _refuse_returns(path: StrPath, lines: list[str], first: int) -> None:
+def refuse_returns(path: StrPath, lines: list[str], first: int) -> None:
+    """`InputError` at the first of ``lines``, the first being number ``first``, with a carriage return in it."""
     for number, line in enumerate(lines, first):
         if "\r" in line:
             raise InputError(

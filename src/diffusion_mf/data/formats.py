@@ -19,7 +19,7 @@ from diffusion_mf.data.columns import (
     detect_layout,
     read_column_lines,
     read_columns,
-    through_first_unit,
+    read_head,
     write_columns,
 )
 from diffusion_mf.data.conllu import ConlluColumn, read_conllu, write_conllu
@@ -149,15 +149,25 @@ class FileFormat(enum.StrEnum):
     TEXT = "text"
 
 
+class FieldChoice(NamedTuple):
+    """Which columns of a column file hold forms and tags: a number, counting from 1, or a name; None is detected."""
+
+    form_column: str | None = None
+    tag_column: str | None = None
+
+
+DETECTED = FieldChoice()
+"""nothing is given"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class FormatOptions:
-    """What a user may say about a file; None is detected. Columns of column files count from 0."""
+    """What a user may say about a file; None is detected."""
 
     column: ConlluColumn = ConlluColumn.UPOS
     scheme: LabelScheme | None = None
     separator: Separator | None = None
-    unit_column: int = 0
-    tag_column: int | None = None
+    fields: FieldChoice = DETECTED
 
 
 class Source(NamedTuple):
@@ -183,14 +193,14 @@ def _read_columns(path: StrPath, options: FormatOptions, repairs: Repairs | None
         head = lines = Rereadable(path, read_column_lines)
     else:
         rest = read_column_lines(path)
-        head = list(through_first_unit(rest, path))
+        head = read_head(rest, path)
         lines = itertools.chain(head, rest)
     layout = detect_layout(
         path,
         lines=head,
         separator=options.separator,
-        unit_column=options.unit_column,
-        tag_column=options.tag_column,
+        form_column=options.fields.form_column,
+        tag_column=options.fields.tag_column,
         scheme=options.scheme,
         repairs=repairs,
     )
@@ -284,6 +294,7 @@ def read_task(
     column: ConlluColumn | None = None,
     scheme: LabelScheme | None = None,
     file_format: FileFormat | None = None,
+    fields: FieldChoice = DETECTED,
     check: bool = True,
     strict: bool = False,
     repairs: Repairs | None = None,
@@ -305,7 +316,7 @@ def read_task(
         column = ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS
     if task is not Task.NER:
         scheme = task.scheme
-    source = read_source(path, file_format, FormatOptions(column=column, scheme=scheme), repairs=repairs)
+    source = read_source(path, file_format, FormatOptions(column=column, scheme=scheme, fields=fields), repairs=repairs)
     is_unit_per_line = file_format is FileFormat.COLUMNS
     sentences = _labelled(source.sentences, path, column if file_format is FileFormat.CONLLU else None)
     if file_format is FileFormat.COLUMNS:

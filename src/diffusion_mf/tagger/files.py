@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 import re
@@ -13,11 +12,19 @@ from typing import NamedTuple
 
 import torch
 
-from diffusion_mf.data.columns import DOCUMENT_START, detect_layout, read_column_lines, read_columns, through_first_unit
+from diffusion_mf.data.columns import COLUMN_FIELD, ColumnBlock, read_column_blocks
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
 from diffusion_mf.data.corpus import Corpus, Task
 from diffusion_mf.data.files import BYTE_ORDER_MARK, StrPath, check_fields, open_output
-from diffusion_mf.data.formats import FileFormat, format_of, read_json_lines, read_plain_text, suffix_format
+from diffusion_mf.data.formats import (
+    DETECTED,
+    FieldChoice,
+    FileFormat,
+    format_of,
+    read_json_lines,
+    read_plain_text,
+    suffix_format,
+)
 from diffusion_mf.data.label_schemes import LabelScheme, encode_spans, split_label
 from diffusion_mf.data.label_schemes import Span as LabelledSpan
 from diffusion_mf.data.repair import Repairs
@@ -30,14 +37,21 @@ from diffusion_mf.tagger.tagger import Tagger
 
 
 class Item(NamedTuple):
-    """A sentence to tag; ``block`` is its text where it comes from CoNLL-U."""
+    """A sentence to tag; ``block`` or ``rows`` is its text where it comes from CoNLL-U or a column file."""
 
     sentence: Sentence
     block: ConlluBlock | None = None
+    rows: ColumnBlock | None = None
 
 
 def read_items(
-    path: StrPath, file_format: FileFormat, task: Task, *, is_guess: bool = False, repairs: Repairs | None = None
+    path: StrPath,
+    file_format: FileFormat,
+    task: Task,
+    *,
+    fields: FieldChoice = DETECTED,
+    is_guess: bool = False,
+    repairs: Repairs | None = None,
 ) -> Iterator[Item]:
     """Stream the sentences of ``path``, for Seg-POS as characters; of a file without any sentence, none.
 
@@ -50,6 +64,11 @@ def read_items(
             units = tuple("".join(words.units)) if task is Task.SEG_POS else words.units
             yield Item(words._replace(units=units, labels=None), block)
         return
+    if file_format is FileFormat.COLUMNS:
+        blocks = read_column_blocks(path, form_column=fields.form_column, tag_column=fields.tag_column, repairs=repairs)
+        for rows in blocks:
+            yield Item((rows.sentence or Sentence(()))._replace(labels=None), rows=rows)
+        return
     for number, sentence in enumerate(_READERS[file_format](path, repairs)):
         if is_guess and number == 0:
             _check_plain(sentence, path)
@@ -59,18 +78,7 @@ def read_items(
         yield Item(sentence._replace(units=units, labels=None))
 
 
-def _read_columns(path: StrPath, repairs: Repairs | None) -> Iterator[Sentence]:
-    lines = read_column_lines(path)
-    head = list(through_first_unit(lines, path))
-    if not head or not head[-1].strip(" \t") or head[-1].startswith(DOCUMENT_START):
-        return iter(())
-    # With a scheme given nobody goes through the file to find out which one its tags are in.
-    layout = detect_layout(path, lines=head, scheme=LabelScheme.PLAIN)
-    return read_columns(path, layout, lines=itertools.chain(head, lines), repairs=repairs)
-
-
 _READERS: dict[FileFormat, Callable[[StrPath, Repairs | None], Iterator[Sentence]]] = {
-    FileFormat.COLUMNS: _read_columns,
     FileFormat.JSONL: lambda path, repairs: read_json_lines(path, repairs=repairs),
     FileFormat.TEXT: lambda path, repairs: read_plain_text(path),
 }
@@ -88,7 +96,6 @@ def _check_plain(sentence: Sentence, path: StrPath) -> None:
 
 
 SCORE_KEY = "Score"
-_COLUMN_FIELD = re.compile(rf"(?!{DOCUMENT_START})[^\t\n\r\0]+")
 _CONLLU_FIELD = re.compile(r"[^\t\n\r\0]+")
 _TEXT_FIELD = re.compile(r"[^ \t\n\r\0]+")
 _DEFAULT_COLUMN = {Task.POS: ConlluColumn.UPOS, Task.NER: ConlluColumn.MISC, Task.SEG_POS: ConlluColumn.XPOS}
@@ -105,6 +112,8 @@ class Layout:
     scheme: LabelScheme | None = None
     """of entities; None: the model's own, and spans that are not complete stay visible"""
     use_scores: bool = False
+    is_bare: bool = False
+    """columns: unit and label alone, whatever else the input has"""
 
     def __post_init__(self) -> None:
         if self.scheme is not None and (self.task is not Task.NER or self.scheme is LabelScheme.PLAIN):
@@ -173,9 +182,12 @@ def _bare_block(units: tuple[str, ...], item: Item) -> ConlluBlock:
 
 
 def _columns(item: Item, result: TaggedSentence, layout: Layout) -> str:
+    if item.rows is not None and not layout.is_bare:
+        scores = [_shown(score) for score in result.scores] if layout.use_scores else None
+        return item.rows.with_tags(result.labels, scores)
     if not result.units:
         return ""
-    check_fields(Sentence(result.units, tuple(result.labels), item.sentence.line), _COLUMN_FIELD, "a column file")
+    check_fields(Sentence(result.units, tuple(result.labels), item.sentence.line), COLUMN_FIELD, "a column file")
     columns: list[Sequence[str]] = [result.units, result.labels]
     if layout.use_scores:
         columns.insert(1, [_shown(score) for score in result.scores])
@@ -183,6 +195,8 @@ def _columns(item: Item, result: TaggedSentence, layout: Layout) -> str:
 
 
 def _json(item: Item, result: TaggedSentence, layout: Layout) -> str:
+    if not result.units:
+        return ""
     row: dict[str, object] = {"units": result.units, "labels": result.labels}
     if layout.use_scores:
         row["scores"] = [round(score, 6) for score in result.scores]
@@ -231,6 +245,7 @@ def tag_file(
     options: TaggingOptions | None = None,
     file_format: FileFormat | None = None,
     output_format: FileFormat | None = None,
+    fields: FieldChoice = DETECTED,
     column: ConlluColumn | None = None,
     scheme: LabelScheme | None = None,
     use_scores: bool = False,
@@ -254,13 +269,15 @@ def tag_file(
         column=column or tagger.model.config.data.column,
         scheme=scheme,
         use_scores=use_scores,
+        is_bare=output_format is FileFormat.COLUMNS,
     )
     pending: deque[Item] = deque()
     repairs = Repairs(path)
 
     def sentences() -> Iterator[Sentence]:
         is_guess = file_format is None and path == "-"
-        for item in read_items(path, input_format, tagger.task, is_guess=is_guess, repairs=repairs):
+        items = read_items(path, input_format, tagger.task, fields=fields, is_guess=is_guess, repairs=repairs)
+        for item in items:
             pending.append(item)
             yield item.sentence._replace(document=1) if options.one_document else item.sentence
 
@@ -275,8 +292,10 @@ def tag_file(
     num_sentences = 0
     with open_output(output) as stream:
         for result in results:
-            text = layout.text(pending.popleft(), result)
-            if num_sentences == 0 and layout.file_format in (FileFormat.COLUMNS, FileFormat.TEXT):
+            item = pending.popleft()
+            text = layout.text(item, result)
+            is_own = item.rows is None or layout.is_bare
+            if num_sentences == 0 and is_own and layout.file_format in (FileFormat.COLUMNS, FileFormat.TEXT):
                 # A reader takes a mark at the very beginning for the file's own, so a unit's needs another before it.
                 text = BYTE_ORDER_MARK * text.startswith(BYTE_ORDER_MARK) + text
             stream.write(text.encode())
