@@ -147,6 +147,34 @@ TagColumnOption = Annotated[
         show_default="detected; the last",
     ),
 ]
+LabelNamesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--label-names",
+        metavar="NAME,NAME…",
+        help="What the numbers of a Hugging Face dataset stand for.",
+        show_default="told by the dataset",
+    ),
+]
+LanguageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--language",
+        help="Language of texts that are split into tokens: en splits at hyphens, fr verbs from pronouns.",
+        show_default="rules that all share",
+    ),
+]
+
+
+def field_choice(
+    form_column: str | None, tag_column: str | None, label_names: str | None, language: str | None
+) -> FieldChoice:
+    """What options say about the fields of a file."""
+    return FieldChoice(
+        form_column, tag_column, None if label_names is None else tuple(label_names.split(",")), language
+    )
+
+
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse irregular tags and units without a form instead of repairing them.")
 ]
@@ -176,6 +204,8 @@ def stats(
     file_format: FormatOption = None,
     form_column: FormColumnOption = None,
     tag_column: TagColumnOption = None,
+    label_names: LabelNamesOption = None,
+    language: LanguageOption = None,
     strict: StrictOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object per file.")] = False,
 ) -> None:
@@ -185,7 +215,7 @@ def stats(
     from diffusion_mf.data.statistics import corpus_statistics, out_of_vocabulary
 
     named = _named_files(files, train, dev, test)
-    fields = FieldChoice(form_column, tag_column)
+    fields = field_choice(form_column, tag_column, label_names, language)
     notes: list[str] = []
 
     def read(path: str) -> Corpus:
@@ -330,6 +360,8 @@ def check(
     file_format: FormatOption = None,
     form_column: FormColumnOption = None,
     tag_column: TagColumnOption = None,
+    label_names: LabelNamesOption = None,
+    language: LanguageOption = None,
     list_all: Annotated[
         bool, typer.Option("--all", help=f"List every place, not only the first {NUM_PLACES_SHOWN} of each problem.")
     ] = False,
@@ -346,7 +378,7 @@ def check(
             column=column,
             scheme=scheme,
             file_format=file_format,
-            fields=FieldChoice(form_column, tag_column),
+            fields=field_choice(form_column, tag_column, label_names, language),
             advance=advance,
         )
     if as_json:
@@ -442,6 +474,8 @@ def convert(
         ),
     ] = None,
     tag_column: TagColumnOption = None,
+    label_names: LabelNamesOption = None,
+    language: LanguageOption = None,
 ) -> None:
     """Convert between CoNLL-U, column files, JSON Lines and plain text, and between label schemes; streams."""
     from diffusion_mf.data.conversion import Conversion, convert
@@ -453,7 +487,7 @@ def convert(
             column=column or (ConlluColumn.XPOS if characters else ConlluColumn.UPOS),
             scheme=scheme,
             separator=separator,
-            fields=FieldChoice(form_column, tag_column),
+            fields=field_choice(form_column, tag_column, label_names, language),
         ),
         target_scheme=target_scheme,
         use_characters=characters,

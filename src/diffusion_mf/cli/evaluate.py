@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from diffusion_mf.cli.data import FormColumnOption, TagColumnOption
+from diffusion_mf.cli.data import FormColumnOption, LabelNamesOption, LanguageOption, TagColumnOption, field_choice
 from diffusion_mf.cli.score import print_report
 from diffusion_mf.cli.tag import (
     BatchTokens,
@@ -20,7 +20,7 @@ from diffusion_mf.cli.tag import (
     settle,
 )
 from diffusion_mf.data.conllu import ConlluColumn
-from diffusion_mf.data.formats import FieldChoice, FileFormat
+from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table, progress
 
@@ -41,6 +41,8 @@ def evaluate(
     ] = None,
     form_column: FormColumnOption = None,
     tag_column: TagColumnOption = None,
+    label_names: LabelNamesOption = None,
+    language: LanguageOption = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse irregular tags in FILE instead of repairing them.")
     ] = False,
@@ -76,7 +78,7 @@ def evaluate(
         column=column,
         scheme=scheme,
         file_format=file_format,
-        fields=FieldChoice(form_column, tag_column),
+        fields=field_choice(form_column, tag_column, label_names, language or tagger.model.config.data.language),
         strict=strict,
     )
     check_labels(corpus)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diffusion_mf.cli.data import FormColumnOption, TagColumnOption
+from diffusion_mf.cli.data import FormColumnOption, LabelNamesOption, LanguageOption, TagColumnOption, field_choice
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.formats import FieldChoice, FileFormat
+from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table
 
@@ -38,6 +38,8 @@ def score(
     ] = None,
     form_column: FormColumnOption = None,
     tag_column: TagColumnOption = None,
+    label_names: LabelNamesOption = None,
+    language: LanguageOption = None,
     train: Annotated[
         str | None, typer.Option(metavar="FILE", help="Training file: scores known and unknown forms apart.")
     ] = None,
@@ -60,7 +62,7 @@ def score(
         scheme=scheme,
         column=column,
         file_format=file_format,
-        fields=FieldChoice(form_column, tag_column),
+        fields=field_choice(form_column, tag_column, label_names, language),
         train_path=train,
         strict=strict,
         note=note,

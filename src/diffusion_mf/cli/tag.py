@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from diffusion_mf.cli.data import FormColumnOption, TagColumnOption
+from diffusion_mf.cli.data import FormColumnOption, LabelNamesOption, LanguageOption, TagColumnOption, field_choice
 from diffusion_mf.data.conllu import ConlluColumn
-from diffusion_mf.data.formats import FieldChoice, FileFormat
+from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import note, progress
@@ -57,6 +57,8 @@ def tag(
     ] = None,
     form_column: FormColumnOption = None,
     tag_column: TagColumnOption = None,
+    label_names: LabelNamesOption = None,
+    language: LanguageOption = None,
     scheme: Annotated[
         LabelScheme | None, typer.Option(help="Scheme to write entities in.", show_default="the model's: bmes")
     ] = None,
@@ -90,7 +92,7 @@ def tag(
             options=TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder, one_document=one_document),
             file_format=file_format,
             output_format=output_format,
-            fields=FieldChoice(form_column, tag_column),
+            fields=field_choice(form_column, tag_column, label_names, language),
             column=column,
             scheme=scheme,
             use_scores=scores,

@@ -13,7 +13,7 @@ import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from diffusion_mf.data.conllu import ConlluColumn
-from diffusion_mf.data.formats import FileFormat
+from diffusion_mf.data.formats import FieldChoice, FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 
@@ -91,6 +91,10 @@ class DataConfig(Section):
     """of column files, a number counting from 1 or a name in the header line; None: detected"""
     tag_column: ColumnName | None = None
     """the same for the tags"""
+    label_names: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    """what the numbers stand for that a Hugging Face dataset has for tags"""
+    language: str | None = None
+    """of raw text, for its tokens: en splits words at hyphens, fr verbs from pronouns; None: the rules that all share"""
     strict: bool = False
     """refuse irregular tags and units without a form, which are repaired otherwise"""
     min_count: PositiveInt = 1
@@ -103,6 +107,11 @@ class DataConfig(Section):
     @classmethod
     def _empty_is_none(cls, path: str | None) -> str | None:
         return path or None
+
+    @property
+    def fields(self) -> FieldChoice:
+        """What the settings say about the fields of files."""
+        return FieldChoice(self.form_column, self.tag_column, self.label_names, self.language)
 
     def prepare(self, sentence: Sentence) -> Sentence:
         """The sentence as the model is to see it; vocabulary and batches are made of these."""

@@ -21,12 +21,12 @@ from diffusion_mf.data.formats import (
     FieldChoice,
     FileFormat,
     FormatOptions,
+    input_format,
     read_source,
     read_task,
-    suffix_format,
 )
 from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, split_label
-from diffusion_mf.data.repair import PLACEHOLDER_FORM, Repairs, describe_span
+from diffusion_mf.data.repair import PLACEHOLDER_FORM, Repairs, SpanProblem, describe_span
 from diffusion_mf.errors import InputError
 
 LONG_SENTENCE = 256
@@ -57,6 +57,17 @@ class Kind(enum.Enum):
         "Read as conlleval does: a span begins where a tag cannot continue one, and an unfinished span ends where it stops.",
     )
     FORM = ("tag without a form", Severity.REPAIRED, f"The unit is read as {PLACEHOLDER_FORM} and keeps its tag.")
+    WIDENED = (
+        "span that cuts a token",
+        Severity.REPAIRED,
+        "The span is widened to the token, for labels are those of tokens.",
+    )
+    OVERLAPPING = ("overlapping spans", Severity.REPAIRED, "The longest span is kept, of equal ones the first.")
+    LEFT_OUT = (
+        "annotation left out",
+        Severity.WARNING,
+        "Discontinuous spans, relations, events, attributes and rejected texts are not read.",
+    )
     OVERLAP = (
         "sentence in two files",
         Severity.WARNING,
@@ -85,6 +96,13 @@ class Kind(enum.Enum):
         self.title = title
         self.severity = severity
         self.meaning = meaning
+
+
+_SPAN_KINDS = {
+    SpanProblem.WIDENED: Kind.WIDENED,
+    SpanProblem.OVERLAP: Kind.OVERLAPPING,
+    SpanProblem.LEFT_OUT: Kind.LEFT_OUT,
+}
 
 
 class Problem(NamedTuple):
@@ -147,7 +165,7 @@ def check_files(
                 task,
                 column=column,
                 scheme=scheme,
-                file_format=file_format or suffix_format(path) or usual,
+                file_format=file_format or input_format(path) or usual,
                 fields=fields,
                 repairs=collected,
             )
@@ -183,6 +201,9 @@ class _Collected(Repairs):
         self.problems.append(Problem(Kind.FORM, self.path, line, f"read as {PLACEHOLDER_FORM}"))
         return PLACEHOLDER_FORM
 
+    def add_problem(self, kind: SpanProblem, place: str, text: str) -> None:
+        self.problems.append(Problem(_SPAN_KINDS[kind], self.path, None, f"{place}: {text}"))
+
     def refuse(self, error: InputError) -> None:
         remedy = f"; {error.remedy}" if error.remedy else ""
         self.problems.append(Problem(Kind.REFUSED, self.path, error.line, f"{error.problem}{remedy}"))
@@ -191,7 +212,9 @@ class _Collected(Repairs):
 def _detect_task(
     path: StrPath, column: ConlluColumn | None, file_format: FileFormat | None, fields: FieldChoice
 ) -> Task:
-    file_format = file_format or suffix_format(path) or FileFormat.COLUMNS
+    file_format = file_format or input_format(path) or FileFormat.COLUMNS
+    if file_format.annotation is not None:
+        return Task.NER
     if file_format is FileFormat.CONLLU:
         return Task.POS
     if path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)):

@@ -331,7 +331,7 @@ def read_lines(
     """
     number = 1
     held = _HeldLines(path, is_end)
-    for text in _read_chunks(path):
+    for text in read_chunks(path):
         if number == 1:
             text = text.removeprefix(BYTE_ORDER_MARK)
         lines = text.split("\n")
@@ -352,7 +352,7 @@ def read_raw_lines(path: StrPath, *, is_end: Callable[[str], bool] = operator.no
     What stands between two lines that ``is_end`` tells, blank ones by default, is limited.
     """
     held = _HeldLines(path, lambda line: is_end(line.removesuffix("\r")))
-    for text in _read_chunks(path):
+    for text in read_chunks(path):
         *lines, rest = text.split("\n")
         held.add(lines)
         for line in lines:
@@ -390,7 +390,7 @@ class _HeldLines:
             limits.refuse(f"a sentence of more than {amount} begins here", self._path, self._first + 1, remedy)
 
 
-def _read_chunks(path: StrPath) -> Iterator[str]:
+def read_chunks(path: StrPath) -> Iterator[str]:
     """Decoded stretches of whole lines; only the last may lack its line end."""
     with open_input(path) as stream:
         for line, chunk in _whole_lines(stream, path):

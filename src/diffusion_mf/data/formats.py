@@ -6,13 +6,16 @@ Sentences of a document stand one after the other and have the same value there,
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
+from diffusion_mf.data.annotations import ANNOTATION_FORMATS, AnnotationFormat, labelled_sentences, read_json_values
 from diffusion_mf.data.columns import (
     ColumnLayout,
     Separator,
@@ -34,6 +37,7 @@ from diffusion_mf.data.files import (
     uncompressed_suffix,
 )
 from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme
+from diffusion_mf.data.raw_text import read_raw_text
 from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import DocumentNumbers, Sentence, with_first_document
 from diffusion_mf.errors import InputError
@@ -112,6 +116,19 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
+class FieldChoice(NamedTuple):
+    """What a user may say about the fields of a file; None is detected.
+
+    ``form_column`` and ``tag_column`` are columns of a column file, by number, counting from 1, or by name; in a Hugging Face
+    dataset they are keys. ``label_names`` are the names of tags that are numbers. ``language`` decides how raw text is split.
+    """
+
+    form_column: str | None = None
+    tag_column: str | None = None
+    label_names: tuple[str, ...] | None = None
+    language: str | None = None
+
+
 # Only space and tab part units: a no-break or ideographic space may stand inside one.
 _BLANKS = re.compile(r"[ \t]+")
 _FIELD = re.compile(r"[^ \t\n\r\0]+")
@@ -140,6 +157,135 @@ def write_plain_text(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
         is_first = False
 
 
+class TokenRow(NamedTuple):
+    """A row of a Hugging Face dataset for token classification, the key of its tags, and the sentence it holds."""
+
+    row: dict[str, Any]
+    key: str | None
+    sentence: Sentence
+
+
+_NAME_KEYS = ("names", "label_names", "labels")
+_TAG_KEYS = {
+    Task.NER: ("ner_tags", "ner", "tags", "labels"),
+    Task.POS: ("pos_tags", "upos", "pos", "xpos", "tags", "labels"),
+    Task.SEG_POS: ("tags", "labels"),
+}
+
+
+def read_token_rows(
+    path: StrPath, fields: FieldChoice, *, task: Task | None = None, repairs: Repairs | None = None
+) -> Iterator[TokenRow]:
+    """Stream the rows of a Hugging Face dataset: tokens, and tags as names or as numbers of names.
+
+    Names come from ``fields``, from an object of the file without tokens (``label_names``, or ``features``), or from a
+    ``dataset_info.json`` beside it. Of several keys with tags, the one that fits ``task`` is taken, or the one given.
+    """
+    limits = SentenceLimits.from_environment()
+    names = fields.label_names
+    for line, row in read_json_values(path):
+
+        def fail(problem: str, remedy: str, line: int = line) -> NoReturn:
+            raise InputError(problem, path=path, line=line, remedy=remedy)
+
+        if not isinstance(row, dict):
+            fail("no object", 'write {"tokens": ["a"], "ner_tags": ["O"]}')
+        tokens = row.get(fields.form_column or "tokens", row.get("words"))
+        if tokens is None and (found := _label_names(row, fields.tag_column)) is not None:
+            names = names or found
+            continue
+        if not isinstance(tokens, list) or not all(isinstance(unit, str) for unit in tokens):
+            fail(
+                'no list of words under the key "tokens"',
+                "name another format with --format, or the key with --form-column",
+            )
+        if not tokens:
+            continue
+        key = _tag_key(row, tokens, fields.tag_column, task, fail)
+        tags = None if key is None else row[key]
+        if tags is not None and all(isinstance(tag, int) and not isinstance(tag, bool) for tag in tags):
+            names = names or _names_beside(path, key)
+            if names is None:
+                fail(
+                    f'"{key}" holds numbers, and nothing says what they stand for',
+                    "name the labels in their order with --label-names (data.label_names), or put dataset_info.json beside the file",
+                )
+            if not all(0 <= tag < len(names) for tag in tags):
+                fail(f'"{key}" holds numbers beyond the {len(names)} names', "check the names")
+            tags = [names[tag] for tag in tags]
+        if tags is not None and not all(isinstance(tag, str) and tag for tag in tags):
+            fail(f'"{key}" is neither a list of names nor of numbers', "name another key with --tag-column")
+        units = tuple(unit or _placeholder(repairs, path, line) for unit in tokens)
+        if not all(_is_encodable(text) for text in (*units, *(tags or ()))):
+            fail("half a surrogate pair", "write the characters unescaped")
+        sentence = Sentence(units, None if tags is None else tuple(tags), line)
+        limits.check_units(sentence, path)
+        yield TokenRow(row, key, sentence)
+
+
+def _placeholder(repairs: Repairs | None, path: StrPath, line: int) -> str:
+    if repairs is None:
+        raise InputError("an empty word", path=path, line=line, remedy="remove it or give it a form")
+    return repairs.add_form(line)
+
+
+def _tag_key(
+    row: dict[str, Any], tokens: list[str], given: str | None, task: Task | None, fail: Callable[[str, str], NoReturn]
+) -> str | None:
+    found = [
+        key
+        for key, value in row.items()
+        if isinstance(value, list) and value is not tokens and len(value) == len(tokens)
+    ]
+    if given is not None:
+        if given not in found:
+            fail(f'no tags, one for each token, under the key "{given}"', "name another key with --tag-column")
+        return given
+    usual = [key for key in _TAG_KEYS.get(task or Task.NER, ()) if key in found]
+    if usual:
+        return usual[0]
+    if len(found) > 1:
+        fail(f"several keys may hold the tags ({', '.join(found)})", "choose one with --tag-column (data.tag_column)")
+    return found[0] if found else None
+
+
+def _label_names(row: dict[str, Any], key: str | None) -> tuple[str, ...] | None:
+    """Names from an object such as ``{"label_names": […]}`` or a description of features, None where it has none."""
+    for name in _NAME_KEYS:
+        value = row.get(name)
+        if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+            return tuple(value)
+    features = row.get("features", row)
+    if not isinstance(features, dict):
+        return None
+    keys = [key] if key is not None else [each for keys in _TAG_KEYS.values() for each in keys]
+    for each in keys:
+        feature = features.get(each)
+        while isinstance(feature, dict):
+            if "names" in feature:
+                return _label_names({"names": feature["names"]}, None)
+            feature = feature.get("feature")
+        if isinstance(feature, list) and feature and isinstance(feature[0], dict):
+            return _label_names({"names": feature[0].get("names")}, None)
+    return None
+
+
+def _names_beside(path: StrPath, key: str | None) -> tuple[str, ...] | None:
+    beside = os.path.join(os.path.dirname(os.fspath(path)), "dataset_info.json")
+    if path == "-" or not os.path.isfile(beside):
+        return None
+    return next((_label_names(value, key) for _, value in read_json_values(beside) if isinstance(value, dict)), None)
+
+
+def write_token_rows(sentences: Iterable[Sentence], stream: IO[bytes], *, key: str = "ner_tags") -> None:
+    """Write one object per sentence with tokens and, under ``key``, the names of their tags."""
+    for sentence in sentences:
+        row: dict[str, tuple[str, ...]] = {"tokens": sentence.units}
+        if sentence.labels is not None:
+            row[key] = sentence.labels
+        stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+
+
 class FileFormat(enum.StrEnum):
     """The file formats; the value is the name used on the command line."""
 
@@ -147,13 +293,17 @@ class FileFormat(enum.StrEnum):
     COLUMNS = "columns"
     JSONL = "jsonl"
     TEXT = "text"
+    RAW = "raw"
+    DOCCANO = "doccano"
+    PRODIGY = "prodigy"
+    LABEL_STUDIO = "label-studio"
+    BRAT = "brat"
+    HUGGING_FACE = "hugging-face"
 
-
-class FieldChoice(NamedTuple):
-    """Which columns of a column file hold forms and tags: a number, counting from 1, or a name; None is detected."""
-
-    form_column: str | None = None
-    tag_column: str | None = None
+    @property
+    def annotation(self) -> AnnotationFormat | None:
+        """How texts with spans are read and written; None for formats of units."""
+        return ANNOTATION_FORMATS.get(self.value)
 
 
 DETECTED = FieldChoice()
@@ -168,6 +318,9 @@ class FormatOptions:
     scheme: LabelScheme | None = None
     separator: Separator | None = None
     fields: FieldChoice = DETECTED
+    task: Task | None = None
+    use_sentences: bool = True
+    """texts are split into sentences; else each is one"""
 
 
 class Source(NamedTuple):
@@ -207,6 +360,29 @@ def _read_columns(path: StrPath, options: FormatOptions, repairs: Repairs | None
     return Source(read_columns(path, layout, lines=lines, repairs=repairs), layout)
 
 
+def _read_annotations(
+    file_format: AnnotationFormat | None, path: StrPath, options: FormatOptions, repairs: Repairs | None
+) -> Source:
+    if file_format is None:
+        raise AssertionError("a format of units has no texts")
+    return Source(
+        labelled_sentences(
+            file_format.read(path, repairs),
+            language=options.fields.language,
+            use_sentences=options.use_sentences,
+            repairs=repairs,
+        )
+    )
+
+
+def _refuse_raw() -> NoReturn:
+    raise InputError("raw text is only read", remedy="write text, which has blanks between units")
+
+
+def _refuse_stream(sentences: Iterable[Sentence], stream: IO[bytes], options: FormatOptions) -> NoReturn:
+    raise AssertionError("texts with spans are written by `annotations`")
+
+
 FORMATS: dict[FileFormat, Format] = {
     FileFormat.CONLLU: Format(
         (".conllu",),
@@ -223,6 +399,29 @@ FORMATS: dict[FileFormat, Format] = {
         lambda path, options, repairs: Source(read_json_lines(path, repairs=repairs)),
         lambda sentences, stream, options: write_json_lines(sentences, stream),
     ),
+    FileFormat.HUGGING_FACE: Format(
+        (),
+        lambda path, options, repairs: Source(
+            row.sentence for row in read_token_rows(path, options.fields, task=options.task, repairs=repairs)
+        ),
+        lambda sentences, stream, options: write_token_rows(
+            sentences, stream, key=options.fields.tag_column or "ner_tags"
+        ),
+    ),
+    FileFormat.RAW: Format(
+        (".raw",),
+        lambda path, options, repairs: Source(read_raw_text(path, language=options.fields.language)),
+        lambda sentences, stream, options: _refuse_raw(),
+    ),
+    **{
+        name: Format(suffixes, functools.partial(_read_annotations, name.annotation), functools.partial(_refuse_stream))
+        for name, suffixes in (
+            (FileFormat.DOCCANO, ()),
+            (FileFormat.PRODIGY, ()),
+            (FileFormat.LABEL_STUDIO, (".json",)),
+            (FileFormat.BRAT, (".ann",)),
+        )
+    },
     FileFormat.TEXT: Format(
         (".text", ".tok"),
         lambda path, options, repairs: Source(read_plain_text(path)),
@@ -232,8 +431,16 @@ FORMATS: dict[FileFormat, Format] = {
 
 # The first is what a file is taken for when its name does not tell.
 _TASK_FORMATS: dict[Task, tuple[FileFormat, ...]] = {
-    Task.POS: (FileFormat.CONLLU, FileFormat.COLUMNS, FileFormat.JSONL),
-    Task.NER: (FileFormat.COLUMNS, FileFormat.JSONL),
+    Task.POS: (FileFormat.CONLLU, FileFormat.COLUMNS, FileFormat.JSONL, FileFormat.HUGGING_FACE),
+    Task.NER: (
+        FileFormat.COLUMNS,
+        FileFormat.JSONL,
+        FileFormat.HUGGING_FACE,
+        FileFormat.DOCCANO,
+        FileFormat.PRODIGY,
+        FileFormat.LABEL_STUDIO,
+        FileFormat.BRAT,
+    ),
     Task.SEG_POS: (FileFormat.CONLLU, FileFormat.COLUMNS, FileFormat.JSONL),
 }
 
@@ -244,9 +451,40 @@ def suffix_format(path: StrPath) -> FileFormat | None:
     return next((name for name, entry in FORMATS.items() if suffix in entry.suffixes), None)
 
 
-def format_of(path: StrPath, *, option: str = "--format") -> FileFormat:
-    """The format of ``path`` by its name; `InputError` asking for ``option`` where the name does not tell."""
+def input_format(path: StrPath) -> FileFormat | None:
+    """The format of a file that is there: by its name, and of a JSON file by the keys of its first object."""
+    name = os.fspath(path)
+    if os.path.isdir(name):
+        return FileFormat.BRAT
     found = suffix_format(path)
+    if found not in (FileFormat.JSONL, FileFormat.LABEL_STUDIO) or not os.path.isfile(name):
+        return found
+    try:
+        _, first = next(read_json_values(path), (0, None))
+    except InputError:
+        return found  # reading it says what is wrong
+    keys = set(first) if isinstance(first, dict) else set()
+    if "units" in keys or not keys:
+        return found
+    if "data" in keys:
+        return FileFormat.LABEL_STUDIO
+    if "text" in keys:
+        if keys & {"spans", "tokens"}:
+            return FileFormat.PRODIGY
+        if keys & {"label", "labels"}:
+            return FileFormat.DOCCANO
+        raise InputError(
+            "texts without annotations do not tell the format",
+            path=path,
+            remedy="name it with --format doccano or --format prodigy",
+        )
+    is_tokens = bool(keys & {"tokens", "words", "label_names", "features"})
+    return FileFormat.HUGGING_FACE if is_tokens else found
+
+
+def format_of(path: StrPath, *, option: str = "--format") -> FileFormat:
+    """The format of ``path`` (see `input_format`); `InputError` asking for ``option`` where it cannot be told."""
+    found = input_format(path)
     if found is None:
         raise InputError(
             "the name does not tell the format", path=path, remedy=f"name it with {option} ({', '.join(FORMATS)})"
@@ -257,7 +495,7 @@ def format_of(path: StrPath, *, option: str = "--format") -> FileFormat:
 def task_format(path: StrPath, task: Task, *, file_format: FileFormat | None = None) -> FileFormat:
     """The format of a labelled file: as given, by its name, or the task's own where the name does not tell."""
     accepted = _TASK_FORMATS[task]
-    found = file_format or suffix_format(path) or accepted[0]
+    found = file_format or input_format(path) or accepted[0]
     if found not in accepted:
         raise InputError(
             f"the task {task} reads {' or '.join(accepted)}, not {found}",
@@ -316,12 +554,16 @@ def read_task(
         column = ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS
     if task is not Task.NER:
         scheme = task.scheme
-    source = read_source(path, file_format, FormatOptions(column=column, scheme=scheme, fields=fields), repairs=repairs)
+    source = read_source(
+        path, file_format, FormatOptions(column=column, scheme=scheme, fields=fields, task=task), repairs=repairs
+    )
     is_unit_per_line = file_format is FileFormat.COLUMNS
     sentences = _labelled(source.sentences, path, column if file_format is FileFormat.CONLLU else None)
     if file_format is FileFormat.COLUMNS:
         sentences = with_first_document(sentences)
     source_scheme = source.layout.scheme if source.layout is not None else scheme
+    if file_format.annotation is not None:
+        source_scheme = LabelScheme.BIO2
     if task is Task.SEG_POS and file_format is FileFormat.CONLLU:
         sentences = to_characters(sentences)
     elif task is not Task.POS:

@@ -30,47 +30,175 @@ class Rule(NamedTuple):
     """None: whatever the language"""
 
 
-_ABBREVIATIONS = (
-    "Mr Mrs Ms Messrs Dr Prof Rev Hon Gen Lt Col Sgt Capt Cpl Maj Adm Gov Sen Rep Pres Sec Supt St Ste Mt Ft Ave Blvd Rd "
-    "Jr Sr Inc Corp Co Ltd Bros Dept Univ Assn Est Fig Vol pp vol eds cf ca vs etc approx "
-    "Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec Tue Tues Wed Thu Thur Thurs Fri Sat "
-    "M MM Mme Mmes Mlle Mgr av apr env hab Bd bzw usw evtl ggf inkl zzgl Hr Fr Str Sra Sr Sta"
-).split()
+_ABBREVIATIONS = [
+    "Mr",
+    "Mrs",
+    "Ms",
+    "Messrs",
+    "Dr",
+    "Prof",
+    "Rev",
+    "Hon",
+    "Gen",
+    "Lt",
+    "Col",
+    "Sgt",
+    "Capt",
+    "Cpl",
+    "Maj",
+    "Adm",
+    "Gov",
+    "Sen",
+    "Rep",
+    "Pres",
+    "Sec",
+    "Supt",
+    "St",
+    "Ste",
+    "Mt",
+    "Ft",
+    "Ave",
+    "Blvd",
+    "Rd",
+    "Jr",
+    "Sr",
+    "Inc",
+    "Corp",
+    "Co",
+    "Ltd",
+    "Bros",
+    "Dept",
+    "Univ",
+    "Assn",
+    "Est",
+    "Fig",
+    "Vol",
+    "pp",
+    "vol",
+    "eds",
+    "cf",
+    "ca",
+    "vs",
+    "etc",
+    "approx",
+    "Jan",
+    "Feb",
+    "Mar",
+    "Apr",
+    "Jun",
+    "Jul",
+    "Aug",
+    "Sep",
+    "Sept",
+    "Oct",
+    "Nov",
+    "Dec",
+    "Tue",
+    "Tues",
+    "Wed",
+    "Thu",
+    "Thur",
+    "Thurs",
+    "Fri",
+    "Sat",
+    "M",
+    "MM",
+    "Mme",
+    "Mmes",
+    "Mlle",
+    "Mgr",
+    "av",
+    "apr",
+    "env",
+    "hab",
+    "Bd",
+    "bzw",
+    "usw",
+    "evtl",
+    "ggf",
+    "inkl",
+    "zzgl",
+    "Hr",
+    "Fr",
+    "Str",
+    "Sra",
+    "Sr",
+    "Sta",
+]
 # What may end a sentence, too: no name follows them.
 _FINAL_ABBREVIATIONS = frozenset({"etc.", "usw.", "inc.", "corp.", "co.", "ltd.", "jr.", "sr.", "a.m.", "p.m.", "hab."})
 _EXTENSIONS = "com|org|net|edu|gov|mil|info|biz|io|tv|co\\.uk|ac\\.uk|de|fr|eu|ca|au|doc|docx|xls|xlsx|pdf|txt|jpe?g|png|gif|zip|html?|php|exe"
 _ELIDED = "[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu|presqu"
 _CLITICS = "s|m|d|re|ve|ll"
-_PREFIXES = "e|pre|non|post|co|re|anti|multi|semi|ex|mid|sub|inter|intra|ultra|bi|un|de|pro|pseudo|quasi|neo|counter|self"
+_PREFIXES = (
+    "e|pre|non|post|co|re|anti|multi|semi|ex|mid|sub|inter|intra|ultra|bi|un|de|pro|pseudo|quasi|neo|counter|self"
+)
 _HAN = "\u2e80-\u2fdf\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 
 RULES = (
     Rule("address", r"(?:(?:https?|ftp)://|www\.)[^\s<>\"“”]*[^\s<>\"“”.,;:!?)\]}'’»]", "See http://a.org/b?c=1 , now"),
     Rule("e-mail", r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", "ada.b@mail.org ."),
-    Rule("domain or file", rf"(?<![\w.])[\w-]+(?:\.[\w-]+)*\.(?i:{_EXTENSIONS})(?!\w|\.\w)", "enron.com has a report.doc ."),
+    Rule(
+        "domain or file",
+        rf"(?<![\w.])[\w-]+(?:\.[\w-]+)*\.(?i:{_EXTENSIONS})(?!\w|\.\w)",
+        "enron.com has a report.doc .",
+    ),
     Rule("emoji", "EMOJI", "good 👍🏽 👩‍💻 !"),
-    Rule("emoticon", r"(?<!\w)(?:[:;=8xX]['o*^-]?[)(\]\[DpPoO/\\|}{3*]+|<3+|\^[_.]?\^|[oO]_[oO]|[)(]['-]?[:;=])(?!\w)", "fine :-) :D <3"),
+    Rule(
+        "emoticon",
+        r"(?<!\w)(?:[:;=8xX]['o*^-]?[)(\]\[DpPoO/\\|}{3*]+|<3+|\^[_.]?\^|[oO]_[oO]|[)(]['-]?[:;=])(?!\w)",
+        "fine :-) :D <3",
+    ),
     Rule("handle or hashtag", r"(?<!\w)[@#](?!\d)Ω+", "@ada wrote #news , # 1"),
     Rule("decade", r"(?<!\w)['’]\d\ds?(?!\w)", "in the '90s"),
     Rule("run of one mark", r"[.!?]{2,}|(?P<mark>[-=*_~#<>+|^`'$])(?P=mark)+|’’|‘‘", "What ?! no -- well ... ==="),
-    Rule("time, date or telephone number", r"(?<!\w)\d{1,4}(?:[:/]\d{1,4})+(?!\w)|(?<!\w)\d{3}-(?:\d{3}-)?\d{4}(?!\w)|(?<!\w)\d{1,2}-\d{1,2}-\d{2,4}(?!\w)", "10:30 on 5/12/2001 , call 713-853-1234"),
+    Rule(
+        "time, date or telephone number",
+        r"(?<!\w)\d{1,4}(?:[:/]\d{1,4})+(?!\w)|(?<!\w)\d{3}-(?:\d{3}-)?\d{4}(?!\w)|(?<!\w)\d{1,2}-\d{1,2}-\d{2,4}(?!\w)",
+        "10:30 on 5/12/2001 , call 713-853-1234",
+    ),
     Rule("number", r"\d+(?:[.,]\d+)+(?:Ω*)", "1,234.5 and 3,5 %"),
     Rule("number with spaces", r"(?<!\w)\d{1,3}(?:[\u00a0\u202f]\d{3})+(?!\w)", "1\u00a0000\u00a0000 pages"),
     Rule("number with spaces", r"(?<!\w)\d{1,3}(?: \d{3})+(?![\w.,])", "80 000 voix", "fr"),
     Rule("letters with periods", r"(?<![\w.])(?:[^\W\d_]\.){2,}(?:[^\W\d_](?!\w))?", "the U.S. at 5 p.m. today"),
-    Rule("abbreviation", rf"(?<![\w.])(?:(?:{'|'.join(_ABBREVIATIONS)})\.(?!\w)|N(?:o|r|os)\.(?=\s*\d))", "Mr. Smith vs. Dr. No"),
+    Rule(
+        "abbreviation",
+        rf"(?<![\w.])(?:(?:{'|'.join(_ABBREVIATIONS)})\.(?!\w)|N(?:o|r|os)\.(?=\s*\d))",
+        "Mr. Smith vs. Dr. No",
+    ),
     Rule("initial", r"(?<![\w.])[^\W\d_]\.(?=\s+[^\W\d_])(?<=[A-ZÀ-Þ]\.)", "W. Smith"),
     Rule("letters with an ampersand", r"(?<!\w)[A-Z]{1,3}&[A-Z]{1,3}(?!\w)", "AT&T and P&L"),
-    Rule("whole in spite of an apostrophe", r"(?<!\w)(?i:aujourd['’]hui|quelqu['’]une?s?|prud['’]hommes?|c['’]est-à-dire|l['’]on|o['’]clock)(?!\w)", "aujourd'hui à 5 o'clock"),
+    Rule(
+        "whole in spite of an apostrophe",
+        r"(?<!\w)(?i:aujourd['’]hui|quelqu['’]une?s?|prud['’]hommes?|c['’]est-à-dire|l['’]on|o['’]clock)(?!\w)",
+        "aujourd'hui à 5 o'clock",
+    ),
     Rule("elided word", rf"(?<![\w'’])(?i:{_ELIDED})['’](?=[Ω«“\"])", "l' ami qu' il n' a"),
     Rule("stem before n't", r"(?<!\w)[^\W\d_]+?(?=(?i:n['’`]t)(?!\w))", "do n't wo n't"),
     Rule("n't", r"(?<=\w)(?i:n['’`]t)(?!\w)", "ca n't"),
     Rule("clitic", rf"(?<=\w)['’`](?i:{_CLITICS})(?!\w)", "it 's I 'll we 've"),
-    Rule("cannot", r"(?<!\w)(?i:can(?=not(?!\w))|gon(?=na(?!\w))|wan(?=na(?!\w))|got(?=ta(?!\w)))", "I can not , gon na"),
-    Rule("verb before a clitic", r"(?<![\w-])Ω+?(?=-(?:t-)?(?:ils?|elles?|on|je|tu|nous|vous|ce|moi|toi|les?|la|lui|leur)(?![\w-]))", "Est -ce vrai , dit -il", "fr"),
-    Rule("clitic after a verb", r"(?<=\w)-(?:t-)?(?:ils?|elles?|on|je|tu|nous|vous|ce|moi|toi|les?|la|lui|leur)(?![\w-])", "A -t-il fini", "fr"),
+    Rule(
+        "cannot", r"(?<!\w)(?i:can(?=not(?!\w))|gon(?=na(?!\w))|wan(?=na(?!\w))|got(?=ta(?!\w)))", "I can not , gon na"
+    ),
+    Rule(
+        "verb before a clitic",
+        r"(?<![\w-])Ω+?(?=-(?:t-)?(?:ils?|elles?|on|je|tu|nous|vous|ce|moi|toi|les?|la|lui|leur)(?![\w-]))",
+        "Est -ce vrai , dit -il",
+        "fr",
+    ),
+    Rule(
+        "clitic after a verb",
+        r"(?<=\w)-(?:t-)?(?:ils?|elles?|on|je|tu|nous|vous|ce|moi|toi|les?|la|lui|leur)(?![\w-])",
+        "A -t-il fini",
+        "fr",
+    ),
     Rule("Chinese character", rf"[{_HAN}]", "中 文"),
-    Rule("word parted at hyphens", rf"(?:(?i:{_PREFIXES})-(?=Ω))?Ω+(?:['’](?!(?i:{_CLITICS})(?!\w))Ω+)*", "a long - term e-mail co-worker O'Brien", "en"),
+    Rule(
+        "word parted at hyphens",
+        rf"(?:(?i:{_PREFIXES})-(?=Ω))?Ω+(?:['’](?!(?i:{_CLITICS})(?!\w))Ω+)*",
+        "a long - term e-mail co-worker O'Brien",
+        "en",
+    ),
     Rule("word", rf"Ω+(?:['’](?!(?i:{_CLITICS})(?!\w))Ω+|[-‐‑]Ω+)*", "a mother-in-law , Ba'ath"),
     Rule("anything else", r"[^\s\ufeff]", "( $ 5 % ) ;"),
 )
@@ -187,7 +315,9 @@ def read_paragraphs(path: StrPath) -> Iterator[Paragraph]:
 
 def characters_of(text: str) -> list[Offsets]:
     """The offsets of the characters that are no white space: the units of Chinese models."""
-    return [(index, index + 1) for index, character in enumerate(text) if not character.isspace() and character != "\ufeff"]
+    return [
+        (index, index + 1) for index, character in enumerate(text) if not character.isspace() and character != "\ufeff"
+    ]
 
 
 def read_raw_text(path: StrPath, *, language: str | None = None) -> Iterator[Sentence]:

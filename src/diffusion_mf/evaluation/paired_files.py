@@ -114,7 +114,14 @@ class _LabelledFile:
 
     def raw_sentences(self) -> Iterator[Sentence]:
         # The plain scheme: labels as they stand, without a detection of the reader's own.
-        options = FormatOptions(column=self.column, scheme=LabelScheme.PLAIN, fields=self.fields)
+        options = FormatOptions(
+            column=self.column,
+            scheme=LabelScheme.PLAIN,
+            fields=self.fields,
+            task=self.task,
+            # A sentence does not end inside a span, so that files with other spans may have other sentences.
+            use_sentences=False,
+        )
         if self.repairs is not None:
             self.repairs.restart()
         return read_source(self.path, self.file_format, options, repairs=self.repairs).sentences

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from diffusion_mf.data.annotations import Record, TextSpan, records_of, sentences_of
 from diffusion_mf.data.columns import COLUMN_FIELD, ColumnBlock, read_column_blocks
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
 from diffusion_mf.data.corpus import Corpus, Task
-from diffusion_mf.data.files import BYTE_ORDER_MARK, StrPath, check_fields, open_output
+from diffusion_mf.data.files import BYTE_ORDER_MARK, SentenceLimits, StrPath, check_fields, open_output
 from diffusion_mf.data.formats import (
     DETECTED,
     FieldChoice,
     FileFormat,
+    TokenRow,
     format_of,
     read_json_lines,
     read_plain_text,
+    read_token_rows,
     suffix_format,
 )
 from diffusion_mf.data.label_schemes import LabelScheme, encode_spans, split_label
 from diffusion_mf.data.label_schemes import Span as LabelledSpan
+from diffusion_mf.data.raw_text import Offsets, characters_of, read_paragraphs
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence, with_first_document
 from diffusion_mf.errors import InputError
@@ -36,12 +41,23 @@ from diffusion_mf.tagger.results import TaggedSentence
 from diffusion_mf.tagger.tagger import Tagger
 
 
+class TextPart(NamedTuple):
+    """A sentence of a text: its tokens, and whether it is the last; ``start`` is where the text begins in its file."""
+
+    record: Record
+    tokens: Sequence[Offsets]
+    is_last: bool
+    start: int = 0
+
+
 class Item(NamedTuple):
-    """A sentence to tag; ``block`` or ``rows`` is its text where it comes from CoNLL-U or a column file."""
+    """A sentence to tag, and what it comes from: CoNLL-U, a column file, a row of a Hugging Face dataset, or a text."""
 
     sentence: Sentence
     block: ConlluBlock | None = None
     rows: ColumnBlock | None = None
+    row: TokenRow | None = None
+    part: TextPart | None = None
 
 
 def read_items(
@@ -69,6 +85,20 @@ def read_items(
         for rows in blocks:
             yield Item((rows.sentence or Sentence(()))._replace(labels=None), rows=rows)
         return
+    if file_format is FileFormat.HUGGING_FACE:
+        for row in read_token_rows(path, fields, task=task, repairs=repairs):
+            yield Item(row.sentence._replace(labels=None), row=row)
+        return
+    if file_format is FileFormat.RAW:
+        for paragraph in read_paragraphs(path):
+            record = Record(paragraph.text, path=path, line=paragraph.line)
+            yield from _text_items(record, task, fields.language, document=1, start=paragraph.start)
+        return
+    if file_format.annotation is not None:
+        for number, record in enumerate(file_format.annotation.read(path, None), 1):
+            # Labels that are there must not decide where sentences end.
+            yield from _text_items(record._replace(spans=None), task, fields.language, document=number)
+        return
     for number, sentence in enumerate(_READERS[file_format](path, repairs)):
         if is_guess and number == 0:
             _check_plain(sentence, path)
@@ -76,6 +106,33 @@ def read_items(
         is_words = file_format is FileFormat.TEXT and task is Task.SEG_POS
         units = tuple("".join(sentence.units)) if is_words else sentence.units
         yield Item(sentence._replace(units=units, labels=None))
+
+
+def _text_items(record: Record, task: Task, language: str | None, *, document: int, start: int = 0) -> Iterator[Item]:
+    limits = SentenceLimits.from_environment()
+    sentences = sentences_of(record, language=language)
+    if not sentences:
+        yield Item(Sentence(()), part=TextPart(record, (), True, start))
+    for number, tokens in enumerate(sentences, 1):
+        if task is Task.SEG_POS:
+            begin, end = tokens[0][0], tokens[-1][1]
+            tokens = [(begin + one, begin + other) for one, other in characters_of(record.text[begin:end])]
+        units = tuple(record.text[slice(*token)] for token in tokens)
+        sentence = Sentence(units, None, record.line, document)
+        limits.check_units(sentence, record.path)
+        yield Item(sentence, part=TextPart(record, tokens, number == len(sentences), start))
+
+
+def tag_text(tagger: Tagger, text: str, *, language: str | None = None, **options: Any) -> list[TaggedSentence]:
+    """The work of `Tagger.tag_text`."""
+    record = Record(text)
+    language = language or tagger.model.config.data.language
+    items = [item for item in _text_items(record, tagger.task, language, document=1) if item.sentence.units]
+    results = tagger.tag((item.sentence for item in items), **options)
+    return [
+        dataclasses.replace(result, offsets=tuple(item.part.tokens) if item.part is not None else None)
+        for item, result in zip(items, results, strict=True)
+    ]
 
 
 _READERS: dict[FileFormat, Callable[[StrPath, Repairs | None], Iterator[Sentence]]] = {
@@ -121,6 +178,11 @@ class Layout:
                 f"labels of the task {self.task} cannot be written in the scheme {self.scheme}",
                 remedy="leave out --scheme",
             )
+        if self.file_format is FileFormat.RAW:
+            raise InputError("raw text cannot hold labels", remedy="write columns, jsonl or another format")
+        annotation = self.file_format.annotation
+        if self.use_scores and annotation is not None and not annotation.has_scores:
+            raise InputError(f"the format {self.file_format} has no place for scores", remedy="leave out --scores")
         if self.file_format is FileFormat.TEXT and self.task is not Task.SEG_POS:
             raise InputError("plain text cannot hold labels", remedy="write columns, jsonl or conllu")
 
@@ -201,6 +263,19 @@ def _json(item: Item, result: TaggedSentence, layout: Layout) -> str:
     if layout.use_scores:
         row["scores"] = [round(score, 6) for score in result.scores]
         row["spans"] = [span._replace(confidence=round(span.confidence, 6))._asdict() for span in result.spans]
+    if item.part is not None:
+        row["offsets"] = [[item.part.start + start, item.part.start + end] for start, end in item.part.tokens]
+    return json.dumps(row, ensure_ascii=False) + "\n"
+
+
+def _hugging_face(item: Item, result: TaggedSentence, layout: Layout) -> str:
+    if not result.units:
+        return ""
+    row: dict[str, object] = {"tokens": result.units} if item.row is None else dict(item.row.row)
+    key = None if item.row is None else item.row.key
+    row[key or ("pos_tags" if layout.task is Task.POS else "ner_tags")] = result.labels
+    if layout.use_scores:
+        row["scores"] = [round(score, 6) for score in result.scores]
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
@@ -215,7 +290,37 @@ _TEXTS: dict[FileFormat, Callable[[Item, TaggedSentence, Layout], str]] = {
     FileFormat.COLUMNS: _columns,
     FileFormat.JSONL: _json,
     FileFormat.TEXT: _text,
+    FileFormat.HUGGING_FACE: _hugging_face,
 }
+
+
+class _TextCollector:
+    """Puts the labelled sentences of a text together, and writes it once it is complete."""
+
+    def __init__(self, write: Callable[[Record], None], layout: Layout) -> None:
+        self._write = write
+        self._layout = layout
+        self._spans: list[TextSpan] = []
+
+    def add(self, item: Item, result: TaggedSentence) -> None:
+        part = item.part
+        if part is None:
+            if not result.units:
+                return
+            (record,) = records_of([Sentence(result.units, None, item.sentence.line)], LabelScheme.PLAIN)
+            part = TextPart(record, record.tokens or (), is_last=True)
+        self._spans += self._text_spans(part.tokens, result)
+        if part.is_last:
+            self._write(part.record._replace(spans=tuple(self._spans)))
+            self._spans = []
+
+    def _text_spans(self, tokens: Sequence[Offsets], result: TaggedSentence) -> Iterator[TextSpan]:
+        labelled: Iterable[tuple[int, int, str, float]] = result.spans
+        if self._layout.task is Task.POS:
+            rows = zip(result.labels, result.scores, strict=True)
+            labelled = ((index, index + 1, *row) for index, row in enumerate(rows))
+        for start, end, label, score in labelled:
+            yield TextSpan(tokens[start][0], tokens[end - 1][1], label, score if self._layout.use_scores else None)
 
 
 def _shown(score: float) -> str:
@@ -262,10 +367,14 @@ def tag_file(
         # Said before anything about its name.
         raise InputError("no such file", path=path, remedy="check the path")
     input_format = file_format or (FileFormat.TEXT if path == "-" else format_of(path))
-    natural = FileFormat.COLUMNS if input_format is FileFormat.TEXT else input_format
+    natural = FileFormat.COLUMNS if input_format in (FileFormat.TEXT, FileFormat.RAW) else input_format
+    named = suffix_format(output)
+    if named is FileFormat.JSONL and natural in (FileFormat.DOCCANO, FileFormat.PRODIGY, FileFormat.HUGGING_FACE):
+        named = natural  # their files have the same suffix
+    fields = fields._replace(language=fields.language or tagger.model.config.data.language)
     layout = Layout(
         task=tagger.task,
-        file_format=output_format or suffix_format(output) or natural,
+        file_format=output_format or named or natural,
         column=column or tagger.model.config.data.column,
         scheme=scheme,
         use_scores=use_scores,
@@ -290,9 +399,19 @@ def tag_file(
         decoder=options.decoder,
     )
     num_sentences = 0
-    with open_output(output) as stream:
+    annotation = layout.file_format.annotation
+    with contextlib.ExitStack() as stack:
+        if annotation is not None:
+            collector = _TextCollector(stack.enter_context(annotation.open(output)), layout)
+        else:
+            stream = stack.enter_context(open_output(output))
         for result in results:
             item = pending.popleft()
+            if annotation is not None:
+                collector.add(item, result)
+                num_sentences += bool(result.units)
+                advance(1)
+                continue
             text = layout.text(item, result)
             is_own = item.rows is None or layout.is_bare
             if num_sentences == 0 and is_own and layout.file_format in (FileFormat.COLUMNS, FileFormat.TEXT):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from diffusion_mf.batches.vocabulary import Vocabulary, describe_unknown_labels
 from diffusion_mf.config import Config, EncoderConfig
 from diffusion_mf.data.corpus import Corpus, Task, check_labels
-from diffusion_mf.data.formats import FieldChoice, read_task
+from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.data.sentence import Sentence, cut_documents
 from diffusion_mf.errors import InputError
@@ -105,7 +105,7 @@ def _read(path: str, config: Config) -> Corpus:
         column=settings.column,
         scheme=settings.scheme,
         file_format=settings.format,
-        fields=FieldChoice(settings.form_column, settings.tag_column),
+        fields=settings.fields,
         strict=settings.strict,
     )
     check_labels(corpus)
