@@ -51,7 +51,7 @@ def read_treebank(path: Path) -> Treebank:
         own = next(line for line in comments if line.startswith("# text = ")).removeprefix("# text = ")
         text.append(own)
         first, inside = size, 0
-        parts: list[str] = []
+        parts, surface = list[str](), ""
         for row in rows:
             form = "".join(row[1].split())
             if inside:

@@ -228,7 +228,7 @@ def test_options_reach_the_model(dmf: Callable, models: dict) -> None:
     (["--json", "--to", "conllu"], "a\n", "--json contradicts --to conllu; leave one of them out"),
     (["none.conllu"], "", "none.conllu: no such file; check the path"),
     (["none.txt"], "", "none.txt: no such file; check the path"),
-    ([__file__], "", f"{__file__}: the name does not tell the format; name it with --format (conllu, columns, jsonl, text)"),
+    ([__file__], "", f"{__file__}: the name does not tell the format; name it with --format (conllu, columns, jsonl, text, raw, doccano,"),
     ([], '{"units": ["a"]}\n', "standard input, line 1: this does not look like plain text; name its format with --format"),
     ([], "# sent_id = 1\n", "standard input, line 1: this does not look like plain text; name its format with --format"),
     ([], CONLLU.split("\n", 2)[2].replace("\r", ""), "standard input, line 1: this does not look like plain text"),
@@ -346,3 +346,57 @@ def test_sentences_of_a_named_pipe_are_labelled_while_it_is_open(
     )
     writer.join()
     assert (count, was_labelled) == (2, [True])
+
+
+RAW = "Ada Byron sings. She doesn't\nsing in Oslo!\n\n  Eve left.\n"
+
+
+def test_raw_text(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "in.raw"
+    path.write_text(RAW)
+    outcome = dmf("tag", models[Task.NER], path, "--to", "jsonl")
+    rows = [json.loads(line) for line in outcome.stdout.splitlines()]
+    assert [" ".join(row["units"]) for row in rows] == [
+        "Ada Byron sings .",
+        "She does n't sing in Oslo !",
+        "Eve left .",
+    ]
+    for row in rows:
+        assert [RAW[start:end] for start, end in row["offsets"]] == row["units"]
+    columns = dmf("tag", models[Task.NER], "--format", "raw", stdin=RAW.encode()).stdout.decode()
+    assert [block.split("\n")[0].split("\t")[0] for block in columns.strip().split("\n\n")] == ["Ada", "She", "Eve"]
+    results = Tagger.load(models[Task.NER], device="cpu").tag_text(RAW)
+    assert [(list(result.units), result.labels) for result in results] == [
+        (row["units"], row["labels"]) for row in rows
+    ]
+    assert [[list(offsets) for offsets in result.offsets or ()] for result in results] == [
+        row["offsets"] for row in rows
+    ]
+    assert Tagger.load(models[Task.NER], device="cpu").tag_text(" \n") == []
+    # Chinese models read characters.
+    (words,) = Tagger.load(models[Task.SEG_POS], device="cpu").tag_text("ab cd")
+    assert (words.units, words.offsets) == (("a", "b", "c", "d"), ((0, 1), (1, 2), (3, 4), (4, 5)))
+
+
+@pytest.mark.parametrize("task", [Task.POS, Task.NER, Task.SEG_POS])
+def test_raw_text_becomes_spans(task: Task, dmf: Callable, models: dict) -> None:
+    outcome = dmf("tag", models[task], "--format", "raw", "--to", "label-studio", "--scores", stdin=RAW.encode())
+    tasks = json.loads(outcome.stdout)
+    assert "".join(each["data"]["text"] for each in tasks) == RAW
+    regions = [region for each in tasks for region in each["annotations"][0]["result"]]
+    assert regions
+    assert all(0 <= region["score"] <= 1 and region["value"]["text"].strip() for region in regions)
+    refused = dmf("tag", models[task], "--format", "raw", "--to", "doccano", "--scores", stdin=RAW.encode())
+    assert refused.stderr == "dmf: the format doccano has no place for scores; leave out --scores.\n"
+    refused = dmf("tag", models[task], "--format", "raw", "--to", "brat", stdin=RAW.encode())
+    assert refused.stderr == (
+        "dmf: brat's format is files in a folder; name a folder to write, or a file that ends in .ann.\n"
+    )
+    refused = dmf("tag", models[task], "--to", "raw", stdin=b"a\n")
+    assert refused.stderr == "dmf: raw text cannot hold labels; write columns, jsonl or another format.\n"
+
+
+def test_units_become_spans(dmf: Callable, models: dict) -> None:
+    rows = dmf("tag", models[Task.POS], "--to", "doccano", stdin=b"mira sel\nvi\n").stdout.decode().splitlines()
+    spans = [[span[:2] for span in json.loads(row)["label"]] for row in rows]
+    assert spans == [[[0, 4], [5, 8]], [[0, 2]]]

@@ -477,12 +477,12 @@ def convert(
     label_names: LabelNamesOption = None,
     language: LanguageOption = None,
 ) -> None:
-    """Convert between CoNLL-U, column files, JSON Lines and plain text, and between label schemes; streams."""
+    """Convert between file formats, those of annotation tools among them, and between label schemes; streams."""
     from diffusion_mf.data.conversion import Conversion, convert
 
     conversion = Conversion(
         source_format=source_format or format_of(source, option="--from"),
-        target_format=target_format or format_of(target, option="--to"),
+        target_format=target_format or format_of(target, option="--to", is_output=True),
         options=FormatOptions(
             column=column or (ConlluColumn.XPOS if characters else ConlluColumn.UPOS),
             scheme=scheme,

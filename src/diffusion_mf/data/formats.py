@@ -454,9 +454,9 @@ def suffix_format(path: StrPath) -> FileFormat | None:
 def input_format(path: StrPath) -> FileFormat | None:
     """The format of a file that is there: by its name, and of a JSON file by the keys of its first object."""
     name = os.fspath(path)
-    if os.path.isdir(name):
-        return FileFormat.BRAT
     found = suffix_format(path)
+    if found is None and os.path.isdir(name):
+        return FileFormat.BRAT
     if found not in (FileFormat.JSONL, FileFormat.LABEL_STUDIO) or not os.path.isfile(name):
         return found
     try:
@@ -482,12 +482,12 @@ def input_format(path: StrPath) -> FileFormat | None:
     return FileFormat.HUGGING_FACE if is_tokens else found
 
 
-def format_of(path: StrPath, *, option: str = "--format") -> FileFormat:
-    """The format of ``path`` (see `input_format`); `InputError` asking for ``option`` where it cannot be told."""
-    found = input_format(path)
+def format_of(path: StrPath, *, option: str = "--format", is_output: bool = False) -> FileFormat:
+    """The format of ``path``, of an output by its name alone; `InputError` asking for ``option`` where nothing tells."""
+    found = suffix_format(path) if is_output else input_format(path)
     if found is None:
         raise InputError(
-            "the name does not tell the format", path=path, remedy=f"name it with {option} ({', '.join(FORMATS)})"
+            "the name does not tell the format", path=path, remedy=f"name it with {option} ({', '.join(FileFormat)})"
         )
     return found
 
@@ -498,7 +498,7 @@ def task_format(path: StrPath, task: Task, *, file_format: FileFormat | None = N
     found = file_format or input_format(path) or accepted[0]
     if found not in accepted:
         raise InputError(
-            f"the task {task} reads {' or '.join(accepted)}, not {found}",
+            f"the task {task} reads {', '.join(accepted[:-1])} or {accepted[-1]}, not {found}",
             path=path,
             remedy="convert the file with dmf data convert, or name its format with --format",
         )
