@@ -10,7 +10,6 @@ begins and ends at the same characters, white space not counted. Tokens are surf
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -130,12 +129,14 @@ def main() -> None:
     folder = os.environ.get("DIFFUSION_MF_DATA")
     if not folder:
         raise SystemExit("DIFFUSION_MF_DATA is not set; name the folder of the corpora")
+    measured = [Path(__file__).resolve(), "data/raw_text.py"]
+    shared = provenance("python benchmarks/raw_text.py", packages=["spacy"], measured=measured)
     rows = []
     for corpus, (language, name) in CORPORA.items():
         splitters = {"diffusion_mf": with_diffusion_mf(None), f"diffusion_mf, {language}": with_diffusion_mf(language)}
         try:
-            splitters[f"spaCy {importlib.metadata.version('spacy')}, {language}"] = with_spacy(language)
-        except (ImportError, importlib.metadata.PackageNotFoundError):
+            splitters[f"spaCy, {language}"] = with_spacy(language)
+        except ImportError:
             print("spaCy is not installed; pip install spacy for its rows")
         for split in ("dev", "test"):
             treebank = read_treebank(Path(folder) / name.format(split))
@@ -146,10 +147,10 @@ def main() -> None:
                         "corpus": corpus,
                         "split": split,
                         "tokenizer": title,
-                        "token_f1": f1(treebank.tokens, tokens),
-                        "word_f1": f1(treebank.words, tokens),
-                        "sentence_f1": f1(treebank.sentences, sentences),
-                        **provenance("DIFFUSION_MF_DATA=… python benchmarks/raw_text.py"),
+                        "token_f1": round(f1(treebank.tokens, tokens), 4),
+                        "word_f1": round(f1(treebank.words, tokens), 4),
+                        "sentence_f1": round(f1(treebank.sentences, sentences), 4),
+                        **shared,
                     }
                 )
     metrics = ("token_f1", "word_f1", "sentence_f1")

@@ -140,16 +140,16 @@ _HAN = "\u2e80-\u2fdf\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U000200
 
 RULES = (
     Rule("address", r"(?:(?:https?|ftp)://|www\.)[^\s<>\"“”]*[^\s<>\"“”.,;:!?)\]}'’»]", "See http://a.org/b?c=1|, now"),
-    Rule("e-mail", r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", "ada.b@mail.org|."),
+    Rule("e-mail", r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+", "ada.b@mail.org|."),
     Rule(
         "domain or file",
-        rf"(?<![\w.])[\w-]+(?:\.[\w-]+)*\.(?i:{_EXTENSIONS})(?!\w|\.\w)",
+        rf"(?<![\w.])[\w-]{{1,64}}(?:\.[\w-]{{1,64}}){{0,4}}\.(?i:{_EXTENSIONS})(?!\w|\.\w)",
         "enron.com has a report.doc|.",
     ),
     Rule("emoji", "EMOJI", "good|👍🏽|👩‍💻|!"),
     Rule(
         "emoticon",
-        r"(?<!\w)(?:[:;=8xX]['o*^-]?[)(\]\[DpPoO/\\|}{3*]+|<3+|\^[_.]?\^|[oO]_[oO])(?!\w)",
+        r"(?<!\w)(?:[:;=]['o*^-]?[)(\]\[DpPoO/\\|}{3*]+|[xX]D+|<3+|\^[_.]?\^|[oO]_[oO])(?!\w)",
         "fine :-) :D|. <3",
     ),
     Rule("handle or hashtag", r"(?<!\w)[@#](?!\d)Ω+", "@ada wrote #news|, #|1"),
@@ -219,7 +219,7 @@ def _pattern(language: str | None) -> re.Pattern[str]:
         for rule in RULES
         if rule.language in (None, language)
     ]
-    return re.compile("|".join(f"(?:{part})" for part in parts))
+    return re.compile(rf"(?=\S)(?:{'|'.join(f'(?:{part})' for part in parts)})")
 
 
 _BREAK = re.compile(r"\n[^\S\n]*\n")
