@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import small_runs
+from small_models import write_model
 
 from diffusion_mf.data.annotations import ANNOTATION_FORMATS, Record, TextSpan
 
@@ -89,3 +90,38 @@ def test_train_tag_and_score_in_the_same_format(name: str, dmf: Callable, tmp_pa
     else:
         before, after = (path.read_text().splitlines() for path in (dev, output))
         assert [line.split("\t")[:3] for line in after] == [line.split("\t")[:3] for line in before]
+
+
+def test_what_brat_has_beside_spans_is_no_obstacle_to_tagging(dmf: Callable, tmp_path: Path) -> None:
+    model, source, output = write_model(tmp_path / "model"), tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.txt").write_text("Ada sings in Oslo.\r\n")
+    (source / "a.ann").write_text("T1\tPER 0 3;13 17\tAda Oslo\nR1\tX Arg1:T1 Arg2:T1\n")
+    (source / "b.txt").write_text(" ")
+    outcome = dmf("tag", model, source, "--output", output, "--to", "brat")
+    assert outcome.status == 0
+    assert outcome.stderr == f"dmf: {source}: 2 annotations left out, first at a.ann, line 1 (T1 is discontinuous)\n"
+    assert sorted(path.name for path in output.iterdir()) == ["a.ann", "a.txt", "b.ann", "b.txt"]
+    assert (output / "a.txt").read_bytes() == (source / "a.txt").read_bytes()
+    assert (output / "b.ann").read_text() == ""
+
+
+def test_names_of_numbers_and_columns_may_be_set(dmf: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"words": ["Ada", "sings"], "mine": [1, 0], "other": [0, 0]}\n')
+    arguments = ("data", "convert", path, "-", "--to", "columns", "--tag-column", "mine")
+    assert dmf(*arguments, "--label-names", "O,B-PER").stdout == b"Ada\tB-PER\nsings\tO\n\n"
+    assert dmf(*arguments).stderr.startswith(f'dmf: {path}, line 1: "mine" holds numbers')
+    config = tmp_path / "a.toml"
+    config.write_text('task = "ner"\nsystem = "unigram"\n[data]\nlabel_names = ["O", "B-PER"]\ntag_column = 2\nlanguage = "en"\n')
+    shown = dmf("config", "show", config, "--json")
+    assert shown.status == 0, shown.stderr
+    assert dmf("config", "show", config, "--set", "data.tag_column=true").status == 2
+
+
+def test_texts_are_split_as_the_language_says(dmf: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "a.raw"
+    path.write_text("A long-term e-mail.")
+    assert dmf("data", "convert", path, "-", "--to", "text").stdout == b"A long-term e-mail .\n"
+    assert dmf("data", "convert", path, "-", "--to", "text", "--language", "en").stdout == b"A long - term e-mail .\n"
+    assert "raw text is only read" in dmf("data", "convert", path, tmp_path / "b.raw").stderr

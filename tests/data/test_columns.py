@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
+import tempfile
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 
 from diffusion_mf.data.columns import Separator, detect_layout, read_column_blocks, read_columns, write_columns
+from diffusion_mf.data.files import LIMIT_VARIABLE
 from diffusion_mf.data.formats import FieldChoice, FileFormat, FormatOptions, read_source
 from diffusion_mf.data.label_schemes import LabelScheme, Span, detect_scheme, encode_spans
 from diffusion_mf.data.sentence import Sentence
@@ -264,3 +267,29 @@ def test_blocks_of_a_column_file_are_the_file(tmp_path: Path) -> None:
     for text in (UNIVERSAL_NER, "\ufeffa b\r\n\r\n\n# x = 1\nc d", "-DOCSTART-\n\na\n-DOCSTART-\nb\n\n\n"):
         path = write(tmp_path, text)
         assert "".join(block.text for block in read_column_blocks(path)) == text
+
+
+@given(
+    st.lists(st.sampled_from(["a\tO", "b\tO", "", " ", "# x = 1", "# free", "-DOCSTART-\tO", "#\tO"]), max_size=12),
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_blocks_lose_nothing(lines: list[str], end: str) -> None:
+    text = end.join(["a\tO", *lines])
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), text)
+        blocks = list(read_column_blocks(path))
+        assert "".join(block.text for block in blocks) == text
+        assert [block.sentence for block in blocks if block.sentence] == list(
+            read_columns(path, detect_layout(path, scheme=LabelScheme.PLAIN))
+        )
+        tagged = "".join(
+            block.with_tags(["X"] * len(block.sentence.units if block.sentence else ())) for block in blocks
+        )
+        assert tagged == re.sub(r"(?m)^(a|b|#)\tO", r"\1\tX", text)
+
+
+def test_what_stands_between_two_sentences_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LIMIT_VARIABLE, "1")
+    path = write(tmp_path, "a\tO\n\n" + "# x = 1\n\n" * 300_000)
+    with pytest.raises(InputError, match="too much stands between two sentences"):
+        list(read_column_blocks(path))

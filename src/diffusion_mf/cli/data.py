@@ -143,8 +143,8 @@ TagColumnOption = Annotated[
     typer.Option(
         "--tag-column",
         metavar="NAME|NUMBER",
-        help="Column of the tags in a column file, by its number or the name in the header line.",
-        show_default="detected; the last",
+        help="Column of the tags in a column file, by its number or the name in the header line; of a Hugging Face dataset the key.",
+        show_default="detected",
     ),
 ]
 LabelNamesOption = Annotated[

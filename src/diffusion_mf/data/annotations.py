@@ -241,7 +241,11 @@ def read_brat(path: StrPath, repairs: Repairs | None = None) -> Iterator[Record]
     if folder.is_dir():
         texts = sorted(folder.rglob("*.txt"))
         if not texts:
-            raise InputError("holds no .txt files", path=path, remedy="name a folder of .txt and .ann files")
+            raise InputError(
+                "this is a directory without .txt files",
+                path=path,
+                remedy="name a file, or a folder of .txt and .ann files",
+            )
     else:
         folder, texts = folder.parent, [folder.with_suffix(".txt")]
     for file in texts:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -95,7 +96,7 @@ def read_items(
             yield from _text_items(record, task, fields.language, document=1, start=paragraph.start)
         return
     if file_format.annotation is not None:
-        for number, record in enumerate(file_format.annotation.read(path, None), 1):
+        for number, record in enumerate(file_format.annotation.read(path, repairs), 1):
             # Labels that are there must not decide where sentences end.
             yield from _text_items(record._replace(spans=None), task, fields.language, document=number)
         return
@@ -409,6 +410,8 @@ def tag_file(
             item = pending.popleft()
             if annotation is not None:
                 collector.add(item, result)
+                if output == "-":
+                    sys.stdout.buffer.flush()
                 num_sentences += bool(result.units)
                 advance(1)
                 continue
