@@ -113,7 +113,9 @@ def test_names_of_numbers_and_columns_may_be_set(dmf: Callable, tmp_path: Path) 
     assert dmf(*arguments, "--label-names", "O,B-PER").stdout == b"Ada\tB-PER\nsings\tO\n\n"
     assert dmf(*arguments).stderr.startswith(f'dmf: {path}, line 1: "mine" holds numbers')
     config = tmp_path / "a.toml"
-    config.write_text('task = "ner"\nsystem = "unigram"\n[data]\nlabel_names = ["O", "B-PER"]\ntag_column = 2\nlanguage = "en"\n')
+    config.write_text(
+        'task = "ner"\nsystem = "unigram"\n[data]\nlabel_names = ["O", "B-PER"]\ntag_column = 2\nlanguage = "en"\n'
+    )
     shown = dmf("config", "show", config, "--json")
     assert shown.status == 0, shown.stderr
     assert dmf("config", "show", config, "--set", "data.tag_column=true").status == 2

@@ -15,8 +15,8 @@ from diffusion_mf.data.annotations import ANNOTATION_FORMATS, Record, TextSpan, 
 from diffusion_mf.data.check import check_files
 from diffusion_mf.data.conversion import Conversion, convert
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.files import LIMIT_VARIABLE
-from diffusion_mf.data.formats import FieldChoice, FileFormat, FormatOptions, format_of, input_format, read_task
+from diffusion_mf.data.files import LIMIT_VARIABLE, FieldChoice
+from diffusion_mf.data.formats import FileFormat, FormatOptions, format_of, input_format, read_task
 from diffusion_mf.errors import InputError
 
 TEXT = "Ada Byron sings in Oslo. She left."

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 
 from diffusion_mf.data.columns import Separator, detect_layout, read_column_blocks, read_columns, write_columns
-from diffusion_mf.data.files import LIMIT_VARIABLE
-from diffusion_mf.data.formats import FieldChoice, FileFormat, FormatOptions, read_source
+from diffusion_mf.data.files import LIMIT_VARIABLE, FieldChoice
+from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source
 from diffusion_mf.data.label_schemes import LabelScheme, Span, detect_scheme, encode_spans
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError

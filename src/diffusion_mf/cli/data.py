@@ -14,7 +14,8 @@ import typer
 from diffusion_mf.data.columns import Separator
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Corpus, Task
-from diffusion_mf.data.formats import FieldChoice, FileFormat, FormatOptions, format_of, read_task
+from diffusion_mf.data.files import FieldChoice
+from diffusion_mf.data.formats import FileFormat, FormatOptions, format_of, read_task
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table, progress

@@ -13,7 +13,8 @@ import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from diffusion_mf.data.conllu import ConlluColumn
-from diffusion_mf.data.formats import FieldChoice, FileFormat
+from diffusion_mf.data.files import FieldChoice
+from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 

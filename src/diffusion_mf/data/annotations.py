@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
-from diffusion_mf.data.files import SentenceLimits, StrPath, open_output, read_chunks, read_raw_lines
+from diffusion_mf.data.files import SentenceLimits, StrPath, is_encodable, open_output, read_chunks, read_raw_lines
 from diffusion_mf.data.label_schemes import LabelScheme, Span, encode_spans, extract_spans
 from diffusion_mf.data.raw_text import Offsets, split_sentences
 from diffusion_mf.data.repair import Repairs, SpanProblem
@@ -128,9 +128,7 @@ class _Object:
     def text(self, value: Any, name: str) -> str:
         if not isinstance(value, str):
             self.refuse(f'no text under the key "{name}"', "name another format with --format")
-        try:
-            value.encode()
-        except UnicodeEncodeError:
+        if not is_encodable(value):
             self.refuse(f'"{name}" holds half a surrogate pair', "write the characters unescaped")
         return value
 

@@ -15,16 +15,8 @@ from typing import NamedTuple
 
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Corpus, Task, missing_labels
-from diffusion_mf.data.files import StrPath
-from diffusion_mf.data.formats import (
-    DETECTED,
-    FieldChoice,
-    FileFormat,
-    FormatOptions,
-    input_format,
-    read_source,
-    read_task,
-)
+from diffusion_mf.data.files import DETECTED, FieldChoice, StrPath
+from diffusion_mf.data.formats import FileFormat, FormatOptions, input_format, read_source, read_task
 from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, split_label
 from diffusion_mf.data.repair import PLACEHOLDER_FORM, Repairs, SpanProblem, describe_span
 from diffusion_mf.errors import InputError

@@ -22,6 +22,24 @@ from diffusion_mf.errors import InputError
 
 StrPath = str | os.PathLike[str]
 
+
+class FieldChoice(NamedTuple):
+    """What a user may say about the fields of a file; None is detected.
+
+    ``form_column`` and ``tag_column`` are columns of a column file, by number, counting from 1, or by name; in a Hugging Face
+    dataset they are keys. ``label_names`` are the names of tags that are numbers. ``language`` decides how raw text is split.
+    """
+
+    form_column: str | None = None
+    tag_column: str | None = None
+    label_names: tuple[str, ...] | None = None
+    language: str | None = None
+
+
+DETECTED = FieldChoice()
+"""nothing is given"""
+
+
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")
 
 _COMPRESSED_BYTES = 1 << 18
@@ -474,3 +492,12 @@ def check_fields(sentence: Sentence, allowed: re.Pattern[str], place: str) -> No
                 line=sentence.line,
                 remedy="use JSON Lines, which can hold any text",
             )
+
+
+def is_encodable(text: str) -> bool:
+    """Whether UTF-8 can hold ``text``: JSON may have half a surrogate pair, escaped."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

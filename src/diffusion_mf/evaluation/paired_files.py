@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task, re_encode, repaired_labels, to_characters, to_words
-from diffusion_mf.data.files import Rereadable, StrPath
-from diffusion_mf.data.formats import DETECTED, FieldChoice, FileFormat, FormatOptions, read_source, task_format
+from diffusion_mf.data.files import DETECTED, FieldChoice, Rereadable, StrPath
+from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source, task_format
 from diffusion_mf.data.label_schemes import LabelError, LabelScheme, detect_scheme, parse_label
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence

@@ -18,18 +18,17 @@ from diffusion_mf.data.annotations import Record, TextSpan, records_of, sentence
 from diffusion_mf.data.columns import COLUMN_FIELD, ColumnBlock, read_column_blocks
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
 from diffusion_mf.data.corpus import Corpus, Task
-from diffusion_mf.data.files import BYTE_ORDER_MARK, SentenceLimits, StrPath, check_fields, open_output
-from diffusion_mf.data.formats import (
+from diffusion_mf.data.files import (
+    BYTE_ORDER_MARK,
     DETECTED,
     FieldChoice,
-    FileFormat,
-    TokenRow,
-    format_of,
-    read_json_lines,
-    read_plain_text,
-    read_token_rows,
-    suffix_format,
+    SentenceLimits,
+    StrPath,
+    check_fields,
+    open_output,
 )
+from diffusion_mf.data.formats import FileFormat, format_of, read_json_lines, read_plain_text, suffix_format
+from diffusion_mf.data.hugging_face import TokenRow, read_token_rows
 from diffusion_mf.data.label_schemes import LabelScheme, encode_spans, split_label
 from diffusion_mf.data.label_schemes import Span as LabelledSpan
 from diffusion_mf.data.raw_text import Offsets, characters_of, read_paragraphs
