@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -116,10 +117,15 @@ def with_spacy(language: str) -> Splitter:
     pipeline = spacy.blank(language)
     pipeline.add_pipe("sentencizer")
     pipeline.max_length = 10_000_000
-    return lambda text: (
-        [(token.idx, token.idx + len(token)) for token in sentence if not token.is_space]
-        for sentence in pipeline(text).sents
-    )
+
+    def split(text: str) -> Iterator[list[Offsets]]:
+        # Its rules for sentences do not know blank lines, so that it is given one paragraph at a time.
+        for paragraph in re.finditer(r"(?:.|\n(?!\n))+", text):
+            for sentence in pipeline(paragraph[0]).sents:
+                start = paragraph.start()
+                yield [(start + token.idx, start + token.idx + len(token)) for token in sentence if not token.is_space]
+
+    return split
 
 
 def main() -> None:
