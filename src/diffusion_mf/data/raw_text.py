@@ -273,7 +273,8 @@ def _continues(text: str, tokens: list[Offsets], index: int, gap: str) -> bool:
     """Whether a token goes on with the sentence whose end may stand before it."""
     start, end = tokens[index]
     token = text[start:end]
-    before = text[tokens[index - 1][1] - 1]
+    previous = text[slice(*tokens[index - 1])]
+    before = previous[-1]
     if before in _IDEOGRAPHIC_END:
         return token in _CLOSING
     if not gap:
@@ -283,7 +284,11 @@ def _continues(text: str, tokens: list[Offsets], index: int, gap: str) -> bool:
     if token[0] in _OPENING and len(token) == 1 and index + 1 < len(tokens):
         follower = text[slice(*tokens[index + 1])]
     # A closing mark or an emoticon after a space still belongs to what it follows.
-    return _ends(token) or follower[0].islower() or token[0] in ",;:=)]}”»"
+    if _ends(token) or token[0] in ",;:=)]}”»":
+        return True
+    # Many write without capitals, so that only a mark that may stand inside a sentence asks for one after it.
+    is_plain_end = set(previous) <= set(".!?") and previous not in ("..", "...")
+    return follower[0].islower() and not is_plain_end
 
 
 class Paragraph(NamedTuple):
