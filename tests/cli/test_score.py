@@ -240,7 +240,11 @@ def test_bad_paths_are_one_sentence_and_exit_2(dmf: Callable, tmp_path: pathlib.
         (gold, tmp_path, f"{tmp_path}: this is a directory"),
         (tmp_path, gold, f"{tmp_path}: this is a directory"),
         (empty, gold, f"{empty}: holds no sentences"),
-        (write(tmp_path, "gold.conllu", GOLD), gold, "the task ner reads columns or jsonl, not conllu"),
+        (
+            write(tmp_path, "gold.conllu", GOLD),
+            gold,
+            "the task ner reads columns, jsonl, hugging-face, doccano, prodigy, label-studio or brat, not",
+        ),
     ):
         outcome = dmf("score", first, second, "--task", "ner")
         assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, b"", 1)

@@ -96,17 +96,55 @@ def test_columns(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
     path.write_text("-DOCSTART-\tO\n\nAda\tI-X\nsings\tnonsense\n\nOslo\tO\n")
     outcome = dmf("tag", models[Task.NER], path)
     rows = [line.split("\t") for line in outcome.stdout.decode().split("\n")]
-    assert [row[0] for row in rows] == ["Ada", "sings", "", "Oslo", "", ""]
+    assert [row[0] for row in rows] == ["-DOCSTART-", "", "Ada", "sings", "", "Oslo", ""]
     scored = dmf("tag", models[Task.NER], path, "--scores").stdout.decode().split("\n")
     for row, line in zip(rows, scored, strict=True):
         fields = line.split("\t")
         assert (fields[0], fields[-1]) == (row[0], row[-1])
-        if line:
+        if len(fields) > 2:
             assert 0 <= float(fields[1]) <= 1
+    assert len(scored[2].split("\t")) == 3
     # Units alone, and the columns of other programs, are read as well.
+    bare = dmf("tag", models[Task.NER], path, "--to", "columns")
     for text in ("Ada\nsings\n\nOslo\n", "Ada NNP x y\nsings VB x y\n\nOslo NNP x y\n"):
         path.write_text(text)
-        assert dmf("tag", models[Task.NER], path).stdout == outcome.stdout
+        assert dmf("tag", models[Task.NER], path, "--to", "columns").stdout == bare.stdout
+    labels = [line.split("\t")[1] for line in bare.stdout.decode().split("\n") if line]
+    expected = "Ada NNP x {}\nsings VB x {}\n\nOslo NNP x {}\n".format(*labels)
+    assert dmf("tag", models[Task.NER], path).stdout.decode() == expected
+
+
+def test_columns_keep_every_byte_but_the_tags(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "in.iob2"
+    path.write_bytes(
+        b"\xef\xbb\xbf# sent_id = 1\r\n# text = Ada sings\r\n1\tAda\t{}\tO#O\ts\r\n2-3\tsings in\t_\t_\t_\r\n"
+        b"2\tsings\t{}\tO#O\ts\r\n3\tin\t{}\tO#O\ts\r\n\r\n\r\n# free text\r\n1\tOslo\t{}\tO#O\ts\r\n# end = 1"
+    )
+    frame = path.read_bytes()
+    path.write_bytes(frame.replace(b"{}", b"O"))
+    rows = [json.loads(line) for line in dmf("tag", models[Task.NER], path, "--json").stdout.splitlines() if line]
+    labels = [label for row in rows for label in row["labels"]]
+    assert [row["units"] for row in rows if row["units"]] == [["Ada", "sings", "in"], ["Oslo"]]
+    expected = frame.decode().format(*labels).encode()
+    assert dmf("tag", models[Task.NER], path).stdout == expected
+    # A pipe is not read twice, and another column may be chosen.
+    piped = dmf("tag", models[Task.NER], "--format", "columns", stdin=path.read_bytes())
+    assert piped.stdout == expected
+    other = dmf("tag", models[Task.NER], path, "--tag-column", 5).stdout
+    assert other.splitlines()[2] == f"1\tAda\tO\tO#O\t{labels[0]}".encode()
+
+
+def test_columns_below_a_header_line(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "in.conll"
+    path.write_text("word  pos ner\nAda   NNP O\nsings VB  O\n\nOslo NNP O")
+    refused = dmf("tag", models[Task.NER], path)
+    assert refused.stderr == (
+        f"dmf: {path}, line 1: several columns hold tags (pos, ner); choose one with --tag-column (data.tag_column).\n"
+    )
+    assert refused.status == 2
+    tagged = dmf("tag", models[Task.NER], path, "--tag-column", "NER").stdout.decode().split("\n")
+    assert tagged[0] == "word  pos ner"
+    assert [line.rpartition(" ")[0] for line in tagged[1:]] == ["Ada   NNP", "sings VB ", "", "Oslo NNP"]
 
 
 def test_json_lines(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
@@ -277,7 +315,7 @@ def test_a_labelled_file_with_units_without_a_form_is_tagged_and_scored(
     outcome = dmf("tag", models[Task.NER], gold, "--output", predicted)
     assert outcome.status == 0
     assert outcome.stderr == f"dmf: {gold}: 1 unit without a form read as _, first on line 2\n"
-    assert [line.partition("\t")[0] for line in predicted.read_text().splitlines()] == ["Ada", "_", "sings", ""]
+    assert [line.partition("\t")[0] for line in predicted.read_text().splitlines()] == ["Ada", "", "sings"]
     assert dmf("score", gold, predicted, "--task", "ner").status == 0
 
 
@@ -326,3 +364,57 @@ def test_sentences_of_a_named_pipe_are_labelled_while_it_is_open(
     )
     writer.join()
     assert (count, was_labelled) == (2, [True])
+
+
+RAW = "Ada Byron sings. She doesn't\nsing in Oslo!\n\n  Eve left.\n"
+
+
+def test_raw_text(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "in.raw"
+    path.write_text(RAW)
+    outcome = dmf("tag", models[Task.NER], path, "--to", "jsonl")
+    rows = [json.loads(line) for line in outcome.stdout.splitlines()]
+    assert [" ".join(row["units"]) for row in rows] == [
+        "Ada Byron sings .",
+        "She does n't sing in Oslo !",
+        "Eve left .",
+    ]
+    for row in rows:
+        assert [RAW[start:end] for start, end in row["offsets"]] == row["units"]
+    columns = dmf("tag", models[Task.NER], "--format", "raw", stdin=RAW.encode()).stdout.decode()
+    assert [block.split("\n")[0].split("\t")[0] for block in columns.strip().split("\n\n")] == ["Ada", "She", "Eve"]
+    results = Tagger.load(models[Task.NER], device="cpu").tag_text(RAW)
+    assert [(list(result.units), result.labels) for result in results] == [
+        (row["units"], row["labels"]) for row in rows
+    ]
+    assert [[list(offsets) for offsets in result.offsets or ()] for result in results] == [
+        row["offsets"] for row in rows
+    ]
+    assert Tagger.load(models[Task.NER], device="cpu").tag_text(" \n") == []
+    # Chinese models read characters.
+    (words,) = Tagger.load(models[Task.SEG_POS], device="cpu").tag_text("ab cd")
+    assert (words.units, words.offsets) == (("a", "b", "c", "d"), ((0, 1), (1, 2), (3, 4), (4, 5)))
+
+
+@pytest.mark.parametrize("task", [Task.POS, Task.NER, Task.SEG_POS])
+def test_raw_text_becomes_spans(task: Task, dmf: Callable, models: dict) -> None:
+    outcome = dmf("tag", models[task], "--format", "raw", "--to", "label-studio", "--scores", stdin=RAW.encode())
+    tasks = json.loads(outcome.stdout)
+    assert "".join(each["data"]["text"] for each in tasks) == RAW
+    regions = [region for each in tasks for region in each["annotations"][0]["result"]]
+    assert regions
+    assert all(0 <= region["score"] <= 1 and region["value"]["text"].strip() for region in regions)
+    refused = dmf("tag", models[task], "--format", "raw", "--to", "doccano", "--scores", stdin=RAW.encode())
+    assert refused.stderr == "dmf: the format doccano has no place for scores; leave out --scores.\n"
+    refused = dmf("tag", models[task], "--format", "raw", "--to", "brat", stdin=RAW.encode())
+    assert refused.stderr == (
+        "dmf: brat's format is files in a folder; name a folder to write, or a file that ends in .ann.\n"
+    )
+    refused = dmf("tag", models[task], "--to", "raw", stdin=b"a\n")
+    assert refused.stderr == "dmf: raw text cannot hold labels; write columns, jsonl or another format.\n"
+
+
+def test_units_become_spans(dmf: Callable, models: dict) -> None:
+    rows = dmf("tag", models[Task.POS], "--to", "doccano", stdin=b"mira sel\nvi\n").stdout.decode().splitlines()
+    spans = [[span[:2] for span in json.loads(row)["label"]] for row in rows]
+    assert spans == [[[0, 4], [5, 8]], [[0, 2]]]

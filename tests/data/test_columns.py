@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
+import tempfile
 from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from diffusion_mf.data.columns import Separator, detect_layout, read_columns, write_columns
+from diffusion_mf.data.columns import Separator, detect_layout, read_column_blocks, read_columns, write_columns
+from diffusion_mf.data.files import LIMIT_VARIABLE, FieldChoice
+from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source
 from diffusion_mf.data.label_schemes import LabelScheme, Span, detect_scheme, encode_spans
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
@@ -57,14 +61,14 @@ def test_a_document_start_ends_a_sentence_and_its_tag_counts_nowhere(tmp_path: P
 
 def test_given_columns_and_separator(tmp_path: Path) -> None:
     path = write(tmp_path, "1\tNew York\tB-LOC\t_\r\n2\tis\tO\t_\r\n \r\n1\tbig\tO\t_")
-    layout = detect_layout(path, unit_column=1, tag_column=2)
+    layout = detect_layout(path, form_column="2", tag_column="3")
     assert layout.separator is Separator.TAB
     assert list(read_columns(path, layout)) == [
         Sentence(("New York", "is"), ("B-LOC", "O"), 1),
         Sentence(("big",), ("O",), 4),
     ]
     with pytest.raises(InputError, match="no tag column 5, only 4"):
-        detect_layout(path, tag_column=4)
+        detect_layout(path, tag_column="5")
     spaced = detect_layout(write(tmp_path, "a\tb X\n"), separator=Separator.SPACE)
     assert [s.units for s in read_columns(tmp_path / "a.txt", spaced)] == [("a\tb",)]
 
@@ -206,3 +210,86 @@ def test_unlabelled_files_round_trip_and_a_mark_survives(tmp_path: Path) -> None
 def test_what_would_not_be_read_back_is_refused(sentences: list[Sentence]) -> None:
     with pytest.raises(InputError):
         write_columns(sentences, io.BytesIO())
+
+
+UNIVERSAL_NER = (
+    "# sent_id = a-1\n# text = Ada sings\n1\tAda\tB-PER\tB-PER#O\ts\n2\tsings\tO\tO#O\ts\n\n"
+    "# sent_id = a-2\n1\t#\tO\tO#O\ts\n"
+)
+
+
+@pytest.mark.parametrize(("text", "form_column", "tag_column", "has_header"), [
+    (UNIVERSAL_NER, 1, 2, False),
+    ("# free text\n# newdoc id = 1\nAda NNP B-PER\nsings VB O\n", 0, 2, False),
+    ("1 CD O\n\n1 CD O\n2 CD O\n", 0, 2, False),
+    ("1\tAda\tPROPN\n2\tsings\tVERB\n", 1, 2, False),
+    ("Token\tLabel\nAda\tB-PER\n", 0, 1, True),
+    ("id lemma word ner\n1 ada Ada B-PER\n", 2, 3, True),
+    ("# global.columns = ID FORM LEMMA NER MISC\n1\tAda\tada\tB-PER\t_\n2\tsings\tsing\tO\t_\n", 1, 3, False),
+    ("#Ada\tB-PER\nword\tO\n", 0, 1, False),
+    ("# B-PER\n#\tO\n", 0, 1, False),
+])  # fmt: skip
+def test_columns_are_found(text: str, form_column: int, tag_column: int, has_header: bool, tmp_path: Path) -> None:
+    layout = detect_layout(write(tmp_path, text), scheme=LabelScheme.PLAIN)
+    assert (layout.form_column, layout.tag_column, layout.has_header) == (form_column, tag_column, has_header)
+
+
+def test_comments_and_header_lines_are_no_units(tmp_path: Path) -> None:
+    path = write(tmp_path, UNIVERSAL_NER)
+    assert list(read_columns(path, detect_layout(path))) == [
+        Sentence(("Ada", "sings"), ("B-PER", "O"), 3),
+        Sentence(("#",), ("O",), 7),
+    ]
+    path = write(tmp_path, "# newdoc\nword tag\n# NN\n#x NN\n# newdoc\nb NN\n")
+    assert list(read_columns(path, detect_layout(path))) == [
+        Sentence(("#", "#x"), ("NN", "NN"), 3, 1),
+        Sentence(("b",), ("NN",), 6, 2),
+    ]
+
+
+@pytest.mark.parametrize(("text", "options", "problem"), [
+    ("word pos ner\na b c\n", {}, "several columns hold tags (pos, ner); choose one with --tag-column"),
+    ("1\ta\tX\tY\n2\tb\tX\tY\n", {}, "2 columns stand behind the form, and it is not plain which holds the tags"),
+    ("a b\n", {"tag_column": "ner"}, "no column is called 'ner', and there is no header line"),
+    ("word tag\na b\n", {"tag_column": "ner"}, "no column is called 'ner', only word, tag"),
+    ("a b\n", {"form_column": "2"}, "column 2 cannot be form and tag at once"),
+    ("a b\n", {"form_column": "0"}, "there is no form column 0, only 2 column(s)"),
+    ("word tag\n", {}, "holds no sentences"),
+])  # fmt: skip
+def test_what_is_not_plain_is_asked_for(text: str, options: dict, problem: str, tmp_path: Path) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        list(read_source(path, FileFormat.COLUMNS, FormatOptions(fields=FieldChoice(**options))).sentences)
+    assert problem in str(caught.value)
+
+
+def test_blocks_of_a_column_file_are_the_file(tmp_path: Path) -> None:
+    for text in (UNIVERSAL_NER, "\ufeffa b\r\n\r\n\n# x = 1\nc d", "-DOCSTART-\n\na\n-DOCSTART-\nb\n\n\n"):
+        path = write(tmp_path, text)
+        assert "".join(block.text for block in read_column_blocks(path)) == text
+
+
+@given(
+    st.lists(st.sampled_from(["a\tO", "b\tO", "", " ", "# x = 1", "# free", "-DOCSTART-\tO", "#\tO"]), max_size=12),
+    st.sampled_from(["\n", "\r\n"]),
+)
+def test_blocks_lose_nothing(lines: list[str], end: str) -> None:
+    text = end.join(["a\tO", *lines])
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), text)
+        blocks = list(read_column_blocks(path))
+        assert "".join(block.text for block in blocks) == text
+        assert [block.sentence for block in blocks if block.sentence] == list(
+            read_columns(path, detect_layout(path, scheme=LabelScheme.PLAIN))
+        )
+        tagged = "".join(
+            block.with_tags(["X"] * len(block.sentence.units if block.sentence else ())) for block in blocks
+        )
+        assert tagged == re.sub(r"(?m)^(a|b|#)\tO", r"\1\tX", text)
+
+
+def test_what_stands_between_two_sentences_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LIMIT_VARIABLE, "1")
+    path = write(tmp_path, "a\tO\n\n" + "# x = 1\n\n" * 300_000)
+    with pytest.raises(InputError, match="too much stands between two sentences"):
+        list(read_column_blocks(path))

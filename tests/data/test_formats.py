@@ -51,7 +51,7 @@ def test_the_suffix_tells_the_format(name: str, expected: str) -> None:
 
 @pytest.mark.parametrize("name", ["a.txt", "-", "a", "a.gz"])
 def test_an_unknown_suffix_is_asked_about(name: str) -> None:
-    with pytest.raises(InputError, match=r"--from \(conllu, columns, jsonl, text\)"):
+    with pytest.raises(InputError, match=r"--from \(conllu, columns, jsonl, text, raw, doccano, prodigy"):
         format_of(name, option="--from")
 
 
@@ -188,7 +188,9 @@ def test_unlabelled_characters_have_no_words() -> None:
 
 
 def test_formats_a_task_cannot_read_and_unlabelled_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="ner reads columns or jsonl, not conllu"):
+    with pytest.raises(
+        InputError, match="ner reads columns, jsonl, hugging-face, doccano, prodigy, label-studio or brat, not conllu"
+    ):
         read_task(tmp_path / "a.conllu", Task.NER)
     path = write(tmp_path / "a.jsonl", '{"units": ["a"]}\n')
     with pytest.raises(InputError, match="no labels"):

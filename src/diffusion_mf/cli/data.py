@@ -14,6 +14,7 @@ import typer
 from diffusion_mf.data.columns import Separator
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Corpus, Task
+from diffusion_mf.data.files import FieldChoice
 from diffusion_mf.data.formats import FileFormat, FormatOptions, format_of, read_task
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
@@ -129,6 +130,52 @@ SchemeOption = Annotated[
 FormatOption = Annotated[
     FileFormat | None, typer.Option("--format", help="Format of the files; by name and task unless given.")
 ]
+FormColumnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--form-column",
+        metavar="NAME|NUMBER",
+        help="Column of the forms in a column file, by its number or the name in the header line.",
+        show_default="detected",
+    ),
+]
+TagColumnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tag-column",
+        metavar="NAME|NUMBER",
+        help="Column of the tags in a column file, by its number or the name in the header line; of a Hugging Face dataset the key.",
+        show_default="detected",
+    ),
+]
+LabelNamesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--label-names",
+        metavar="NAME,NAME…",
+        help="What the numbers of a Hugging Face dataset stand for.",
+        show_default="told by the dataset",
+    ),
+]
+LanguageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--language",
+        help="Language of texts that are split into tokens: en splits at hyphens, fr verbs from pronouns.",
+        show_default="rules that all share",
+    ),
+]
+
+
+def field_choice(
+    form_column: str | None, tag_column: str | None, label_names: str | None, language: str | None
+) -> FieldChoice:
+    """What options say about the fields of a file."""
+    return FieldChoice(
+        form_column, tag_column, None if label_names is None else tuple(label_names.split(",")), language
+    )
+
+
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse irregular tags and units without a form instead of repairing them.")
 ]
@@ -156,6 +203,10 @@ def stats(
     column: ColumnOption = None,
     scheme: SchemeOption = None,
     file_format: FormatOption = None,
+    form_column: FormColumnOption = None,
+    tag_column: TagColumnOption = None,
+    label_names: LabelNamesOption = None,
+    language: LanguageOption = None,
     strict: StrictOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object per file.")] = False,
 ) -> None:
@@ -165,10 +216,13 @@ def stats(
     from diffusion_mf.data.statistics import corpus_statistics, out_of_vocabulary
 
     named = _named_files(files, train, dev, test)
+    fields = field_choice(form_column, tag_column, label_names, language)
     notes: list[str] = []
 
     def read(path: str) -> Corpus:
-        corpus = read_task(path, task, column=column, scheme=scheme, file_format=file_format, strict=strict)
+        corpus = read_task(
+            path, task, column=column, scheme=scheme, file_format=file_format, fields=fields, strict=strict
+        )
         if task is Task.NER:
             found = corpus.layout.describe() if corpus.layout is not None else f"scheme {corpus.source_scheme}"
             notes.append(f"{path}: {found}")
@@ -305,6 +359,10 @@ def check(
     column: ColumnOption = None,
     scheme: SchemeOption = None,
     file_format: FormatOption = None,
+    form_column: FormColumnOption = None,
+    tag_column: TagColumnOption = None,
+    label_names: LabelNamesOption = None,
+    language: LanguageOption = None,
     list_all: Annotated[
         bool, typer.Option("--all", help=f"List every place, not only the first {NUM_PLACES_SHOWN} of each problem.")
     ] = False,
@@ -315,7 +373,15 @@ def check(
 
     named = _named_files(files, train, dev, test)
     with progress("checking", total=len(named), unit="files") as advance:
-        result = check_files(named, task=task, column=column, scheme=scheme, file_format=file_format, advance=advance)
+        result = check_files(
+            named,
+            task=task,
+            column=column,
+            scheme=scheme,
+            file_format=file_format,
+            fields=field_choice(form_column, tag_column, label_names, language),
+            advance=advance,
+        )
     if as_json:
         print_json(_check_values(result, list_all=list_all))
     else:
@@ -398,23 +464,31 @@ def convert(
     ] = False,
     strict: StrictOption = False,
     separator: Annotated[Separator | None, typer.Option(help="What parts the columns of IN; detected.")] = None,
-    unit_column: Annotated[int, typer.Option(min=1, help="The column of the units in a column file.")] = 1,
-    tag_column: Annotated[
-        int | None, typer.Option(min=1, help="The column of the tags in a column file (default: the last).")
+    form_column: Annotated[
+        str | None,
+        typer.Option(
+            "--form-column",
+            "--unit-column",
+            metavar="NAME|NUMBER",
+            help="Column of the forms in a column file, by its number or the name in the header line.",
+            show_default="detected",
+        ),
     ] = None,
+    tag_column: TagColumnOption = None,
+    label_names: LabelNamesOption = None,
+    language: LanguageOption = None,
 ) -> None:
-    """Convert between CoNLL-U, column files, JSON Lines and plain text, and between label schemes; streams."""
+    """Convert between file formats, those of annotation tools among them, and between label schemes; streams."""
     from diffusion_mf.data.conversion import Conversion, convert
 
     conversion = Conversion(
         source_format=source_format or format_of(source, option="--from"),
-        target_format=target_format or format_of(target, option="--to"),
+        target_format=target_format or format_of(target, option="--to", is_output=True),
         options=FormatOptions(
             column=column or (ConlluColumn.XPOS if characters else ConlluColumn.UPOS),
             scheme=scheme,
             separator=separator,
-            unit_column=unit_column - 1,
-            tag_column=None if tag_column is None else tag_column - 1,
+            fields=field_choice(form_column, tag_column, label_names, language),
         ),
         target_scheme=target_scheme,
         use_characters=characters,

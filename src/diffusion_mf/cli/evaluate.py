@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from diffusion_mf.cli.data import FormColumnOption, LabelNamesOption, LanguageOption, TagColumnOption, field_choice
 from diffusion_mf.cli.score import print_report
 from diffusion_mf.cli.tag import (
     BatchTokens,
@@ -39,6 +40,10 @@ def evaluate(
         FileFormat | None,
         typer.Option("--format", help="Format of FILE.", show_default="told by its name or first lines"),
     ] = None,
+    form_column: FormColumnOption = None,
+    tag_column: TagColumnOption = None,
+    label_names: LabelNamesOption = None,
+    language: LanguageOption = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse irregular tags in FILE instead of repairing them.")
     ] = False,
@@ -68,7 +73,15 @@ def evaluate(
     if posterior is not None:
         tagger.set_posterior(posterior)
     column = column or tagger.model.config.data.column
-    corpus = read_task(file, tagger.task, column=column, scheme=scheme, file_format=file_format, strict=strict)
+    corpus = read_task(
+        file,
+        tagger.task,
+        column=column,
+        scheme=scheme,
+        file_format=file_format,
+        fields=field_choice(form_column, tag_column, label_names, language or tagger.model.config.data.language),
+        strict=strict,
+    )
     check_labels(corpus)
     if corpus.repaired is not None:
         note(corpus.repaired)

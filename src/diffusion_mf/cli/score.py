@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diffusion_mf.cli.data import FormColumnOption, LabelNamesOption, LanguageOption, TagColumnOption, field_choice
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import FileFormat
@@ -35,6 +36,10 @@ def score(
     file_format: Annotated[
         FileFormat | None, typer.Option("--format", help="Format of the files.", show_default="told by their names")
     ] = None,
+    form_column: FormColumnOption = None,
+    tag_column: TagColumnOption = None,
+    label_names: LabelNamesOption = None,
+    language: LanguageOption = None,
     train: Annotated[
         str | None, typer.Option(metavar="FILE", help="Training file: scores known and unknown forms apart.")
     ] = None,
@@ -57,6 +62,7 @@ def score(
         scheme=scheme,
         column=column,
         file_format=file_format,
+        fields=field_choice(form_column, tag_column, label_names, language),
         train_path=train,
         strict=strict,
         note=note,

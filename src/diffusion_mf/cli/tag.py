@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from diffusion_mf.cli.data import FormColumnOption, LabelNamesOption, LanguageOption, TagColumnOption, field_choice
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
@@ -56,6 +57,10 @@ def tag(
         ConlluColumn | None,
         typer.Option(help="Column of CoNLL-U to write to.", show_default="the model's; misc for entities"),
     ] = None,
+    form_column: FormColumnOption = None,
+    tag_column: TagColumnOption = None,
+    label_names: LabelNamesOption = None,
+    language: LanguageOption = None,
     scheme: Annotated[
         LabelScheme | None, typer.Option(help="Scheme to write entities in.", show_default="the model's: bmes")
     ] = None,
@@ -68,7 +73,7 @@ def tag(
     device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="The same as --to jsonl.")] = False,
 ) -> None:
-    """Label sentences; CoNLL-U keeps every other byte."""
+    """Label sentences; CoNLL-U and column files keep every other byte."""
     if as_json:
         if output_format not in (None, FileFormat.JSONL):
             raise InputError(f"--json contradicts --to {output_format}", remedy="leave one of them out")
@@ -89,6 +94,7 @@ def tag(
             options=TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder, one_document=one_document),
             file_format=file_format,
             output_format=output_format,
+            fields=field_choice(form_column, tag_column, label_names, language),
             column=column,
             scheme=scheme,
             use_scores=scores,

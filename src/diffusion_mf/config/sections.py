@@ -13,6 +13,7 @@ import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from diffusion_mf.data.conllu import ConlluColumn
+from diffusion_mf.data.files import FieldChoice
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
@@ -64,6 +65,14 @@ class Section(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+def _number_as_text(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+ColumnName = Annotated[str, pydantic.BeforeValidator(_number_as_text)]
+"""the name of a column, or its number, which may be written as one"""
+
+
 class DataConfig(Section):
     """The corpora; ``$NAME`` in a path stands for an environment variable, relative paths start where the command runs.
 
@@ -79,6 +88,14 @@ class DataConfig(Section):
     """of column files; None: detected"""
     format: Annotated[FileFormat, Field(strict=False)] | None = None
     """None: by the file's name"""
+    form_column: ColumnName | None = None
+    """of column files, a number counting from 1 or a name in the header line; None: detected"""
+    tag_column: ColumnName | None = None
+    """the same for the tags"""
+    label_names: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    """what the numbers stand for that a Hugging Face dataset has for tags"""
+    language: str | None = None
+    """of raw text, for its tokens: en splits words at hyphens, fr verbs from pronouns; None: the rules that all share"""
     strict: bool = False
     """refuse irregular tags and units without a form, which are repaired otherwise"""
     min_count: PositiveInt = 1
@@ -94,6 +111,11 @@ class DataConfig(Section):
     @classmethod
     def _empty_is_none(cls, path: str | None) -> str | None:
         return path or None
+
+    @property
+    def fields(self) -> FieldChoice:
+        """What the settings say about the fields of files."""
+        return FieldChoice(self.form_column, self.tag_column, self.label_names, self.language)
 
     def prepare(self, sentence: Sentence) -> Sentence:
         """The sentence as the model is to see it; vocabulary and batches are made of these."""

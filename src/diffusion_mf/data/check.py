@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Corpus, Task, missing_labels
-from diffusion_mf.data.files import StrPath
-from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source, read_task, suffix_format, task_format
+from diffusion_mf.data.files import DETECTED, FieldChoice, StrPath
+from diffusion_mf.data.formats import FileFormat, FormatOptions, input_format, read_source, read_task, task_format
 from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, split_label
-from diffusion_mf.data.repair import PLACEHOLDER_FORM, Repairs, describe_span
+from diffusion_mf.data.repair import PLACEHOLDER_FORM, Repairs, SpanProblem, describe_span
 from diffusion_mf.errors import InputError
 
 LONG_SENTENCE = 256
@@ -49,6 +49,17 @@ class Kind(enum.Enum):
         "Read as conlleval does: a span begins where a tag cannot continue one, and an unfinished span ends where it stops.",
     )
     FORM = ("tag without a form", Severity.REPAIRED, f"The unit is read as {PLACEHOLDER_FORM} and keeps its tag.")
+    WIDENED = (
+        "span that cuts a token",
+        Severity.REPAIRED,
+        "The span is widened to the token, for labels are those of tokens.",
+    )
+    OVERLAPPING = ("overlapping spans", Severity.REPAIRED, "The longest span is kept, of equal ones the first.")
+    LEFT_OUT = (
+        "annotation left out",
+        Severity.WARNING,
+        "Discontinuous spans, relations, events, attributes and rejected texts are not read.",
+    )
     OVERLAP = (
         "sentence in two files",
         Severity.WARNING,
@@ -77,6 +88,13 @@ class Kind(enum.Enum):
         self.title = title
         self.severity = severity
         self.meaning = meaning
+
+
+_SPAN_KINDS = {
+    SpanProblem.WIDENED: Kind.WIDENED,
+    SpanProblem.OVERLAP: Kind.OVERLAPPING,
+    SpanProblem.LEFT_OUT: Kind.LEFT_OUT,
+}
 
 
 class Problem(NamedTuple):
@@ -118,13 +136,14 @@ def check_files(
     column: ConlluColumn | None = None,
     scheme: LabelScheme | None = None,
     file_format: FileFormat | None = None,
+    fields: FieldChoice = DETECTED,
     advance: Callable[[int], None] = lambda count: None,
 ) -> CheckResult:
     """Look at ``files``, each a path and the name of its split or None; ``advance`` hears of every file.
 
     Without ``task`` it is POS for CoNLL-U, and elsewhere told by the first file: labels with boundaries are entities.
     """
-    task = task or _detect_task(files[0][0], column, file_format)
+    task = task or _detect_task(files[0][0], column, file_format, fields)
     problems: list[Problem] = []
     checked: list[CheckedFile] = []
     corpora: list[Corpus] = []
@@ -137,6 +156,7 @@ def check_files(
                 column=column,
                 scheme=scheme,
                 file_format=file_format,
+                fields=fields,
                 repairs=collected,
             )
         except InputError as error:
@@ -171,17 +191,25 @@ class _Collected(Repairs):
         self.problems.append(Problem(Kind.FORM, self.path, line, f"read as {PLACEHOLDER_FORM}"))
         return PLACEHOLDER_FORM
 
+    def add_problem(self, kind: SpanProblem, place: str, text: str) -> None:
+        self.problems.append(Problem(_SPAN_KINDS[kind], self.path, None, f"{place}: {text}"))
+
     def refuse(self, error: InputError) -> None:
         remedy = f"; {error.remedy}" if error.remedy else ""
         self.problems.append(Problem(Kind.REFUSED, self.path, error.line, f"{error.problem}{remedy}"))
 
 
-def _detect_task(path: StrPath, column: ConlluColumn | None, file_format: FileFormat | None) -> Task:
-    if FileFormat.CONLLU in (file_format, suffix_format(path)):
+def _detect_task(
+    path: StrPath, column: ConlluColumn | None, file_format: FileFormat | None, fields: FieldChoice
+) -> Task:
+    named = file_format or input_format(path)
+    if named is not None and named.annotation is not None:
+        return Task.NER
+    if named is FileFormat.CONLLU:
         return Task.POS
     if path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)):
         raise InputError("what can be read only once does not tell its task", path=path, remedy="name it with --task")
-    options = FormatOptions(column=column or ConlluColumn.UPOS, scheme=LabelScheme.PLAIN)
+    options = FormatOptions(column=column or ConlluColumn.UPOS, scheme=LabelScheme.PLAIN, fields=fields)
     collected = _Collected(path)
     try:
         file_format = task_format(path, Task.POS, file_format=file_format)

@@ -4,19 +4,95 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
+import os
 import re
-from collections.abc import Iterable, Iterator
-from typing import IO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, NamedTuple
 
-from diffusion_mf.data.files import BYTE_ORDER_MARK, Rereadable, SentenceLimits, StrPath, check_fields, read_lines
-from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme
+from diffusion_mf.data.files import (
+    BYTE_ORDER_MARK,
+    Rereadable,
+    SentenceLimits,
+    StrPath,
+    check_fields,
+    read_lines,
+    read_raw_lines,
+    refuse_returns,
+)
+from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, is_boundary_label
 from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import Sentence, begins_document
 from diffusion_mf.errors import InputError
 
 DOCUMENT_START = "-DOCSTART-"
-_LABELLED_FIELD = re.compile(rf"(?!{DOCUMENT_START})[^\t\n\r\0]+")
+# A unit may be the character # itself, so that the character alone makes no comment.
+_COMMENT_START = r"# +(?:[\w.:-]+ += |newdoc(?=\s|$)|newpar(?=\s|$))"
+_COMMENT = re.compile(_COMMENT_START)
+COLUMN_FIELD = re.compile(rf"(?!{DOCUMENT_START}|{_COMMENT_START})[^\t\n\r\0]+")
 _BARE_FIELD = re.compile(rf"(?!{DOCUMENT_START})[^ \t\n\r\0]+")
+
+_NEW_DOCUMENT = re.compile(r"# +newdoc(?=\s|$)")
+_COLUMN_NAMES = re.compile(r"# +global\.columns += +(.*)")
+_SKIPPED_NUMBER = re.compile(r"[0-9]+(-[0-9]+|\.[0-9]+)")
+_NUM_HEAD_ROWS = 100
+
+# What header lines call columns, in small letters.
+_FORM_NAMES = frozenset(["form", "forms", "word", "words", "token", "tokens"])
+_TAG_NAMES = frozenset(
+    [
+        "tag",
+        "tags",
+        "label",
+        "labels",
+        "ner",
+        "ner_tag",
+        "ner_tags",
+        "ner-tag",
+        "ne",
+        "entity",
+        "entities",
+        "iob",
+        "iob2",
+        "bio",
+        "bio2",
+        "iobes",
+        "bioes",
+        "bilou",
+        "pos",
+        "pos_tag",
+        "pos_tags",
+        "upos",
+        "xpos",
+        "chunk",
+        "chunk_tag",
+        "chunk_tags",
+    ]
+)
+_OTHER_NAMES = frozenset(
+    [
+        "id",
+        "index",
+        "number",
+        "no",
+        "#",
+        "lemma",
+        "feats",
+        "head",
+        "deprel",
+        "deps",
+        "misc",
+        "start",
+        "end",
+        "sentence",
+        "sentence_id",
+        "sent_id",
+        "doc_id",
+        "document",
+        "source",
+        "annotator",
+    ]
+)
 
 
 class Separator(enum.StrEnum):
@@ -35,24 +111,51 @@ class Separator(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ColumnLayout:
-    """How a column file is laid out; columns count from 0, ``tag_column`` is None where there are no tags."""
+    """How a column file is laid out; columns count from 0, ``tag_column`` is None where there are no tags.
+
+    ``number_column`` is the column that numbers the units of a sentence, None if there is none. With ``has_header`` the first
+    row holds names instead of a unit.
+    """
 
     separator: Separator
     num_columns: int
-    unit_column: int
+    form_column: int
     tag_column: int | None
     scheme: LabelScheme
     is_scheme_detected: bool
+    number_column: int | None = None
+    has_header: bool = False
 
     def describe(self) -> str:
         """One phrase for the user, counting from 1."""
+        header = " below a header line" if self.has_header else ""
+        columns = f"{self.num_columns} {self.separator}-separated"
         if self.tag_column is None:
-            return f"{self.num_columns} {self.separator}-separated column(s), units in column {self.unit_column + 1}, no tags"
+            return f"{columns} column(s){header}, units in column {self.form_column + 1}, no tags"
         source = "detected" if self.is_scheme_detected else "as given"
         return (
-            f"{self.num_columns} {self.separator}-separated columns, units in column {self.unit_column + 1}, "
+            f"{columns} columns{header}, units in column {self.form_column + 1}, "
             f"tags in column {self.tag_column + 1}, scheme {self.scheme} ({source})"
         )
+
+    def is_comment(self, line: str) -> bool:
+        """Whether a line that begins with # is a comment: it looks like one of CoNLL-U, or cannot be a row."""
+        if _COMMENT.match(line):
+            return True
+        return line.startswith("# ") and len(self.separator.fields_of(line)) != self.num_columns
+
+    def is_skipped(self, line: str) -> bool:
+        """Whether a line stands between sentences."""
+        return _is_blank(line) or (line[0] == "#" and self.is_comment(line))
+
+    def is_unit(self, fields: Sequence[str]) -> bool:
+        """Whether a row is a unit: as in CoNLL-U, ranges of multi-word tokens (3-4) and empty nodes (5.1) are not."""
+        return self.number_column is None or not _SKIPPED_NUMBER.fullmatch(fields[self.number_column])
+
+    def lacks_form(self, line: str, num_fields: int) -> bool:
+        """Whether a line with blanks between columns is a tag without a form: it begins with a blank, and one field is missing."""
+        has_blanks = self.separator is Separator.SPACE and self.tag_column is not None
+        return has_blanks and self.form_column == 0 and num_fields == self.num_columns - 1 and line[0] == " "
 
 
 def detect_layout(
@@ -60,41 +163,20 @@ def detect_layout(
     *,
     lines: Iterable[str] | None = None,
     separator: Separator | None = None,
-    unit_column: int = 0,
-    tag_column: int | None = None,
+    form_column: str | None = None,
+    tag_column: str | None = None,
     scheme: LabelScheme | None = None,
     repairs: Repairs | None = None,
 ) -> ColumnLayout:
-    """Find out what is not given: a tab in the first line parts columns, the last column is the tag.
+    """Find out what is not given; columns are given by number, counting from 1, or by the name that a header line has.
 
+    A tab in the first row parts columns. Names of a header line, or of a comment ``# global.columns =``, tell which columns are
+    forms and tags. Otherwise the form is the first column, or the second where the first numbers the units of each sentence; the
+    tag is the last, save in numbered rows with several columns behind the form: there it is the one of boundary labels.
     The scheme takes the whole file to tell. ``lines`` stands for the file's lines where they cannot be read twice.
     """
     lines = Rereadable(path, read_column_lines) if lines is None else lines
-    head = list(through_first_unit(iter(lines), path))
-    if not head or _is_skipped(head[-1]):
-        raise InputError("holds no sentences", path=path, remedy="check that this is the right file")
-    line = head[-1]
-    if separator is None:
-        separator = Separator.TAB if "\t" in line else Separator.SPACE
-    num_columns = len(separator.fields_of(line))
-    if tag_column is None and num_columns > 1:
-        tag_column = num_columns - 1
-    for name, column in (("unit", unit_column), ("tag", tag_column)):
-        if column is not None and not 0 <= column < num_columns:
-            raise InputError(
-                f"there is no {name} column {column + 1}, only {num_columns} column(s)",
-                path=path,
-                line=len(head),
-                remedy="check the column number and the separator",
-            )
-    layout = ColumnLayout(
-        separator=separator,
-        num_columns=num_columns,
-        unit_column=unit_column,
-        tag_column=tag_column,
-        scheme=scheme or LabelScheme.PLAIN,
-        is_scheme_detected=scheme is None and tag_column is not None,
-    )
+    layout = _Head(read_head(iter(lines), path), path, separator).layout(form_column, tag_column, scheme)
     if not layout.is_scheme_detected:
         return layout
     sentences = read_columns(path, layout, lines=lines, repairs=repairs)
@@ -104,34 +186,153 @@ def detect_layout(
     return dataclasses.replace(layout, scheme=detected)
 
 
+class _Head:
+    """The first rows of a file, and what they tell about its columns."""
+
+    def __init__(self, lines: Sequence[str], path: StrPath, separator: Separator | None) -> None:
+        self.path = path
+        numbered = [(number, line) for number, line in enumerate(lines, 1) if not _is_blank(line)]
+        # Until the number of columns is known, a line that begins with # is a row only if nothing else is.
+        rows = [(number, line) for number, line in numbered if line[0] != "#"]
+        rows = rows or [(number, line) for number, line in numbered if not _COMMENT.match(line)]
+        if not rows:
+            raise InputError("holds no sentences", path=path, remedy="check that this is the right file")
+        self.line, first = rows[0]
+        self.separator = separator or (Separator.TAB if "\t" in first else Separator.SPACE)
+        self.first = self.separator.fields_of(first)
+        self.num_columns = len(self.first)
+        declared = (_COLUMN_NAMES.match(line) for _, line in numbered)
+        self.names = next((found[1].split() for found in declared if found), None)
+        # The first sentence, for numbers begin anew in each; all rows, for tags.
+        after = itertools.takewhile(lambda line: not _is_blank(line), lines[self.line - 1 :])
+        self.sentence = [self.separator.fields_of(line) for line in after if line[0] != "#"]
+        self.rows = [self.separator.fields_of(line) for _, line in rows]
+
+    def layout(self, form: str | None, tag: str | None, scheme: LabelScheme | None) -> ColumnLayout:
+        has_header = self.names is None and self._is_header([name for name in (form, tag) if name is not None])
+        if has_header:
+            self.names = self.first
+            del self.rows[0], self.sentence[0]
+        form_column = None if form is None else self._given(form, "form")
+        tag_column = None if tag is None else self._given(tag, "tag")
+        number_column = 0 if self._is_numbered() and form_column != 0 else None
+        if form_column is None:
+            form_column = self._form(number_column)
+        if tag_column is None:
+            tag_column = self._tag(form_column, number_column)
+        if form_column == tag_column:
+            raise InputError(
+                f"column {form_column + 1} cannot be form and tag at once",
+                path=self.path,
+                line=self.line,
+                remedy="choose them with --form-column and --tag-column",
+            )
+        return ColumnLayout(
+            separator=self.separator,
+            num_columns=self.num_columns,
+            form_column=form_column,
+            tag_column=tag_column,
+            scheme=scheme or LabelScheme.PLAIN,
+            is_scheme_detected=scheme is None and tag_column is not None,
+            number_column=number_column,
+            has_header=has_header,
+        )
+
+    def _is_header(self, given: Sequence[str]) -> bool:
+        names = {name.lower() for name in self.first}
+        if any(name.lower() in names for name in given if not name.isdecimal()):
+            return True
+        is_known = names <= _FORM_NAMES | _TAG_NAMES | _OTHER_NAMES
+        return is_known and bool(names & _FORM_NAMES) and bool(names & _TAG_NAMES)
+
+    def _given(self, column: str, kind: str) -> int:
+        if column.isdecimal():
+            if 1 <= int(column) <= self.num_columns:
+                return int(column) - 1
+            problem = f"there is no {kind} column {column}, only {self.num_columns} column(s)"
+            remedy = "check the column number and the separator"
+        else:
+            lowered = [name.lower() for name in self.names or ()]
+            if column.lower() in lowered[: self.num_columns]:
+                return lowered.index(column.lower())
+            known = f"only {', '.join(self.names)}" if self.names else "and there is no header line"
+            problem = f"no column is called {column!r}, {known}"
+            remedy = f"name another with --{kind}-column, or give its number"
+        raise InputError(problem, path=self.path, line=self.line, remedy=remedy)
+
+    def _is_numbered(self) -> bool:
+        if self.num_columns < 3:
+            return False
+        numbers = [row[0] for row in self.sentence if not _SKIPPED_NUMBER.fullmatch(row[0])]
+        # A sentence of one unit does not tell, for the unit may be the number 1.
+        return (len(numbers) > 1 or self.names is not None) and numbers == [*map(str, range(1, len(numbers) + 1))]
+
+    def _form(self, number_column: int | None) -> int:
+        for index, name in enumerate(self.names or ()):
+            if name.lower() in _FORM_NAMES and index < self.num_columns:
+                return index
+        return 0 if number_column is None else 1
+
+    def _tag(self, form_column: int, number_column: int | None) -> int | None:
+        last = self.num_columns - 1
+        if self.names is not None:
+            found = [i for i, name in enumerate(self.names[: self.num_columns]) if name.lower() in _TAG_NAMES]
+            if len(found) > 1:
+                self._ask(f"several columns hold tags ({', '.join(self.names[index] for index in found)})")
+            return found[0] if found else last
+        if self.num_columns == 1:
+            return None
+        if number_column is None or last <= form_column + 1:
+            return last
+        rows = [row for row in self.rows if not _SKIPPED_NUMBER.fullmatch(row[number_column])]
+        labels = [
+            column
+            for column in range(form_column + 1, self.num_columns)
+            if all(len(row) > column and is_boundary_label(row[column]) for row in rows)
+        ]
+        if len(labels) != 1:
+            self._ask(f"{last - form_column} columns stand behind the form, and it is not plain which holds the tags")
+        return labels[0]
+
+    def _ask(self, problem: str) -> None:
+        raise InputError(
+            problem, path=self.path, line=self.line, remedy="choose one with --tag-column (data.tag_column)"
+        )
+
+
 def read_columns(
     path: StrPath, layout: ColumnLayout, *, lines: Iterable[str] | None = None, repairs: Repairs | None = None
 ) -> Iterator[Sentence]:
-    """Stream the sentences of ``path`` with their tags as they stand; ``-DOCSTART-`` lines begin documents.
+    """Stream the sentences of ``path`` with their tags as they stand; ``-DOCSTART-`` and ``# newdoc`` begin documents.
 
     A tag without a form is refused, or with ``repairs`` keeps its place beside a placeholder.
     """
     split, num_columns = layout.separator.fields_of, layout.num_columns
-    unit_column, tag_column = layout.unit_column, layout.tag_column
+    form_column, tag_column = layout.form_column, layout.tag_column
+    has_numbers, is_header = layout.number_column is not None, layout.has_header
     units: list[str] = []
     tags: list[str] = []
-    number, document = 0, 0
+    start, document = 1, 0
     limits = SentenceLimits.from_environment()
 
-    def sentence(line: int) -> Sentence:
-        result = Sentence(tuple(units), None if tag_column is None else tuple(tags), line, document)
+    def sentence() -> Sentence:
+        result = Sentence(tuple(units), None if tag_column is None else tuple(tags), start, document)
         if len("".join(units)) > limits.unit_size:
             limits.check_units(result, path)
         return result
 
     for number, line in enumerate(read_column_lines(path) if lines is None else lines, 1):
-        is_skipped = _is_skipped(line)
+        is_skipped = _is_blank(line) or (line[0] == "#" and layout.is_comment(line))
+        if not is_skipped and is_header:
+            is_header, is_skipped = False, True
         if not is_skipped:
             fields = split(line)
-            if len(fields) != num_columns and repairs is not None and _lacks_form(line, len(fields), layout):
+            if len(fields) != num_columns and repairs is not None and layout.lacks_form(line, len(fields)):
                 fields.insert(0, "")
             if len(fields) == num_columns:
-                unit = fields[unit_column]
+                if has_numbers and not layout.is_unit(fields):
+                    continue
+                unit = fields[form_column]
                 tag = unit if tag_column is None else fields[tag_column]
                 if not unit and tag and repairs is not None:
                     unit = repairs.add_form(number)
@@ -142,12 +343,13 @@ def read_columns(
             # Where `repairs` collects what is refused, reading goes on after the line.
             refuse(repairs, _bad_line(len(fields), layout, path, number))
         if units:
-            yield sentence(number - len(units))
+            yield sentence()
             units.clear()
             tags.clear()
-        document += is_skipped and line.startswith(DOCUMENT_START)
+        start = number + 1
+        document += is_skipped and (line.startswith(DOCUMENT_START) or bool(_NEW_DOCUMENT.match(line)))
     if units:
-        yield sentence(number - len(units) + 1)
+        yield sentence()
 
 
 def _bad_line(num_fields: int, layout: ColumnLayout, path: StrPath, number: int) -> InputError:
@@ -162,30 +364,139 @@ def _bad_line(num_fields: int, layout: ColumnLayout, path: StrPath, number: int)
     )
 
 
-def _lacks_form(line: str, num_fields: int, layout: ColumnLayout) -> bool:
-    """Whether a line with blanks between columns is a tag without a form: it begins with a blank, and one field is missing."""
-    has_blanks = layout.separator is Separator.SPACE and layout.tag_column is not None
-    return has_blanks and layout.unit_column == 0 and num_fields == layout.num_columns - 1 and line[0] == " "
-
-
 def read_column_lines(path: StrPath) -> Iterator[str]:
     """The lines of a column file; how long they go on without a blank one is limited."""
-    return read_lines(path, is_end=_is_skipped)
+    return read_lines(path, is_end=_is_blank)
 
 
-def through_first_unit(lines: Iterator[str], path: StrPath) -> Iterator[str]:
-    """Take from ``lines`` up to the first that holds a unit, and no further."""
+def read_head(lines: Iterator[str], path: StrPath) -> list[str]:
+    """Take from ``lines`` what tells the layout: of a pipe the first sentence, of a file some more."""
     limits = SentenceLimits.from_environment()
-    for number, line in enumerate(lines, 1):
-        yield line
-        if not _is_skipped(line):
-            return
-        if number > limits.units:
-            limits.refuse(f"no unit in {number:,} lines", path, number, "check that this is the right file")
+    is_file = os.path.isfile(path)
+    head: list[str] = []
+    num_rows = 0
+    is_plain = False
+    for line in lines:
+        head.append(line)
+        if not _is_blank(line):
+            if not _COMMENT.match(line):
+                num_rows += 1
+                # A unit that may be a number, or a comment, does not tell.
+                is_plain = is_plain or num_rows > 1 or not line.startswith(("1\t", "1 ", "#"))
+        elif num_rows >= _NUM_HEAD_ROWS or (is_plain and not is_file):
+            # Whoever writes into a pipe may wait for an answer before writing more.
+            break
+        if not num_rows and len(head) > limits.units:
+            limits.refuse(f"no unit in {len(head):,} lines", path, len(head), "check that this is the right file")
+    return head
 
 
-def _is_skipped(line: str) -> bool:
+def _is_blank(line: str) -> bool:
     return not line or line.startswith(DOCUMENT_START) or not line.strip(" \t")
+
+
+class ColumnBlock(NamedTuple):
+    """The lines of one sentence with what stands before and after it, and what was read from them.
+
+    ``text`` keeps line ends and a byte order mark: the blocks of a file, joined and encoded, are the file. ``sentence`` is None
+    only for what follows the last one.
+    """
+
+    text: str
+    sentence: Sentence | None
+    layout: ColumnLayout
+    is_first: bool
+
+    def with_tags(self, tags: Sequence[str], scores: Sequence[str] | None = None) -> str:
+        """The block's text with ``tags`` in the column of the tags, and every other character unchanged.
+
+        Where there is no such column, it is added behind the others; ``scores`` get one before it.
+        """
+        layout = self.layout
+        is_spaced = layout.separator is Separator.SPACE and layout.tag_column is not None
+        check_fields(Sentence((), tuple(tags)), _BARE_FIELD if is_spaced else COLUMN_FIELD, "a column file")
+        gap = " " if is_spaced else "\t"
+        rest = iter(tags if scores is None else map(gap.join, zip(scores, tags, strict=True)))
+        lines = self.text.split("\n")
+        is_header = layout.has_header and self.is_first
+        for index, raw in enumerate(lines):
+            line = raw.removesuffix("\r")
+            mark = BYTE_ORDER_MARK if self.is_first and index == 0 and line.startswith(BYTE_ORDER_MARK) else ""
+            line = line.removeprefix(mark)
+            if layout.is_skipped(line):
+                continue
+            if is_header:
+                is_header = False
+                continue
+            fields = layout.separator.fields_of(line)
+            if not layout.is_unit(fields):
+                continue
+            end = raw[len(mark) + len(line) :]
+            lines[index] = mark + _with_tag(line, len(fields), layout, next(rest)) + end
+        return "\n".join(lines)
+
+
+_SPACED_FIELD = re.compile(r"[^ ]+")
+
+
+def _with_tag(line: str, num_fields: int, layout: ColumnLayout, tag: str) -> str:
+    if layout.tag_column is None:
+        return f"{line}\t{tag}"
+    if layout.separator is Separator.TAB:
+        fields = line.split("\t")
+        fields[layout.tag_column] = tag
+        return "\t".join(fields)
+    column = layout.tag_column - layout.lacks_form(line, num_fields)
+    found = next(itertools.islice(_SPACED_FIELD.finditer(line), column, None))
+    return line[: found.start()] + tag + line[found.end() :]
+
+
+def read_column_blocks(
+    path: StrPath, *, form_column: str | None = None, tag_column: str | None = None, repairs: Repairs | None = None
+) -> Iterator[ColumnBlock]:
+    """Stream ``path`` sentence by sentence without losing a byte, for `ColumnBlock.with_tags`; without any sentence, nothing."""
+    raw_lines = read_raw_lines(path, is_end=_is_blank)
+    limits = SentenceLimits.from_environment()
+    held: list[str] = []
+
+    def bare(raw: str, number: int) -> str:
+        line = raw.removesuffix("\n").removesuffix("\r")
+        line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+        if "\r" in line:
+            refuse_returns(path, [line], number)
+        return line
+
+    def keeping() -> Iterator[str]:
+        for number, raw in enumerate(raw_lines, 1):
+            held.append(raw)
+            yield bare(raw, number)
+
+    head = read_head(keeping(), path)
+    if all(_is_blank(line) or _COMMENT.match(line) for line in head):
+        return
+    # With a scheme given nobody goes through the file to find out which one its tags are in.
+    layout = detect_layout(path, lines=head, form_column=form_column, tag_column=tag_column, scheme=LabelScheme.PLAIN)
+    before, block = held.copy(), list[str]()
+
+    def lines() -> Iterator[str]:
+        size = 0
+        for number, raw in enumerate(itertools.chain(before, raw_lines), 1):
+            size = size + len(raw) if block else len(raw)
+            # Twice: comments and blank lines before a sentence, and the sentence.
+            if size > 2 * limits.size or len(block) > 2 * limits.units:
+                limits.refuse(
+                    "too much stands between two sentences", path, number, "check that this is the right file"
+                )
+            block.append(raw)
+            yield bare(raw, number)
+
+    is_first = True
+    for sentence in read_columns(path, layout, lines=lines(), repairs=repairs):
+        yield ColumnBlock("".join(block), sentence, layout, is_first)
+        block.clear()
+        is_first = False
+    if block:
+        yield ColumnBlock("".join(block), None, layout, is_first)
 
 
 def write_columns(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
@@ -205,7 +516,7 @@ def write_columns(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
                 line=sentence.line,
                 remedy="label all of them or none before writing columns",
             )
-        check_fields(sentence, _LABELLED_FIELD if has_labels else _BARE_FIELD, "a line of a column file")
+        check_fields(sentence, COLUMN_FIELD if has_labels else _BARE_FIELD, "a line of a column file")
         rows = (
             sentence.units
             if sentence.labels is None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
+from diffusion_mf.data.annotations import records_of
 from diffusion_mf.data.conllu import ConlluColumn, read_conllu_blocks
 from diffusion_mf.data.corpus import re_encode, to_characters, to_words
 from diffusion_mf.data.files import Rereadable, StrPath, open_output
@@ -52,14 +54,25 @@ def convert(
     if conversion.use_characters and FileFormat.CONLLU not in formats:
         raise InputError("characters are made of, or put together to, CoNLL-U words", remedy="leave --characters out")
     repairs = None if conversion.strict else Repairs(source)
-    sentences, found = _read(source, conversion, repairs)
+    if all(each.annotation is not None for each in formats):
+        _copy_records(source, target, conversion, repairs, advance)
+        repaired = None if repairs is None else repairs.describe()
+        return [] if repaired is None else [repaired]
+    sentences, found, scheme = _read(source, conversion, repairs)
     if conversion.source_format is FileFormat.COLUMNS:
         sentences = with_first_document(sentences)
     if not conversion.keep_documents:
         sentences = (sentence._replace(document=0) for sentence in sentences)
-    with open_output(target) as stream:
+    annotation = conversion.target_format.annotation
+    with contextlib.ExitStack() as stack:
         try:
-            FORMATS[conversion.target_format].write(_counted(sentences, advance), stream, conversion.options)
+            if annotation is not None:
+                write = stack.enter_context(annotation.open(target))
+                for record in records_of(_counted(sentences, advance), scheme):
+                    write(record)
+            else:
+                stream = stack.enter_context(open_output(target))
+                FORMATS[conversion.target_format].write(_counted(sentences, advance), stream, conversion.options)
         except InputError as error:
             if error.path is not None:
                 raise
@@ -69,8 +82,23 @@ def convert(
     return [line for line in (found and f"{source}: {found}", repaired) if line]
 
 
-def _read(source: StrPath, conversion: Conversion, repairs: Repairs | None) -> tuple[Iterator[Sentence], str | None]:
-    """The sentences to write, and what was found out about the source."""
+def _copy_records(
+    source: StrPath, target: StrPath, conversion: Conversion, repairs: Repairs | None, advance: Callable[[int], None]
+) -> None:
+    """Texts and spans as they stand: nothing is split into tokens."""
+    reader, writer = conversion.source_format.annotation, conversion.target_format.annotation
+    if reader is None or writer is None:
+        raise AssertionError("both formats hold texts with spans")
+    with writer.open(target) as write:
+        for record in reader.read(source, repairs):
+            write(record)
+            advance(1)
+
+
+def _read(
+    source: StrPath, conversion: Conversion, repairs: Repairs | None
+) -> tuple[Iterator[Sentence], str | None, LabelScheme]:
+    """The sentences to write, what was found out about the source, and the scheme of the labels."""
     source_format, options = conversion.source_format, conversion.options
     is_unit_per_line = source_format is FileFormat.COLUMNS
     found = None
@@ -86,13 +114,16 @@ def _read(source: StrPath, conversion: Conversion, repairs: Repairs | None) -> t
         scheme = LabelScheme.BMES
     else:
         scheme = LabelScheme.BMES if conversion.use_characters else options.scheme
+        if source_format.annotation is not None:
+            scheme = LabelScheme.BIO2
 
         def read(path: StrPath) -> Iterator[Sentence]:
             if repairs is not None:
                 repairs.restart()
             return read_source(path, source_format, options, repairs=repairs).sentences
 
-        if conversion.target_scheme is not None and scheme is None:
+        needs_scheme = conversion.target_scheme is not None or conversion.target_format.annotation is not None
+        if needs_scheme and scheme is None:
             again = Rereadable(source, read)
             scheme = detect_scheme(again, path=source, is_unit_per_line=False)
             found = f"scheme {scheme} (detected)"
@@ -103,11 +134,14 @@ def _read(source: StrPath, conversion: Conversion, repairs: Repairs | None) -> t
             sentences = _without_blank_labels(sentences)
     is_joined = conversion.use_characters and conversion.target_format is FileFormat.CONLLU
     target_scheme = LabelScheme.BMES if is_joined else conversion.target_scheme
+    if conversion.target_format.annotation is not None:
+        target_scheme = None if scheme in (None, LabelScheme.PLAIN) else LabelScheme.BIO2
     if scheme is not None:
         sentences = re_encode(
             sentences, scheme, target_scheme, path=source, is_unit_per_line=is_unit_per_line, repairs=repairs
         )
-    return (to_words(sentences, path=source) if is_joined else sentences), found
+    written = to_words(sentences, path=source) if is_joined else sentences
+    return written, found, target_scheme or scheme or LabelScheme.PLAIN
 
 
 def _copy_conllu(source: StrPath, stream: IO[bytes], column: ConlluColumn, advance: Callable[[int], None]) -> None:

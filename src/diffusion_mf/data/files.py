@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import lzma
+import operator
 import os
 import re
 import reprlib
@@ -20,6 +21,24 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 
 StrPath = str | os.PathLike[str]
+
+
+class FieldChoice(NamedTuple):
+    """What a user may say about the fields of a file; None is detected.
+
+    ``form_column`` and ``tag_column`` are columns of a column file, by number, counting from 1, or by name; in a Hugging Face
+    dataset they are keys. ``label_names`` are the names of tags that are numbers. ``language`` decides how raw text is split.
+    """
+
+    form_column: str | None = None
+    tag_column: str | None = None
+    label_names: tuple[str, ...] | None = None
+    language: str | None = None
+
+
+DETECTED = FieldChoice()
+"""nothing is given"""
+
 
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")
 
@@ -330,7 +349,7 @@ def read_lines(
     """
     number = 1
     held = _HeldLines(path, is_end)
-    for text in _read_chunks(path):
+    for text in read_chunks(path):
         if number == 1:
             text = text.removeprefix(BYTE_ORDER_MARK)
         lines = text.split("\n")
@@ -339,19 +358,19 @@ def read_lines(
         if "\r" in text:
             lines = [line.removesuffix("\r") for line in lines]
             if not allow_returns and "\r" in "".join(lines):
-                _refuse_returns(path, lines, number)
+                refuse_returns(path, lines, number)
         held.add(lines)
         yield from lines
         number += len(lines)
 
 
-def read_raw_lines(path: StrPath) -> Iterator[str]:
+def read_raw_lines(path: StrPath, *, is_end: Callable[[str], bool] = operator.not_) -> Iterator[str]:
     """The lines of ``path`` with everything that belongs to them; joined and encoded they are the file, byte for byte.
 
-    What stands between two blank lines is limited.
+    What stands between two lines that ``is_end`` tells, blank ones by default, is limited.
     """
-    held = _HeldLines(path, lambda line: not line.removesuffix("\r"))
-    for text in _read_chunks(path):
+    held = _HeldLines(path, lambda line: is_end(line.removesuffix("\r")))
+    for text in read_chunks(path):
         *lines, rest = text.split("\n")
         held.add(lines)
         for line in lines:
@@ -389,7 +408,7 @@ class _HeldLines:
             limits.refuse(f"a sentence of more than {amount} begins here", self._path, self._first + 1, remedy)
 
 
-def _read_chunks(path: StrPath) -> Iterator[str]:
+def read_chunks(path: StrPath) -> Iterator[str]:
     """Decoded stretches of whole lines; only the last may lack its line end."""
     with open_input(path) as stream:
         for line, chunk in _whole_lines(stream, path):
@@ -452,7 +471,8 @@ def _check_is_text(chunk: bytes, line: int, path: StrPath, *, is_first: bool) ->
         )
 
 
-def _refuse_returns(path: StrPath, lines: list[str], first: int) -> None:
+def refuse_returns(path: StrPath, lines: list[str], first: int) -> None:
+    """`InputError` at the first of ``lines``, the first being number ``first``, with a carriage return in it."""
     for number, line in enumerate(lines, first):
         if "\r" in line:
             raise InputError(
@@ -472,3 +492,12 @@ def check_fields(sentence: Sentence, allowed: re.Pattern[str], place: str) -> No
                 line=sentence.line,
                 remedy="use JSON Lines, which can hold any text",
             )
+
+
+def is_encodable(text: str) -> bool:
+    """Whether UTF-8 can hold ``text``: JSON may have half a surrogate pair, escaped."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

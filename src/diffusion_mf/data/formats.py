@@ -6,6 +6,7 @@ Sentences of a document stand one after the other and have the same value there,
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 import json
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, NamedTuple, NoReturn
 
+from diffusion_mf.data.annotations import ANNOTATION_FORMATS, AnnotationFormat, labelled_sentences, read_json_values
 from diffusion_mf.data.columns import (
     DOCUMENT_START,
     ColumnLayout,
@@ -21,21 +23,26 @@ from diffusion_mf.data.columns import (
     detect_layout,
     read_column_lines,
     read_columns,
-    through_first_unit,
+    read_head,
     write_columns,
 )
 from diffusion_mf.data.conllu import ConlluColumn, read_conllu, write_conllu
 from diffusion_mf.data.corpus import Corpus, Task, re_encode, to_characters
 from diffusion_mf.data.files import (
     BYTE_ORDER_MARK,
+    DETECTED,
+    FieldChoice,
     Rereadable,
     SentenceLimits,
     StrPath,
     check_fields,
+    is_encodable,
     read_lines,
     uncompressed_suffix,
 )
+from diffusion_mf.data.hugging_face import read_token_rows, write_token_rows
 from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme
+from diffusion_mf.data.raw_text import read_raw_text
 from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import DocumentNumbers, Sentence, with_first_document
 from diffusion_mf.errors import InputError
@@ -97,21 +104,13 @@ def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) 
         if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
             fail(f'"{name}" is not a list of non-empty strings', "quote every value and leave none empty")
         # Only an escape can smuggle in half a surrogate pair, which no output could hold.
-        if "\\u" in line and not all(_is_encodable(value) for value in values):
+        if "\\u" in line and not all(is_encodable(value) for value in values):
             fail(f'"{name}" holds half a surrogate pair', "write the characters unescaped")
     if not units:
         fail("an empty sentence", "remove the line")
     if labels is not None and len(labels) != len(units):
         fail(f"{len(units)} units but {len(labels)} labels", "give every unit one label")
     return Sentence(tuple(units), None if labels is None else tuple(labels), number), document
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 # Only space and tab part units: a no-break or ideographic space may stand inside one.
@@ -149,17 +148,30 @@ class FileFormat(enum.StrEnum):
     COLUMNS = "columns"
     JSONL = "jsonl"
     TEXT = "text"
+    RAW = "raw"
+    DOCCANO = "doccano"
+    PRODIGY = "prodigy"
+    LABEL_STUDIO = "label-studio"
+    BRAT = "brat"
+    HUGGING_FACE = "hugging-face"
+
+    @property
+    def annotation(self) -> AnnotationFormat | None:
+        """How texts with spans are read and written; None for formats of units."""
+        return ANNOTATION_FORMATS.get(self.value)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FormatOptions:
-    """What a user may say about a file; None is detected. Columns of column files count from 0."""
+    """What a user may say about a file; None is detected."""
 
     column: ConlluColumn = ConlluColumn.UPOS
     scheme: LabelScheme | None = None
     separator: Separator | None = None
-    unit_column: int = 0
-    tag_column: int | None = None
+    fields: FieldChoice = DETECTED
+    task: Task | None = None
+    use_sentences: bool = True
+    """texts are split into sentences; else each is one"""
 
 
 class Source(NamedTuple):
@@ -185,18 +197,41 @@ def _read_columns(path: StrPath, options: FormatOptions, repairs: Repairs | None
         head = lines = Rereadable(path, read_column_lines)
     else:
         rest = read_column_lines(path)
-        head = list(through_first_unit(rest, path))
+        head = read_head(rest, path)
         lines = itertools.chain(head, rest)
     layout = detect_layout(
         path,
         lines=head,
         separator=options.separator,
-        unit_column=options.unit_column,
-        tag_column=options.tag_column,
+        form_column=options.fields.form_column,
+        tag_column=options.fields.tag_column,
         scheme=options.scheme,
         repairs=repairs,
     )
     return Source(read_columns(path, layout, lines=lines, repairs=repairs), layout)
+
+
+def _read_annotations(
+    file_format: AnnotationFormat | None, path: StrPath, options: FormatOptions, repairs: Repairs | None
+) -> Source:
+    if file_format is None:
+        raise AssertionError("a format of units has no texts")
+    return Source(
+        labelled_sentences(
+            file_format.read(path, repairs),
+            language=options.fields.language,
+            use_sentences=options.use_sentences,
+            repairs=repairs,
+        )
+    )
+
+
+def _refuse_raw() -> NoReturn:
+    raise InputError("raw text is only read", remedy="write text, which has blanks between units")
+
+
+def _refuse_stream(sentences: Iterable[Sentence], stream: IO[bytes], options: FormatOptions) -> NoReturn:
+    raise AssertionError("texts with spans are written by `annotations`")
 
 
 FORMATS: dict[FileFormat, Format] = {
@@ -215,6 +250,29 @@ FORMATS: dict[FileFormat, Format] = {
         lambda path, options, repairs: Source(read_json_lines(path, repairs=repairs)),
         lambda sentences, stream, options: write_json_lines(sentences, stream),
     ),
+    FileFormat.HUGGING_FACE: Format(
+        (),
+        lambda path, options, repairs: Source(
+            row.sentence for row in read_token_rows(path, options.fields, task=options.task, repairs=repairs)
+        ),
+        lambda sentences, stream, options: write_token_rows(
+            sentences, stream, key=options.fields.tag_column or "ner_tags"
+        ),
+    ),
+    FileFormat.RAW: Format(
+        (".raw",),
+        lambda path, options, repairs: Source(read_raw_text(path, language=options.fields.language)),
+        lambda sentences, stream, options: _refuse_raw(),
+    ),
+    **{
+        name: Format(suffixes, functools.partial(_read_annotations, name.annotation), _refuse_stream)
+        for name, suffixes in (
+            (FileFormat.DOCCANO, ()),
+            (FileFormat.PRODIGY, ()),
+            (FileFormat.LABEL_STUDIO, (".json",)),
+            (FileFormat.BRAT, (".ann",)),
+        )
+    },
     FileFormat.TEXT: Format(
         (".text", ".tok"),
         lambda path, options, repairs: Source(read_plain_text(path)),
@@ -224,8 +282,16 @@ FORMATS: dict[FileFormat, Format] = {
 
 # The first is what standard input and pipes are taken for.
 _TASK_FORMATS: dict[Task, tuple[FileFormat, ...]] = {
-    Task.POS: (FileFormat.CONLLU, FileFormat.COLUMNS, FileFormat.JSONL),
-    Task.NER: (FileFormat.COLUMNS, FileFormat.JSONL),
+    Task.POS: (FileFormat.CONLLU, FileFormat.COLUMNS, FileFormat.JSONL, FileFormat.HUGGING_FACE),
+    Task.NER: (
+        FileFormat.COLUMNS,
+        FileFormat.JSONL,
+        FileFormat.HUGGING_FACE,
+        FileFormat.DOCCANO,
+        FileFormat.PRODIGY,
+        FileFormat.LABEL_STUDIO,
+        FileFormat.BRAT,
+    ),
     Task.SEG_POS: (FileFormat.CONLLU, FileFormat.COLUMNS, FileFormat.JSONL),
 }
 
@@ -257,9 +323,9 @@ def content_format(path: StrPath) -> FileFormat | None:
     first = next((line for line in lines if not line.startswith("#")), "").split("\t")
     if len(first) >= _MIN_CONLLU_FIELDS and re.fullmatch(r"1(-\d+)?|0\.1", first[0]):
         return FileFormat.CONLLU
-    rows = [line for line in lines if not line.startswith(DOCUMENT_START)]
-    if len(rows) < len(lines):
+    if any(line.startswith(DOCUMENT_START) for line in lines):
         return FileFormat.COLUMNS
+    rows = [line for line in lines if not line.startswith("# ")] or lines
     if len({line.count("\t") for line in rows}) == 1 and "\t" in rows[0]:
         return FileFormat.COLUMNS
     fields = [Separator.SPACE.fields_of(line) for line in rows]
@@ -269,12 +335,43 @@ def content_format(path: StrPath) -> FileFormat | None:
     return FileFormat.COLUMNS if is_table and has_tags else FileFormat.TEXT
 
 
-def format_of(path: StrPath, *, option: str = "--format") -> FileFormat:
-    """The format of ``path`` by its name; `InputError` asking for ``option`` where the name does not tell."""
+def input_format(path: StrPath) -> FileFormat | None:
+    """The format of a file that is there: by its name, and of a JSON file by the keys of its first object."""
+    name = os.fspath(path)
     found = suffix_format(path)
+    if found is None and os.path.isdir(name):
+        return FileFormat.BRAT
+    if found not in (FileFormat.JSONL, FileFormat.LABEL_STUDIO) or not os.path.isfile(name):
+        return found
+    try:
+        _, first = next(read_json_values(path), (0, None))
+    except InputError:
+        return found  # reading it says what is wrong
+    keys = set(first) if isinstance(first, dict) else set()
+    if "units" in keys or not keys:
+        return found
+    if "data" in keys:
+        return FileFormat.LABEL_STUDIO
+    if "text" in keys:
+        if keys & {"spans", "tokens"}:
+            return FileFormat.PRODIGY
+        if keys & {"label", "labels"}:
+            return FileFormat.DOCCANO
+        raise InputError(
+            "texts without annotations do not tell the format",
+            path=path,
+            remedy="name it with --format doccano or --format prodigy",
+        )
+    is_tokens = bool(keys & {"tokens", "words", "label_names", "features"})
+    return FileFormat.HUGGING_FACE if is_tokens else found
+
+
+def format_of(path: StrPath, *, option: str = "--format", is_output: bool = False) -> FileFormat:
+    """The format of ``path``, of an output by its name alone; `InputError` asking for ``option`` where nothing tells."""
+    found = suffix_format(path) if is_output else input_format(path)
     if found is None:
         raise InputError(
-            "the name does not tell the format", path=path, remedy=f"name it with {option} ({', '.join(FORMATS)})"
+            "the name does not tell the format", path=path, remedy=f"name it with {option} ({', '.join(FileFormat)})"
         )
     return found
 
@@ -282,14 +379,14 @@ def format_of(path: StrPath, *, option: str = "--format") -> FileFormat:
 def task_format(path: StrPath, task: Task, *, file_format: FileFormat | None = None) -> FileFormat:
     """The format of a labelled file: as given, by its name, or by its first lines; what tells nothing holds columns."""
     accepted = _TASK_FORMATS[task]
-    found = file_format or suffix_format(path)
+    found = file_format or input_format(path)
     if found is None:
         found = content_format(path) or accepted[0]
         if found not in accepted:
             found = FileFormat.COLUMNS
     if found not in accepted:
         raise InputError(
-            f"the task {task} reads {' or '.join(accepted)}, not {found}",
+            f"the task {task} reads {', '.join(accepted[:-1])} or {accepted[-1]}, not {found}",
             path=path,
             remedy="convert the file with dmf data convert, or name its format with --format",
         )
@@ -323,6 +420,7 @@ def read_task(
     column: ConlluColumn | None = None,
     scheme: LabelScheme | None = None,
     file_format: FileFormat | None = None,
+    fields: FieldChoice = DETECTED,
     check: bool = True,
     strict: bool = False,
     repairs: Repairs | None = None,
@@ -345,12 +443,16 @@ def read_task(
         column = ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS
     if task is not Task.NER:
         scheme = task.scheme
-    source = read_source(path, file_format, FormatOptions(column=column, scheme=scheme), repairs=repairs)
+    source = read_source(
+        path, file_format, FormatOptions(column=column, scheme=scheme, fields=fields, task=task), repairs=repairs
+    )
     is_unit_per_line = file_format is FileFormat.COLUMNS
     sentences = _labelled(source.sentences, path, column if file_format is FileFormat.CONLLU else None)
     if file_format is FileFormat.COLUMNS:
         sentences = with_first_document(sentences)
     source_scheme = source.layout.scheme if source.layout is not None else scheme
+    if file_format.annotation is not None:
+        source_scheme = LabelScheme.BIO2
     if task is Task.SEG_POS and file_format is FileFormat.CONLLU:
         sentences = to_characters(sentences)
     elif task is not Task.POS:

@@ -107,6 +107,16 @@ def split_label(label: str) -> tuple[str, str]:
     return (label[0], label[2:]) if label[1:2] == "-" and len(label) > 2 else (label, "")
 
 
+def is_boundary_label(label: str) -> bool:
+    """Whether ``label`` is O, or a boundary letter of any scheme with a type.
+
+    >>> [is_boundary_label(label) for label in ("O", "B-PER", "NN", "M", "O#O")]
+    [True, True, False, False, False]
+    """
+    letter, kind = split_label(label)
+    return label == "O" or (letter in _ALL_BOUNDARIES and bool(kind))
+
+
 @functools.lru_cache(maxsize=1 << 12)
 def parse_label(label: str, scheme: LabelScheme) -> tuple[Boundary, str]:
     """What ``label`` means under ``scheme``; `ValueError` if it means nothing there."""

@@ -7,6 +7,7 @@ The rules for tags are those of `label_schemes.repair_spans`. Predictions never 
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Sequence
 
 from diffusion_mf.data.files import StrPath
@@ -16,6 +17,14 @@ PLACEHOLDER_FORM = "_"
 """what a unit without a form is read as: it keeps its tag, and the file its lines"""
 
 _NUM_LABELS_SHOWN = 5
+
+
+class SpanProblem(enum.Enum):
+    """What may be wrong with the spans of an annotation tool: what was done, of one and of several."""
+
+    WIDENED = ("span that cuts a token widened to it", "spans that cut a token widened to it")
+    OVERLAP = ("overlapping span left out", "overlapping spans left out")
+    LEFT_OUT = ("annotation left out", "annotations left out")
 
 
 @dataclasses.dataclass
@@ -35,6 +44,7 @@ class Repairs:
         """Forget everything: the file is read from its beginning again."""
         self._spans = _Tally()
         self._forms = _Tally()
+        self._problems = {kind: _Tally() for kind in SpanProblem}
 
     def add_span(self, line: int, old: Sequence[str], new: Sequence[str]) -> None:
         """The tags of a span were irregular: ``old`` was read as ``new``."""
@@ -46,6 +56,12 @@ class Repairs:
         self._forms.count += 1
         self._forms.first = self._forms.first or f"line {line}"
         return PLACEHOLDER_FORM
+
+    def add_problem(self, kind: SpanProblem, place: str, text: str) -> None:
+        """A span of characters does not fit the tokens, or the reader has no use for an annotation."""
+        tally = self._problems[kind]
+        tally.count += 1
+        tally.first = tally.first or f"{place} ({text})"
 
     def refuse(self, error: InputError) -> None:
         """Report what cannot be repaired."""
@@ -61,6 +77,9 @@ class Repairs:
         if self._forms.count:
             units = _counted(self._forms.count, "unit")
             parts.append(f"{units} without a form read as {PLACEHOLDER_FORM}, first on {self._forms.first}")
+        for kind, tally in self._problems.items():
+            if tally.count:
+                parts.append(f"{tally.count:,} {kind.value[tally.count > 1]}, first at {tally.first}")
         if not parts:
             return None
         if is_gold:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task, re_encode, repaired_labels, to_characters, to_words
-from diffusion_mf.data.files import Rereadable, StrPath
+from diffusion_mf.data.files import DETECTED, FieldChoice, Rereadable, StrPath
 from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source, task_format
 from diffusion_mf.data.label_schemes import LabelError, LabelScheme, detect_scheme, parse_label
 from diffusion_mf.data.repair import Repairs
@@ -31,6 +31,7 @@ def score_files(
     scheme: LabelScheme | None = None,
     column: ConlluColumn | None = None,
     file_format: FileFormat | None = None,
+    fields: FieldChoice = DETECTED,
     train_path: StrPath | None = None,
     strict: bool = False,
     note: Callable[[str], None] = lambda message: None,
@@ -43,8 +44,9 @@ def score_files(
     """
     if [os.fspath(path) for path in (gold_path, predicted_path, train_path) if path is not None].count("-") > 1:
         raise InputError("standard input can be only one of the files", remedy="name a file for the others")
-    gold = _LabelledFile(gold_path, task, column, file_format, strict=strict)
-    predicted = _LabelledFile(predicted_path, task, column, file_format, strict=strict)
+    gold, predicted = (
+        _LabelledFile(path, task, column, file_format, fields, strict=strict) for path in (gold_path, predicted_path)
+    )
     gold_sentences: Iterable[Sentence]
     gold_scheme = predicted_scheme = task.scheme
     if task is Task.NER and scheme is not LabelScheme.PLAIN:
@@ -62,7 +64,7 @@ def score_files(
         predicted_scheme=predicted_scheme,
         vocabulary=None
         if train_path is None
-        else _forms(_LabelledFile(train_path, task, column, file_format, strict=strict)),
+        else _forms(_LabelledFile(train_path, task, column, file_format, fields, strict=strict)),
     )
     known: set[str] = {NO_LABEL}
     for gold_sentence, predicted_sentence in _pairs(gold, gold_sentences, predicted):
@@ -99,18 +101,27 @@ class _LabelledFile:
         task: Task,
         column: ConlluColumn | None,
         file_format: FileFormat | None,
+        fields: FieldChoice,
         *,
         strict: bool,
     ) -> None:
         self.path = path
         self.repairs = None if strict else Repairs(path)
         self.task = task
+        self.fields = fields
         self.file_format = task_format(path, task, file_format=file_format)
         self.column = column or (ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS)
 
     def raw_sentences(self) -> Iterator[Sentence]:
         # The plain scheme: labels as they stand, without a detection of the reader's own.
-        options = FormatOptions(column=self.column, scheme=LabelScheme.PLAIN)
+        options = FormatOptions(
+            column=self.column,
+            scheme=LabelScheme.PLAIN,
+            fields=self.fields,
+            task=self.task,
+            # A sentence does not end inside a span, so that files with other spans may have other sentences.
+            use_sentences=False,
+        )
         if self.repairs is not None:
             self.repairs.restart()
         return read_source(self.path, self.file_format, options, repairs=self.repairs).sentences

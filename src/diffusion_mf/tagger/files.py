@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import itertools
 import json
 import os
 import re
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from diffusion_mf.data.columns import DOCUMENT_START, detect_layout, read_column_lines, read_columns, through_first_unit
+from diffusion_mf.data.annotations import Record, TextSpan, records_of, sentences_of
+from diffusion_mf.data.columns import COLUMN_FIELD, ColumnBlock, read_column_blocks
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
 from diffusion_mf.data.corpus import Corpus, Task
-from diffusion_mf.data.files import BYTE_ORDER_MARK, StrPath, check_fields, open_output
-from diffusion_mf.data.formats import FileFormat, content_format, read_json_lines, read_plain_text, suffix_format
+from diffusion_mf.data.files import (
+    BYTE_ORDER_MARK,
+    DETECTED,
+    FieldChoice,
+    SentenceLimits,
+    StrPath,
+    check_fields,
+    open_output,
+)
+from diffusion_mf.data.formats import (
+    FileFormat,
+    content_format,
+    input_format,
+    read_json_lines,
+    read_plain_text,
+    suffix_format,
+)
+from diffusion_mf.data.hugging_face import TokenRow, read_token_rows
 from diffusion_mf.data.label_schemes import LabelScheme, encode_spans, split_label
 from diffusion_mf.data.label_schemes import Span as LabelledSpan
+from diffusion_mf.data.raw_text import Offsets, characters_of, read_paragraphs
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence, with_first_document
 from diffusion_mf.errors import InputError
@@ -29,15 +48,33 @@ from diffusion_mf.tagger.results import TaggedSentence
 from diffusion_mf.tagger.tagger import Tagger
 
 
+class TextPart(NamedTuple):
+    """A sentence of a text: its tokens, and whether it is the last; ``start`` is where the text begins in its file."""
+
+    record: Record
+    tokens: Sequence[Offsets]
+    is_last: bool
+    start: int = 0
+
+
 class Item(NamedTuple):
-    """A sentence to tag; ``block`` is its text where it comes from CoNLL-U."""
+    """A sentence to tag, and what it comes from: CoNLL-U, a column file, a row of a Hugging Face dataset, or a text."""
 
     sentence: Sentence
     block: ConlluBlock | None = None
+    rows: ColumnBlock | None = None
+    row: TokenRow | None = None
+    part: TextPart | None = None
 
 
 def read_items(
-    path: StrPath, file_format: FileFormat, task: Task, *, is_guess: bool = False, repairs: Repairs | None = None
+    path: StrPath,
+    file_format: FileFormat,
+    task: Task,
+    *,
+    fields: FieldChoice = DETECTED,
+    is_guess: bool = False,
+    repairs: Repairs | None = None,
 ) -> Iterator[Item]:
     """Stream the sentences of ``path``, for Seg-POS as characters; of a file without any sentence, none.
 
@@ -50,6 +87,25 @@ def read_items(
             units = tuple("".join(words.units)) if task is Task.SEG_POS else words.units
             yield Item(words._replace(units=units, labels=None), block)
         return
+    if file_format is FileFormat.COLUMNS:
+        blocks = read_column_blocks(path, form_column=fields.form_column, tag_column=fields.tag_column, repairs=repairs)
+        for rows in blocks:
+            yield Item((rows.sentence or Sentence(()))._replace(labels=None), rows=rows)
+        return
+    if file_format is FileFormat.HUGGING_FACE:
+        for row in read_token_rows(path, fields, task=task, repairs=repairs):
+            yield Item(row.sentence._replace(labels=None), row=row)
+        return
+    if file_format is FileFormat.RAW:
+        for paragraph in read_paragraphs(path):
+            record = Record(paragraph.text, path=path, line=paragraph.line)
+            yield from _text_items(record, task, fields.language, document=1, start=paragraph.start)
+        return
+    if file_format.annotation is not None:
+        for number, record in enumerate(file_format.annotation.read(path, repairs), 1):
+            # Labels that are there must not decide where sentences end.
+            yield from _text_items(record._replace(spans=None), task, fields.language, document=number)
+        return
     for number, sentence in enumerate(_READERS[file_format](path, repairs)):
         if is_guess and number == 0:
             _check_plain(sentence, path)
@@ -59,18 +115,34 @@ def read_items(
         yield Item(sentence._replace(units=units, labels=None))
 
 
-def _read_columns(path: StrPath, repairs: Repairs | None) -> Iterator[Sentence]:
-    lines = read_column_lines(path)
-    head = list(through_first_unit(lines, path))
-    if not head or not head[-1].strip(" \t") or head[-1].startswith(DOCUMENT_START):
-        return iter(())
-    # With a scheme given nobody goes through the file to find out which one its tags are in.
-    layout = detect_layout(path, lines=head, scheme=LabelScheme.PLAIN)
-    return read_columns(path, layout, lines=itertools.chain(head, lines), repairs=repairs)
+def _text_items(record: Record, task: Task, language: str | None, *, document: int, start: int = 0) -> Iterator[Item]:
+    limits = SentenceLimits.from_environment()
+    sentences = sentences_of(record, language=language)
+    if not sentences:
+        yield Item(Sentence(()), part=TextPart(record, (), True, start))
+    for number, tokens in enumerate(sentences, 1):
+        if task is Task.SEG_POS:
+            begin, end = tokens[0][0], tokens[-1][1]
+            tokens = [(begin + one, begin + other) for one, other in characters_of(record.text[begin:end])]
+        units = tuple(record.text[slice(*token)] for token in tokens)
+        sentence = Sentence(units, None, record.line, document)
+        limits.check_units(sentence, record.path)
+        yield Item(sentence, part=TextPart(record, tokens, number == len(sentences), start))
+
+
+def tag_text(tagger: Tagger, text: str, *, language: str | None = None, **options: Any) -> list[TaggedSentence]:
+    """The work of `Tagger.tag_text`."""
+    record = Record(text)
+    language = language or tagger.model.config.data.language
+    items = [item for item in _text_items(record, tagger.task, language, document=1) if item.sentence.units]
+    results = tagger.tag((item.sentence for item in items), **options)
+    return [
+        dataclasses.replace(result, offsets=tuple(item.part.tokens) if item.part is not None else None)
+        for item, result in zip(items, results, strict=True)
+    ]
 
 
 _READERS: dict[FileFormat, Callable[[StrPath, Repairs | None], Iterator[Sentence]]] = {
-    FileFormat.COLUMNS: _read_columns,
     FileFormat.JSONL: lambda path, repairs: read_json_lines(path, repairs=repairs),
     FileFormat.TEXT: lambda path, repairs: read_plain_text(path),
 }
@@ -88,7 +160,6 @@ def _check_plain(sentence: Sentence, path: StrPath) -> None:
 
 
 SCORE_KEY = "Score"
-_COLUMN_FIELD = re.compile(rf"(?!{DOCUMENT_START})[^\t\n\r\0]+")
 _CONLLU_FIELD = re.compile(r"[^\t\n\r\0]+")
 _TEXT_FIELD = re.compile(r"[^ \t\n\r\0]+")
 _DEFAULT_COLUMN = {Task.POS: ConlluColumn.UPOS, Task.NER: ConlluColumn.MISC, Task.SEG_POS: ConlluColumn.XPOS}
@@ -105,6 +176,8 @@ class Layout:
     scheme: LabelScheme | None = None
     """of entities; None: the model's own, and spans that are not complete stay visible"""
     use_scores: bool = False
+    is_bare: bool = False
+    """columns: unit and label alone, whatever else the input has"""
 
     def __post_init__(self) -> None:
         if self.scheme is not None and (self.task is not Task.NER or self.scheme is LabelScheme.PLAIN):
@@ -112,6 +185,11 @@ class Layout:
                 f"labels of the task {self.task} cannot be written in the scheme {self.scheme}",
                 remedy="leave out --scheme",
             )
+        if self.file_format is FileFormat.RAW:
+            raise InputError("raw text cannot hold labels", remedy="write columns, jsonl or another format")
+        annotation = self.file_format.annotation
+        if self.use_scores and annotation is not None and not annotation.has_scores:
+            raise InputError(f"the format {self.file_format} has no place for scores", remedy="leave out --scores")
         if self.file_format is FileFormat.TEXT and self.task is not Task.SEG_POS:
             raise InputError("plain text cannot hold labels", remedy="write columns, jsonl or conllu")
 
@@ -173,9 +251,12 @@ def _bare_block(units: tuple[str, ...], item: Item) -> ConlluBlock:
 
 
 def _columns(item: Item, result: TaggedSentence, layout: Layout) -> str:
+    if item.rows is not None and not layout.is_bare:
+        scores = [_shown(score) for score in result.scores] if layout.use_scores else None
+        return item.rows.with_tags(result.labels, scores)
     if not result.units:
         return ""
-    check_fields(Sentence(result.units, tuple(result.labels), item.sentence.line), _COLUMN_FIELD, "a column file")
+    check_fields(Sentence(result.units, tuple(result.labels), item.sentence.line), COLUMN_FIELD, "a column file")
     columns: list[Sequence[str]] = [result.units, result.labels]
     if layout.use_scores:
         columns.insert(1, [_shown(score) for score in result.scores])
@@ -183,10 +264,25 @@ def _columns(item: Item, result: TaggedSentence, layout: Layout) -> str:
 
 
 def _json(item: Item, result: TaggedSentence, layout: Layout) -> str:
+    if not result.units:
+        return ""
     row: dict[str, object] = {"units": result.units, "labels": result.labels}
     if layout.use_scores:
         row["scores"] = [round(score, 6) for score in result.scores]
         row["spans"] = [span._replace(confidence=round(span.confidence, 6))._asdict() for span in result.spans]
+    if item.part is not None:
+        row["offsets"] = [[item.part.start + start, item.part.start + end] for start, end in item.part.tokens]
+    return json.dumps(row, ensure_ascii=False) + "\n"
+
+
+def _hugging_face(item: Item, result: TaggedSentence, layout: Layout) -> str:
+    if not result.units:
+        return ""
+    row: dict[str, object] = {"tokens": result.units} if item.row is None else dict(item.row.row)
+    key = None if item.row is None else item.row.key
+    row[key or ("pos_tags" if layout.task is Task.POS else "ner_tags")] = result.labels
+    if layout.use_scores:
+        row["scores"] = [round(score, 6) for score in result.scores]
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
@@ -201,12 +297,44 @@ _TEXTS: dict[FileFormat, Callable[[Item, TaggedSentence, Layout], str]] = {
     FileFormat.COLUMNS: _columns,
     FileFormat.JSONL: _json,
     FileFormat.TEXT: _text,
+    FileFormat.HUGGING_FACE: _hugging_face,
 }
+
+
+class _TextCollector:
+    """Puts the labelled sentences of a text together, and writes it once it is complete."""
+
+    def __init__(self, write: Callable[[Record], None], layout: Layout) -> None:
+        self._write = write
+        self._layout = layout
+        self._spans: list[TextSpan] = []
+
+    def add(self, item: Item, result: TaggedSentence) -> None:
+        part = item.part
+        if part is None:
+            if not result.units:
+                return
+            (record,) = records_of([Sentence(result.units, None, item.sentence.line)], LabelScheme.PLAIN)
+            part = TextPart(record, record.tokens or (), is_last=True)
+        self._spans += self._text_spans(part.tokens, result)
+        if part.is_last:
+            self._write(part.record._replace(spans=tuple(self._spans)))
+            self._spans = []
+
+    def _text_spans(self, tokens: Sequence[Offsets], result: TaggedSentence) -> Iterator[TextSpan]:
+        labelled: Iterable[tuple[int, int, str, float]] = result.spans
+        if self._layout.task is Task.POS:
+            rows = zip(result.labels, result.scores, strict=True)
+            labelled = ((index, index + 1, *row) for index, row in enumerate(rows))
+        for start, end, label, score in labelled:
+            yield TextSpan(tokens[start][0], tokens[end - 1][1], label, score if self._layout.use_scores else None)
 
 
 def _shown(score: float) -> str:
     return f"{score:.4f}"
 
+
+_JSON_LINES_FORMATS = (FileFormat.DOCCANO, FileFormat.PRODIGY, FileFormat.HUGGING_FACE)
 
 _OTHER_READINGS = {
     FileFormat.COLUMNS: "read as columns, one unit a line; --format text takes lines for sentences",
@@ -236,6 +364,7 @@ def tag_file(
     options: TaggingOptions | None = None,
     file_format: FileFormat | None = None,
     output_format: FileFormat | None = None,
+    fields: FieldChoice = DETECTED,
     column: ConlluColumn | None = None,
     scheme: LabelScheme | None = None,
     use_scores: bool = False,
@@ -252,31 +381,37 @@ def tag_file(
     if path != "-" and not os.path.exists(path):
         # Said before anything about its name.
         raise InputError("no such file", path=path, remedy="check the path")
-    named = file_format or suffix_format(path)
-    input_format = named or content_format(path)
-    if named is None and input_format is not None and (other := _OTHER_READINGS.get(input_format)) is not None:
+    named = file_format or (None if path == "-" else input_format(path))
+    source_format = named or content_format(path)
+    if named is None and source_format is not None and (other := _OTHER_READINGS.get(source_format)) is not None:
         note(f"{os.fspath(path)}: {other}")
     # A pipe cannot be looked into without taking something out of it.
-    is_guess = input_format is None
-    input_format = input_format or FileFormat.TEXT
-    natural = FileFormat.COLUMNS if input_format is FileFormat.TEXT else input_format
+    is_guess = source_format is None
+    source_format = source_format or FileFormat.TEXT
+    natural = FileFormat.COLUMNS if source_format in (FileFormat.TEXT, FileFormat.RAW) else source_format
+    asked_for = output_format or suffix_format(output)
+    if output_format is None and asked_for is FileFormat.JSONL and natural in _JSON_LINES_FORMATS:
+        asked_for = natural  # their files have the same suffix
+    fields = fields._replace(language=fields.language or tagger.model.config.data.language)
     layout = Layout(
         task=tagger.task,
-        file_format=output_format or suffix_format(output) or natural,
+        file_format=asked_for or natural,
         column=column or tagger.model.config.data.column,
         scheme=scheme,
         use_scores=use_scores,
+        is_bare=output_format is FileFormat.COLUMNS,
     )
     pending: deque[Item] = deque()
     repairs = Repairs(path)
 
     def sentences() -> Iterator[Sentence]:
-        for item in read_items(path, input_format, tagger.task, is_guess=is_guess, repairs=repairs):
+        items = read_items(path, source_format, tagger.task, fields=fields, is_guess=is_guess, repairs=repairs)
+        for item in items:
             pending.append(item)
             yield item.sentence._replace(document=1) if options.one_document else item.sentence
 
     # Whoever writes into a pipe may wait for an answer before writing more.
-    looks_ahead = input_format is FileFormat.COLUMNS and path != "-" and os.path.isfile(path)
+    looks_ahead = source_format is FileFormat.COLUMNS and path != "-" and os.path.isfile(path)
     results = tagger.stream(
         with_first_document(sentences()) if looks_ahead else sentences(),
         batch_tokens=options.batch_tokens,
@@ -284,10 +419,24 @@ def tag_file(
         decoder=options.decoder,
     )
     num_sentences = 0
-    with open_output(output) as stream:
+    annotation = layout.file_format.annotation
+    with contextlib.ExitStack() as stack:
+        if annotation is not None:
+            collector = _TextCollector(stack.enter_context(annotation.open(output)), layout)
+        else:
+            stream = stack.enter_context(open_output(output))
         for result in results:
-            text = layout.text(pending.popleft(), result)
-            if num_sentences == 0 and layout.file_format in (FileFormat.COLUMNS, FileFormat.TEXT):
+            item = pending.popleft()
+            if annotation is not None:
+                collector.add(item, result)
+                if output == "-":
+                    sys.stdout.buffer.flush()
+                num_sentences += bool(result.units)
+                advance(1)
+                continue
+            text = layout.text(item, result)
+            is_own = item.rows is None or layout.is_bare
+            if num_sentences == 0 and is_own and layout.file_format in (FileFormat.COLUMNS, FileFormat.TEXT):
                 # A reader takes a mark at the very beginning for the file's own, so a unit's needs another before it.
                 text = BYTE_ORDER_MARK * text.startswith(BYTE_ORDER_MARK) + text
             stream.write(text.encode())

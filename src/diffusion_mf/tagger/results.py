@@ -45,6 +45,8 @@ class TaggedSentence:
     """the complete spans, in order; none for labels without boundaries"""
     trajectory: tuple[TrajectoryStep, ...] | None = None
     """the beliefs after every call, if they were asked for"""
+    offsets: tuple[tuple[int, int], ...] | None = None
+    """where each unit begins and ends in the text it was tagged in; the end is exclusive"""
 
 
 def scored_spans(labels: Sequence[str], scores: Sequence[float], scheme: LabelScheme) -> list[Span]:

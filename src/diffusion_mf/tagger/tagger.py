@@ -384,6 +384,16 @@ class Tagger:
         chosen = scores.gather(-1, label_ids.clamp(min=0)[..., None])[..., 0]
         return torch.where(label_ids == NO_LABEL_ID, 0, chosen)
 
+    def tag_text(self, text: str, *, language: str | None = None, **options: Any) -> list[TaggedSentence]:
+        """Split raw text into sentences and tokens, and label them as one document; `TaggedSentence.offsets` are in ``text``.
+
+        ``language`` decides how words are split (`data.raw_text`), by default the one the model was trained with; ``options`` are
+        those of `tag`.
+        """
+        from diffusion_mf.tagger.files import tag_text
+
+        return tag_text(self, text, language=language, **options)
+
 
 def _steps(prediction: Prediction) -> list[Tensor]:
     """The steps reached, and the beliefs after every call; a direct system's only call ends with its marginals."""

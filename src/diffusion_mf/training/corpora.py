@@ -112,6 +112,7 @@ def _read(path: str, config: Config) -> Corpus:
         column=settings.column,
         scheme=settings.scheme,
         file_format=settings.format,
+        fields=settings.fields,
         strict=settings.strict,
     )
     check_labels(corpus)

@@ -1,0 +1,144 @@
+"""Hugging Face datasets for token classification: JSON Lines with tokens, and tags as names or as numbers of names."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO, Any, NamedTuple, NoReturn
+
+from diffusion_mf.data.annotations import read_json_values
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.files import FieldChoice, SentenceLimits, StrPath, is_encodable
+from diffusion_mf.data.repair import Repairs
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
+
+
+class TokenRow(NamedTuple):
+    """A row of a Hugging Face dataset for token classification, the key of its tags, and the sentence it holds."""
+
+    row: dict[str, Any]
+    key: str | None
+    sentence: Sentence
+
+
+_NAME_KEYS = ("names", "label_names", "labels")
+_TAG_KEYS = {
+    Task.NER: ("ner_tags", "ner", "tags", "labels"),
+    Task.POS: ("pos_tags", "upos", "pos", "xpos", "tags", "labels"),
+    Task.SEG_POS: ("tags", "labels"),
+}
+
+
+def read_token_rows(
+    path: StrPath, fields: FieldChoice, *, task: Task | None = None, repairs: Repairs | None = None
+) -> Iterator[TokenRow]:
+    """Stream the rows of a Hugging Face dataset: tokens, and tags as names or as numbers of names.
+
+    Names come from ``fields``, from an object of the file without tokens (``label_names``, or ``features``), or from a
+    ``dataset_info.json`` beside it. Of several keys with tags, the one that fits ``task`` is taken, or the one given.
+    """
+    limits = SentenceLimits.from_environment()
+    names = fields.label_names
+    for line, row in read_json_values(path):
+
+        def fail(problem: str, remedy: str, line: int = line) -> NoReturn:
+            raise InputError(problem, path=path, line=line, remedy=remedy)
+
+        if not isinstance(row, dict):
+            fail("no object", 'write {"tokens": ["a"], "ner_tags": ["O"]}')
+        tokens = row.get(fields.form_column or "tokens", row.get("words"))
+        if tokens is None and (found := _label_names(row, fields.tag_column)) is not None:
+            names = names or found
+            continue
+        if not isinstance(tokens, list) or not all(isinstance(unit, str) for unit in tokens):
+            fail(
+                'no list of words under the key "tokens"',
+                "name another format with --format, or the key with --form-column",
+            )
+        if not tokens:
+            continue
+        key = _tag_key(row, tokens, fields.tag_column, task, fail)
+        tags = None if key is None else row[key]
+        if tags is not None and all(isinstance(tag, int) and not isinstance(tag, bool) for tag in tags):
+            names = names or _names_beside(path, key)
+            if names is None:
+                fail(
+                    f'"{key}" holds numbers, and nothing says what they stand for',
+                    "name the labels in their order with --label-names (data.label_names), or put dataset_info.json beside the file",
+                )
+            if not all(0 <= tag < len(names) for tag in tags):
+                fail(f'"{key}" holds numbers beyond the {len(names)} names', "check the names")
+            tags = [names[tag] for tag in tags]
+        if tags is not None and not all(isinstance(tag, str) and tag for tag in tags):
+            fail(f'"{key}" is neither a list of names nor of numbers', "name another key with --tag-column")
+        units = tuple(unit or _placeholder(repairs, path, line) for unit in tokens)
+        if not all(is_encodable(text) for text in (*units, *(tags or ()))):
+            fail("half a surrogate pair", "write the characters unescaped")
+        sentence = Sentence(units, None if tags is None else tuple(tags), line)
+        limits.check_units(sentence, path)
+        yield TokenRow(row, key, sentence)
+
+
+def _placeholder(repairs: Repairs | None, path: StrPath, line: int) -> str:
+    if repairs is None:
+        raise InputError("an empty word", path=path, line=line, remedy="remove it or give it a form")
+    return repairs.add_form(line)
+
+
+def _tag_key(
+    row: dict[str, Any], tokens: list[str], given: str | None, task: Task | None, fail: Callable[[str, str], NoReturn]
+) -> str | None:
+    found = [
+        key
+        for key, value in row.items()
+        if isinstance(value, list) and value is not tokens and len(value) == len(tokens)
+    ]
+    if given is not None:
+        if given not in found:
+            fail(f'no tags, one for each token, under the key "{given}"', "name another key with --tag-column")
+        return given
+    usual = [key for key in _TAG_KEYS.get(task or Task.NER, ()) if key in found]
+    if usual:
+        return usual[0]
+    if len(found) > 1:
+        fail(f"several keys may hold the tags ({', '.join(found)})", "choose one with --tag-column (data.tag_column)")
+    return found[0] if found else None
+
+
+def _label_names(row: dict[str, Any], key: str | None) -> tuple[str, ...] | None:
+    """Names from an object such as ``{"label_names": […]}`` or a description of features, None where it has none."""
+    for name in _NAME_KEYS:
+        value = row.get(name)
+        if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+            return tuple(value)
+    features = row.get("features", row)
+    if not isinstance(features, dict):
+        return None
+    keys = [key] if key is not None else [each for keys in _TAG_KEYS.values() for each in keys]
+    for each in keys:
+        feature = features.get(each)
+        while isinstance(feature, dict):
+            if "names" in feature:
+                return _label_names({"names": feature["names"]}, None)
+            feature = feature.get("feature")
+        if isinstance(feature, list) and feature and isinstance(feature[0], dict):
+            return _label_names({"names": feature[0].get("names")}, None)
+    return None
+
+
+def _names_beside(path: StrPath, key: str | None) -> tuple[str, ...] | None:
+    beside = os.path.join(os.path.dirname(os.fspath(path)), "dataset_info.json")
+    if path == "-" or not os.path.isfile(beside):
+        return None
+    return next((_label_names(value, key) for _, value in read_json_values(beside) if isinstance(value, dict)), None)
+
+
+def write_token_rows(sentences: Iterable[Sentence], stream: IO[bytes], *, key: str = "ner_tags") -> None:
+    """Write one object per sentence with tokens and, under ``key``, the names of their tags."""
+    for sentence in sentences:
+        row: dict[str, tuple[str, ...]] = {"tokens": sentence.units}
+        if sentence.labels is not None:
+            row[key] = sentence.labels
+        stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())

@@ -1,0 +1,298 @@
+"""Texts with spans: files as the tools write them, tokens and spans, round trips between all formats."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from diffusion_mf.data.annotations import ANNOTATION_FORMATS, Record, TextSpan, read_json_values
+from diffusion_mf.data.check import check_files
+from diffusion_mf.data.conversion import Conversion, convert
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.files import LIMIT_VARIABLE, FieldChoice
+from diffusion_mf.data.formats import FileFormat, FormatOptions, format_of, input_format, read_task
+from diffusion_mf.errors import InputError
+
+TEXT = "Ada Byron sings in Oslo. She left."
+SPANS = (TextSpan(0, 9, "PER"), TextSpan(19, 23, "LOC"))
+
+DOCCANO = {"id": 3, "text": TEXT, "label": [[0, 9, "PER"], [19, 23, "LOC"]], "Comments": []}
+PRODIGY = {
+    "text": TEXT,
+    "_input_hash": 5,
+    "tokens": [
+        {"text": TEXT[start:end], "start": start, "end": end, "id": number, "ws": True}
+        for number, (start, end) in enumerate(
+            [(0, 3), (4, 9), (10, 15), (16, 18), (19, 23), (23, 24), (25, 28), (29, 34)]
+        )
+    ],
+    "spans": [
+        {"start": 0, "end": 9, "token_start": 0, "token_end": 1, "label": "PER"},
+        {"start": 19, "end": 23, "token_start": 4, "token_end": 4, "label": "LOC"},
+    ],
+    "answer": "accept",
+}
+LABEL_STUDIO = {
+    "id": 1,
+    "data": {"text": TEXT, "source": "x"},
+    "annotations": [
+        {"id": 7, "was_cancelled": True, "result": []},
+        {
+            "id": 8,
+            "was_cancelled": False,
+            "result": [
+                {
+                    "id": "r1",
+                    "from_name": "ner",
+                    "to_name": "my_text",
+                    "type": "labels",
+                    "value": {"start": 0, "end": 9, "text": "Ada Byron", "labels": ["PER"]},
+                },
+                {"type": "choices", "value": {"choices": ["good"]}},
+                {"type": "labels", "value": {"start": 19, "end": 23, "text": "Oslo", "labels": ["LOC"]}},
+            ],
+        },
+    ],
+    "predictions": [],
+}
+BRAT = "T1\tPER 0 9\tAda Byron\nT2\tLOC 19 23\tOslo\n"
+
+
+def write_all(folder: Path) -> dict[str, Path]:
+    (folder / "doccano.jsonl").write_text(json.dumps(DOCCANO) + "\n")
+    (folder / "prodigy.jsonl").write_text(json.dumps(PRODIGY) + "\n")
+    (folder / "label-studio.json").write_text(json.dumps([LABEL_STUDIO], indent=1))
+    (folder / "brat").mkdir()
+    (folder / "brat" / "a.txt").write_text(TEXT)
+    (folder / "brat" / "a.ann").write_text(BRAT)
+    return {"doccano": folder / "doccano.jsonl", "prodigy": folder / "prodigy.jsonl",
+            "label-studio": folder / "label-studio.json", "brat": folder / "brat"}  # fmt: skip
+
+
+def test_files_of_the_tools(tmp_path: Path) -> None:
+    for name, path in write_all(tmp_path).items():
+        assert format_of(path) == name
+        (record,) = ANNOTATION_FORMATS[name].read(path, None)
+        assert (record.text, record.spans) == (TEXT, SPANS), name
+        sentences = read_task(path, Task.NER, strict=True).sentences
+        assert sentences[0].units == ("Ada", "Byron", "sings", "in", "Oslo", ".")
+        assert {each.document for each in sentences} == {1}
+        assert [each.labels for each in sentences] == [
+            ("B-PER", "E-PER", "O", "O", "S-LOC", "O"),
+            ("O",) * (2 if name == "prodigy" else 3),
+        ]
+    # One document of a folder is read, too.
+    assert [each.spans for each in ANNOTATION_FORMATS["brat"].read(tmp_path / "brat" / "a.ann", None)] == [SPANS]
+
+
+def test_a_tool_finds_its_other_entries_again(tmp_path: Path) -> None:
+    paths = write_all(tmp_path)
+    for name, source in (("doccano", DOCCANO), ("prodigy", PRODIGY), ("label-studio", LABEL_STUDIO)):
+        (record,) = ANNOTATION_FORMATS[name].read(paths[name], None)
+        with ANNOTATION_FORMATS[name].open(tmp_path / "out") as write:
+            write(record)
+        ((_, row),) = read_json_values(tmp_path / "out")
+        if name != "label-studio":
+            assert row == source
+            continue
+        assert (row["id"], row["data"]) == (1, LABEL_STUDIO["data"])
+        (annotation,) = row["annotations"]
+        first = LABEL_STUDIO["annotations"][1]["result"][0]  # type: ignore[index]
+        assert annotation["result"][0] == {key: value for key, value in first.items() if key != "id"}
+    old = {"text": "a b", "labels": [[0, 1, "X"]]}
+    (tmp_path / "old.jsonl").write_text(json.dumps(old))
+    convert(tmp_path / "old.jsonl", tmp_path / "new.jsonl", conversion("doccano", "doccano"))
+    assert json.loads((tmp_path / "new.jsonl").read_text()) == old
+
+
+def conversion(source: str, target: str, **options: Any) -> Conversion:
+    return Conversion(
+        source_format=FileFormat(source), target_format=FileFormat(target), options=FormatOptions(), **options
+    )
+
+
+PROBLEMS = {
+    "text": "Berlin's wall. Ada",
+    "label": [[0, 3, "CUT"], [9, 13, "LONG"], [10, 12, "IN"], [6, 13, "LONGER"], [14, 15, "BLANK"], [15, 18, "PER"]],
+}
+
+
+def test_what_does_not_fit_tokens_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(PROBLEMS))
+    corpus = read_task(path, Task.NER)
+    assert [each.labels for each in corpus] == [("S-CUT", "B-LONGER", "E-LONGER", "O"), ("S-PER",)]
+    assert corpus.repaired == (
+        f"{path}: 1 span that cuts a token widened to it, first at line 1 (the span 'Ber' (CUT) cuts the token 'Berlin'); "
+        "2 overlapping spans left out, first at line 1 (the span 'wall' (LONG) overlaps \"'s wall\" (LONGER)); "
+        "1 annotation left out, first at line 1 (the span ' ' (BLANK) holds no token); "
+        "dmf data check lists them, --strict (data.strict) refuses them"
+    )
+    found = [(problem.kind.title, problem.text) for problem in check_files([(path, None)]).problems]
+    assert found == [
+        ("span that cuts a token", "line 1: the span 'Ber' (CUT) cuts the token 'Berlin'"),
+        ("overlapping spans", "line 1: the span 'wall' (LONG) overlaps \"'s wall\" (LONGER)"),
+        ("overlapping spans", "line 1: the span 'al' (IN) overlaps \"'s wall\" (LONGER)"),
+        ("annotation left out", "line 1: the span ' ' (BLANK) holds no token"),
+    ]
+    path.write_text(json.dumps({"text": "Berlin", "label": [[0, 3, "CUT"]]}))
+    with pytest.raises(InputError) as caught:
+        read_task(path, Task.NER, strict=True)
+    assert str(caught.value) == (
+        f"{path}, line 1: the span 'Ber' (CUT) cuts the token 'Berlin'; correct the span, or leave out --strict."
+    )
+
+
+def test_what_brat_has_beside_spans_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"Ada\nByron sings in Oslo")
+    (tmp_path / "a.ann").write_text(
+        "T1\tPER 0 3;4 9\tAda Byron\nT2\tLOC 0 3;19 23\tAda Oslo\nR1\tLives Arg1:T1 Arg2:T2\n#1\tAnnotatorNotes T1\tgood\n"
+    )
+    corpus = read_task(tmp_path, Task.NER)
+    assert [each.labels for each in corpus] == [("B-PER", "E-PER", "O", "O", "O")]
+    assert "3 annotations left out, first at a.ann, line 2 (T2 is discontinuous)" in str(corpus.repaired)
+    with pytest.raises(InputError, match=r"a\.ann, line 2: T2 is discontinuous; make it one span"):
+        read_task(tmp_path, Task.NER, strict=True)
+    convert(tmp_path, tmp_path / "out", conversion("brat", "brat"))
+    assert (tmp_path / "out" / "a.ann").read_text() == "T1\tPER 0 3;4 9\tAda Byron\n"
+
+
+def test_rejected_texts_are_left_out_and_offsets_of_browsers_understood(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(PRODIGY) + "\n" + json.dumps({**PRODIGY, "answer": "reject"}) + "\n")
+    corpus = read_task(path, Task.NER)
+    assert len(corpus) == 2
+    assert "1 annotation left out, first at line 2 (answer reject)" in str(corpus.repaired)
+    region = {"start": 3, "end": 7, "text": "Oslo", "labels": ["LOC"]}
+    task = {"data": {"text": "👍 Oslo"}, "annotations": [{"result": [{"type": "labels", "value": region}]}]}
+    (tmp_path / "a.json").write_text(json.dumps([task]))
+    (record,) = ANNOTATION_FORMATS["label-studio"].read(tmp_path / "a.json", None)
+    assert record.spans == (TextSpan(2, 6, "LOC"),)
+
+
+def test_a_sentence_does_not_end_inside_a_span(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": "At Yahoo! Inc. Ada works.", "label": [[3, 14, "ORG"]]}))
+    assert [each.units for each in read_task(path, Task.NER)] == [("At", "Yahoo", "!", "Inc."), ("Ada", "works", ".")]
+
+
+TEXTS = st.text(alphabet="aB.'’ \n-é中👍\"\\", max_size=20)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> list[Record]:
+    found = []
+    for text in draw(st.lists(TEXTS, min_size=1, max_size=4)):
+        places = st.integers(0, max(0, len(text) - 1))
+        spans = set()
+        for _ in range(draw(st.integers(0, 3)) if text.strip() else 0):
+            start = draw(places)
+            end = draw(st.integers(start + 1, len(text)))
+            if text[start:end].strip() == text[start:end] and "\n" not in text[start:end]:
+                spans.add((start, end, draw(st.sampled_from(["PER", "X-Y", "é"]))))
+        found.append(Record(text, tuple(TextSpan(*span) for span in sorted(spans))))
+    return found
+
+
+@pytest.mark.parametrize("name", list(ANNOTATION_FORMATS))
+@given(written=records())
+@settings(max_examples=40, deadline=None)
+def test_round_trips(name: str, written: list[Record]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "out"
+        with ANNOTATION_FORMATS[name].open(target) as write:
+            for record in written:
+                write(record)
+        found = list(ANNOTATION_FORMATS[name].read(target, None))
+        assert [(each.text, each.spans) for each in found] == [(each.text, each.spans) for each in written]
+        # Through every other format and back.
+        for other in ANNOTATION_FORMATS:
+            convert(target, Path(folder) / f"{other}-there", conversion(name, other))
+            convert(Path(folder) / f"{other}-there", Path(folder) / f"{other}-back", conversion(other, name))
+            back = list(ANNOTATION_FORMATS[name].read(Path(folder) / f"{other}-back", None))
+            assert [(each.text, each.spans) for each in back] == [(each.text, each.spans) for each in written]
+
+
+WORDS = st.sampled_from(["Ada", "sings", "Oslo", "x", "long-term"])
+
+
+@pytest.mark.parametrize("name", [*ANNOTATION_FORMATS, "hugging-face", "jsonl", "columns"])
+@given(sentences=st.lists(st.lists(st.tuples(WORDS, st.sampled_from(["O", "B-PER", "B-LOC"])), min_size=1), min_size=1))
+@settings(max_examples=20, deadline=None)
+def test_labelled_units_come_back(name: str, sentences: list[list[tuple[str, str]]]) -> None:
+    rows = [{"units": [u for u, _ in each], "labels": [label for _, label in each]} for each in sentences]
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        convert(folder / "a.jsonl", folder / "there", conversion("jsonl", name))
+        convert(folder / "there", folder / "back.jsonl", conversion(name, "jsonl"))
+        assert [json.loads(line) for line in (folder / "back.jsonl").read_text().splitlines()] == rows
+
+
+def test_documents_become_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("-DOCSTART-\tO\n\nAda\tB-PER\n\nOslo\tB-LOC\n\n-DOCSTART-\tO\n\nx\tO\n")
+    convert(tmp_path / "a.tsv", tmp_path / "b.jsonl", conversion("columns", "doccano", keep_documents=True))
+    assert [json.loads(line) for line in (tmp_path / "b.jsonl").read_text().splitlines()] == [
+        {"text": "Ada\nOslo", "label": [[0, 3, "PER"], [4, 8, "LOC"]]},
+        {"text": "x", "label": []},
+    ]
+
+
+@pytest.mark.parametrize(("content", "problem"), [
+    ('{"text": "a", "label": [[0, 2, "X"]]}', "line 1: the span 0–2 is not within the text of 1 characters"),
+    ('\n{"text": "a", "label": [[0, 1]]}', 'line 2: "label" holds something else than [start, end, label]'),
+    ('{"text": "a", "label": [[0, 1, 5]]}', "line 1: a span without start, end and label"),
+    ('{"text": "a", "label": []}\n{"text": "b", "lab', "line 2: not JSON (Unterminated string starting at)"),
+    ('[{"text": "a", "label": []}', "the list is not closed"),
+    ('[{"text": "a", "label": []}] x', "something follows the list"),
+    ('{"text": "a", "label": []}\n5', "line 2: no object"),
+    ('{"text": "\\ud800", "label": []}', 'line 1: "text" holds half a surrogate pair'),
+    ('{"text": "a"}', "texts without annotations do not tell the format; name it with --format doccano or"),
+])  # fmt: skip
+def test_bad_files_are_refused_in_one_sentence(content: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(content)
+    with pytest.raises(InputError) as caught:
+        list(ANNOTATION_FORMATS["doccano"].read(path, None)) and input_format(path)
+    assert problem in str(caught.value)
+
+
+def test_json_values_stream_within_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LIMIT_VARIABLE, "1")
+    path = tmp_path / "a.json"
+    values = [{"text": "x" * 1000 + str(number), "label": []} for number in range(3000)]
+    for text in (json.dumps(values, indent=1), "\ufeff" + "\n".join(map(json.dumps, values))):
+        path.write_text(text)
+        assert [value for _, value in read_json_values(path)] == values
+    path.write_text('[\n{"text": "' + "x\n" * (1 << 20))
+    with pytest.raises(InputError, match="line 2: not JSON"):
+        list(read_json_values(path))
+
+
+def test_hugging_face_datasets(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    row = {"id": "0", "tokens": ["Ada", "sings"], "pos_tags": ["PROPN", "VERB"], "ner_tags": [1, 0]}
+    path.write_text(json.dumps(row) + "\n")
+    assert format_of(path) is FileFormat.HUGGING_FACE
+    assert read_task(path, Task.POS).sentences[0].labels == ("PROPN", "VERB")
+    with pytest.raises(InputError, match='line 1: "ner_tags" holds numbers, and nothing says what they stand for'):
+        read_task(path, Task.NER)
+    names = FieldChoice(label_names=("O", "B-PER"))
+    assert read_task(path, Task.NER, fields=names).sentences[0].labels == ("S-PER", "O")
+    features = {
+        "features": {"ner_tags": {"feature": {"names": ["O", "B-LOC"], "_type": "ClassLabel"}, "_type": "Sequence"}}
+    }
+    (tmp_path / "dataset_info.json").write_text(json.dumps(features))
+    assert read_task(path, Task.NER).sentences[0].labels == ("S-LOC", "O")
+    path.write_text(json.dumps({"label_names": ["O", "B-ORG"]}) + "\n" + json.dumps(row) + "\n")
+    assert read_task(path, Task.NER).sentences[0].labels == ("S-ORG", "O")
+    path.write_text(json.dumps({"tokens": ["a"], "one": ["X"], "two": ["Y"]}))
+    with pytest.raises(InputError, match=r"several keys may hold the tags \(one, two\); choose one with --tag-column"):
+        read_task(path, Task.POS)
+    assert read_task(path, Task.POS, fields=FieldChoice(tag_column="two")).sentences[0].labels == ("Y",)
