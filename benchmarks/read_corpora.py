@@ -30,9 +30,8 @@ TIMES_LONGER = 10
 MEASURED = [
     Path(__file__).resolve(),
     "data/conllu.py",
-    "data/text_lines.py",
     "data/sentence.py",
-    "files.py",
+    "data/files.py",
     "errors.py",
 ]
 
