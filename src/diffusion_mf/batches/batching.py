@@ -262,7 +262,7 @@ def collate(
 ) -> Batch:
     """Tensors of ``sentences``; labels where all of them have some, `KeyError` at a label the vocabulary lacks.
 
-    ``prepare_input`` is the encoder's, where it has one (`encoders.Encoder.prepare_input`), ``recall`` the model's.
+    ``prepare_input`` is the encoder's, where it has one (`networks.words.Encoder.prepare_input`), ``recall`` the model's.
     """
     num_labelled = sum(sentence.labels is not None for sentence in sentences)
     if num_labelled not in (0, len(sentences)):

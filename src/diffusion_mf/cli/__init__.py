@@ -13,7 +13,6 @@ from typing import Any
 import typer
 
 from diffusion_mf.cli import benchmark, config, convert_encoder, data, demo, evaluate, experiment, score, tag, train
-from diffusion_mf.cli import experiment as search
 from diffusion_mf.errors import DiffusionMFError
 
 app = typer.Typer(
@@ -31,7 +30,7 @@ app.add_typer(experiment.app, name="experiment")
 app.command(name="score")(score.score)
 app.command(name="train")(train.train)
 app.add_typer(config.app, name="config")
-app.command(name="search")(search.search)
+app.command(name="search")(experiment.search)
 app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="tag")(tag.tag)
 app.command(name="convert-encoder")(convert_encoder.convert_encoder)

@@ -1,4 +1,6 @@
-"""Model sizes: about 20, 40, 60, 80 and 650 million parameters on English EWT, embeddings counted.
+"""The sections of a configuration, ``[data]``, ``[encoder]`` and so on, with their defaults, and the presets of sizes.
+
+Model sizes: about 20, 40, 60, 80 and 650 million parameters on English EWT, embeddings counted.
 
 Paper: “Architectures” (appendix A.3). Conventional systems grow the encoder; diffusion systems keep theirs and grow the
 denoiser. The paper publishes the totals only: the dimensions are ours.
@@ -130,7 +132,7 @@ class EncoderConfig(Section):
     """
 
     kind: str = "scratch"
-    """a key of `encoders.ENCODERS`"""
+    """a key of `networks.encoders.ENCODERS`"""
     word_width: PositiveInt = 304
     character_width: PositiveInt = 64
     character_hidden: PositiveInt = 128

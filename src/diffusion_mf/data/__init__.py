@@ -1,1 +1,1 @@
-"""Corpora: readers, writers, label schemes, vocabulary, batches, statistics, synthetic corpus."""
+"""Files ↔ sentences: formats, label schemes, documents, repair, checks, statistics; no tensors."""

@@ -1,4 +1,6 @@
-"""JSON Lines: ``{"units": ["…"], "labels": ["…"], "document": "…"}``, one sentence a line; labels and document are optional.
+"""The table of file formats, how a file tells its own, and `read_task`, which reads a labelled corpus in any of them.
+
+JSON Lines: ``{"units": ["…"], "labels": ["…"], "document": "…"}``, one sentence a line; labels and document are optional.
 
 Sentences of a document stand one after the other and have the same value there, a string or a whole number.
 """

@@ -1,4 +1,4 @@
-"""The same metrics for parts of a file: known and unknown forms, short and long sentences."""
+"""All metrics of a task for a file and for parts of it, and how they are printed."""
 
 from __future__ import annotations
 

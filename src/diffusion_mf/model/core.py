@@ -1,4 +1,4 @@
-"""What a model says about a batch before a decoder decides."""
+"""What stands between encoder states and labels: the contract `Core` of the three processes, its requests, draws, losses and predictions."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Numerical kernels: one folder per operation, each with a reference, a CPU path and a Triton kernel."""
+"""Numerical kernels: one folder per operation, each with a reference, fast paths, and one front door."""

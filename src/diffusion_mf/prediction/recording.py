@@ -1,4 +1,4 @@
-"""A packed batch as one vector of integers: one copy takes it to the device, into memory that replayed work reads from."""
+"""CUDA graphs: the work on a batch recorded once per form, and replayed for other batches, each copied as one vector."""
 
 from __future__ import annotations
 

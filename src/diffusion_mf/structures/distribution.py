@@ -1,4 +1,6 @@
-"""What is checked before anything is computed, so that a mistake is a sentence and not a NaN three modules later.
+"""The contract of structures, `LabelDistribution` and `Factorised`, with the checks of their inputs and the sampling they share.
+
+What is checked before anything is computed, so that a mistake is a sentence and not a NaN three modules later.
 
 Shapes are known to the host and always checked. Values are not: looking at them waits for a GPU, so it is done on request.
 """

@@ -1,4 +1,6 @@
-"""Labels known before the model is asked: ``{0: "S-PER", 3: {"O", "S-LOC"}}`` holds two units of a sentence.
+"""What a tagger is asked, checked sentence by sentence: units, documents, and labels known before (clamps).
+
+Labels known before the model is asked: ``{0: "S-PER", 3: {"O", "S-LOC"}}`` holds two units of a sentence.
 
 A clamp that cannot be honoured is refused before anything is computed, by name: silently giving way would defeat it.
 """

@@ -1,4 +1,4 @@
-"""Sentences in, results out, in the same order: batches of similar length are made inside a bounded window."""
+"""`Tagger`: a trained model with its vocabulary and labels, for use; sentences in, results out, in the same order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dev scores during training: one prediction, several decoders, the best of them recorded."""
+"""Dev scores during training, with several decoders, and the marginals of a teacher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gradient of one step, summed over pieces and processes; smaller pieces when memory runs out."""
+"""The gradient of one step, summed over pieces and processes, and the losses between two entries of the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Taggers for CPUs that ours are measured against, trained on the same sentences and called the way their users call them.
+"""Taggers on a CPU: ours beside others, trained on the same sentences and called the way their users call them.
+
+Taggers for CPUs that ours are measured against, trained on the same sentences and called the way their users call them.
 
 Each is imported only when it takes part. A trained one lies in a folder of its own, and is not trained again.
 """

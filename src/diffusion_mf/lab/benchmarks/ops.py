@@ -1,4 +1,4 @@
-"""The libraries the chain is measured against, called the way their users call them."""
+"""Speed and memory of the operations, beside the libraries they are measured against."""
 
 from __future__ import annotations
 

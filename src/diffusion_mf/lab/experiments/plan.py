@@ -1,4 +1,4 @@
-"""The file of a plan: its sections, the corpora it names, and settings as TOML writes them."""
+"""Plans: their file, the corpora it names, and the runs it stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures over seeds: means, sample deviations, paired differences and their significance."""
+"""Selection by dev over seeds: means, sample deviations, paired differences and their significance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random choices that depend on nothing but their key, and the invented words they choose from."""
+"""How synthetic sentences are made: keyed random choices, invented words, dependent groups, and the grammar over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Consistency: whether the labels predicted for a dependent group can occur together.
+"""The best that any model can score on the synthetic corpus, and whether labels of dependent groups fit each other.
+
+Consistency: whether the labels predicted for a dependent group can occur together.
 
 Groups are recognised from the units alone, so the predictions of any model, or of a file, can be scored.
 """

@@ -1,4 +1,6 @@
-"""A learned mixture of a model's layers (Peters et al., 2018): what a task needs may lie below the last layer.
+"""`PretrainedEncoder`: subwords in, states of units out, with a learned mixture of layers and a choice of what is trained.
+
+A learned mixture of a model's layers (Peters et al., 2018): what a task needs may lie below the last layer.
 
 The last layer of encoders tuned to tell sentences apart says little about single words.
 """

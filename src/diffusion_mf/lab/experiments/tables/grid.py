@@ -1,4 +1,4 @@
-"""Tables before they are written in some format: titled grids of cells."""
+"""Tables as titled grids of cells, and how they are written in Markdown, LaTeX, CSV and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Ablations of the objective and of the number of calls (paper: “Diffusion Objective and Inference Budget”).
+"""Ablations of objective, calls and readings, and the sweeps of size, depth, iterations and base.
+
+Ablations of the objective and of the number of calls (paper: “Diffusion Objective and Inference Budget”).
 
 The decoder is fixed: argmax for POS, Mask-Viterbi for NER and Chinese. Calls are varied on one checkpoint per seed.
 """
