@@ -1,4 +1,4 @@
-"""What stands between encoder states and labels: the contract `Core` of the three processes, its requests, draws, losses and predictions."""
+"""What stands between encoder states and labels: the contract `Core` of the processes, its requests, draws, losses, predictions."""
 
 from __future__ import annotations
 
