@@ -339,9 +339,6 @@ def words_of_characters(characters: Sequence[str], labels: Sequence[str]) -> tup
     return ["".join(characters[span.start : span.end]) for span in spans], [span.label for span in spans]
 
 
-_ALL_LETTERS = frozenset("BIMESLU")
-
-
 def detect_scheme(
     sentences: Iterable[Sentence], *, path: StrPath, is_unit_per_line: bool, repairs: Repairs | None = None
 ) -> LabelScheme:
@@ -364,8 +361,8 @@ def detect_scheme(
                 lines.setdefault(label, sentence.line + (index if is_unit_per_line else 0))
     lines.pop("O", None)
     letters = {label: split_label(label)[0] for label in lines}
-    without_boundary = [label for label, letter in letters.items() if letter not in _ALL_LETTERS]
-    typed = [label for label, letter in letters.items() if letter in _ALL_LETTERS and letter != label]
+    without_boundary = [label for label, letter in letters.items() if letter not in _ALL_BOUNDARIES]
+    typed = [label for label, letter in letters.items() if letter in _ALL_BOUNDARIES and letter != label]
     # Tag sets have one-letter tags too: M alone says nothing beside NN, but M-NN does.
     if not lines or (without_boundary and not typed):
         return LabelScheme.PLAIN

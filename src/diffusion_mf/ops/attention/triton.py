@@ -16,9 +16,6 @@ from torch import Tensor
 
 from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY
 
-MAX_UNITS = 128
-"""of a sentence: what fits on chip in the backward pass"""
-
 _WARPS = {16: 1, 32: 2, 64: 4, 128: 8}
 
 
