@@ -44,7 +44,7 @@ def same_labels_in_child(expected):
 
 
 def run(code: str) -> None:
-    environment = os.environ | {"OMP_NUM_THREADS": "2", "PYTHONWARNINGS": "ignore"}
+    environment = os.environ | {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "PYTHONWARNINGS": "ignore"}
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
     )
