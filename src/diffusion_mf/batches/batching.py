@@ -20,9 +20,9 @@ from diffusion_mf.ops.chain_scores import unit_mask
 
 
 def other_places(
-    words: Int64[np.ndarray, "T"],
-    documents: Int64[np.ndarray, "B"],
-    lengths: Int64[np.ndarray, "B"],
+    words: Int64[np.ndarray, " T"],
+    documents: Int64[np.ndarray, " B"],
+    lengths: Int64[np.ndarray, " B"],
     *,
     most: int,
     num_places: int | None = None,
@@ -56,7 +56,7 @@ def other_places(
     return torch.from_numpy(found.reshape(len(lengths), num_units, most))
 
 
-def document_rows(documents: Int64[np.ndarray, "B"]) -> Int64[Tensor, "B"]:
+def document_rows(documents: Int64[np.ndarray, " B"]) -> Int64[Tensor, " B"]:
     """For every sentence of a batch the row of the first one of its document; its own where it has none."""
     rows = np.arange(len(documents))
     _, first, inverse = np.unique(documents, return_index=True, return_inverse=True)
@@ -64,8 +64,8 @@ def document_rows(documents: Int64[np.ndarray, "B"]) -> Int64[Tensor, "B"]:
 
 
 def shorten(
-    character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, "W"], most: int
-) -> tuple[Int[Tensor, "W c"], Int[Tensor, "W"]]:
+    character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"], most: int
+) -> tuple[Int[Tensor, "W c"], Int[Tensor, " W"]]:
     """At most ``most`` characters of each word: of a longer one the first ⌈half⌉ and the last ⌊half⌋.
 
     Addresses and the like would make all other words of a batch pay for their length.
@@ -209,13 +209,13 @@ class Batch:
     form_ids: Int64[Tensor, "B N"]
     word_rows: Int64[Tensor, "B N"]
     character_ids: Int64[Tensor, "W C"]
-    character_lengths: Int64[Tensor, "W"]
-    lengths: Int64[Tensor, "B"]
+    character_lengths: Int64[Tensor, " W"]
+    lengths: Int64[Tensor, " B"]
     label_ids: Int64[Tensor, "B N"] | None
     encoder_input: EncoderInput | None = None
     others: Int64[Tensor, "B N M"] | None = None
     """for models with recall: where else a unit's form stands in its document (`batches.batching.other_places`)"""
-    document_rows: Int64[Tensor, "B"] | None = None
+    document_rows: Int64[Tensor, " B"] | None = None
     """beside ``others``: the first sentence of each one's document; packed batches do without"""
     packing: PackedLayout | None = None
     """how the networks are to lay the units out; None is the rectangle, or its units"""
@@ -275,7 +275,7 @@ class Spellings(NamedTuple):
     """The characters of every row of a table of words; row 0 is padding and has none."""
 
     character_ids: Int64[np.ndarray, "R C"]
-    lengths: Int64[np.ndarray, "R"]
+    lengths: Int64[np.ndarray, " R"]
 
 
 class SentenceRows:
@@ -289,11 +289,11 @@ class SentenceRows:
     def __init__(
         self,
         sentences: Sequence[Sentence],
-        rows: Int64[np.ndarray, "T"],
-        form_ids: Int64[np.ndarray, "R"],
+        rows: Int64[np.ndarray, " T"],
+        form_ids: Int64[np.ndarray, " R"],
         *,
         spellings: Spellings | None = None,
-        label_ids: Int64[np.ndarray, "T"] | None = None,
+        label_ids: Int64[np.ndarray, " T"] | None = None,
         recall: int = 0,
         multiple: int = 1,
     ) -> None:

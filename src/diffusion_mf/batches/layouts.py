@@ -28,7 +28,7 @@ class Rotation(NamedTuple):
     sine: Float[Tensor, "*units 1 half"]
 
     @classmethod
-    def of_positions(cls, positions: Int[Tensor, "*units"], head_width: int) -> Rotation:
+    def of_positions(cls, positions: Int[Tensor, " *units"], head_width: int) -> Rotation:
         """Position i turns pair p of a head's dimensions by i·period^(−2p/width)."""
         half = head_width // 2
         rates = ROTARY_PERIOD ** (torch.arange(half, device=positions.device, dtype=torch.float32) / -half)
@@ -127,7 +127,7 @@ class CompactLayout(NamedTuple):
     """
 
     is_unit: Bool[Tensor, "B N"]
-    places: Int[Tensor, "T"]
+    places: Int[Tensor, " T"]
     """where each unit lies in the rectangle, b·N + i; filling is the first unit once more"""
     units: Int[Tensor, "B N"]
     """where each place lies among the units; that of padding is some unit's"""
@@ -186,15 +186,15 @@ class PackedLayout(NamedTuple):
     ``batches.packing`` makes the indices. Filling is attended to only by itself, and what becomes of it is not read.
     """
 
-    places: Int[Tensor, "T"]
+    places: Int[Tensor, " T"]
     """where each unit lies in the rectangle, b·N + i; filling lies at a place of padding"""
-    pair_places: Int[Tensor, "T"]
+    pair_places: Int[Tensor, " T"]
     """the same for the pair of a unit and the next one, b·(N − 1) + i; a last unit's lies at a place of padding"""
     units: Int[Tensor, "B N"]
     """where each place lies in the packed sequence; 0 for padding"""
-    sentences: Int[Tensor, "T"]
-    positions: Int[Tensor, "T"]
-    boundaries: Int[Tensor, "B_plus_1"]
+    sentences: Int[Tensor, " T"]
+    positions: Int[Tensor, " T"]
+    boundaries: Int[Tensor, " B_plus_1"]
     """the first unit of each sentence, and T; int32"""
     longest: int
     """no sentence, filling included, has more units"""

@@ -134,7 +134,7 @@ def _moved(others: Int64[Tensor, "b n M"], num_rows: int, num_columns: int) -> I
     return F.pad(moved, more, value=-1)
 
 
-def packed_layout(lengths: Int64[Tensor, "B"], *, num_units: int, num_tokens: int) -> PackedLayout:
+def packed_layout(lengths: Int64[Tensor, " B"], *, num_units: int, num_tokens: int) -> PackedLayout:
     """The layout of sentences of these lengths, the last of which must have none, and of the filling after them."""
     real = lengths.numpy()
     num_sentences, num_real = len(real), int(real.sum())

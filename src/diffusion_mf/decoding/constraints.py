@@ -25,8 +25,8 @@ class Legality:
     """
 
     transitions: Bool[Tensor, "K K"]
-    starts: Bool[Tensor, "K"]
-    ends: Bool[Tensor, "K"]
+    starts: Bool[Tensor, " K"]
+    ends: Bool[Tensor, " K"]
 
     @classmethod
     def everything(cls, num_labels: int) -> Legality:
@@ -102,16 +102,16 @@ class Legality:
         """A(ℓ, ℓ′): 0 for legal transitions and −∞ for others."""
         return _scores(self.transitions, dtype)
 
-    def start_scores(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, "K"]:
+    def start_scores(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, " K"]:
         """a_s: 0 for labels a sentence may begin with and −∞ for others."""
         return _scores(self.starts, dtype)
 
-    def end_scores(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, "K"]:
+    def end_scores(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, " K"]:
         """a_e: 0 for labels a sentence may end with and −∞ for others."""
         return _scores(self.ends, dtype)
 
     def restrict_ends(
-        self, allowed: Bool[Tensor, "B N K"] | None, lengths: Int[Tensor, "B"], num_units: int
+        self, allowed: Bool[Tensor, "B N K"] | None, lengths: Int[Tensor, " B"], num_units: int
     ) -> Bool[Tensor, "B N K"]:
         """The labels each position may take: those in ``allowed``, at both ends of a sentence only the legal ones."""
         positions = torch.arange(num_units, device=lengths.device)
@@ -120,7 +120,7 @@ class Legality:
         result = (self.starts | ~is_first) & (self.ends | ~is_last)
         return result if allowed is None else result & allowed
 
-    def permits(self, labels: Int[Tensor, "B N"], lengths: Int[Tensor, "B"]) -> Bool[Tensor, "B"]:
+    def permits(self, labels: Int[Tensor, "B N"], lengths: Int[Tensor, " B"]) -> Bool[Tensor, " B"]:
         """Whether each sequence is legal; a number that is no label is not. What stands past a length does not matter."""
         num_units = labels.shape[1]
         is_unit = unit_mask(lengths, num_units)

@@ -25,7 +25,7 @@ ZERO_PROBABILITY_COST = 1e3
 class Evidence:
     """All that is known about a batch when reverse diffusion, or a direct system, is done; a system fills in what it has."""
 
-    lengths: Int[Tensor, "B"]
+    lengths: Int[Tensor, " B"]
     unary_scores: Float[Tensor, "B N K"] | None = None
     """log π₀ of a diffusion system, log-marginals of a direct one, −‖z − c‖²/τ of bits: for argmax and Mask-Viterbi"""
     potentials: Potentials | None = None
@@ -46,7 +46,7 @@ class Evidence:
         cls,
         bits: Float[Tensor, "B N b"],
         codes: BitCodes,
-        lengths: Int[Tensor, "B"],
+        lengths: Int[Tensor, " B"],
         *,
         temperature: int | float = 0.05,
         legality: Legality | None = None,

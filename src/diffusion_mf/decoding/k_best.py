@@ -28,8 +28,8 @@ def k_best(
     lengths: Lengths,
     k: int,
     *,
-    start_scores: Float[Tensor, "K"] | None = None,
-    end_scores: Float[Tensor, "K"] | None = None,
+    start_scores: Float[Tensor, " K"] | None = None,
+    end_scores: Float[Tensor, " K"] | None = None,
     allowed: Bool[Tensor, "B N K"] | None = None,
     legality: Legality | None = None,
 ) -> BestSequences:

@@ -44,7 +44,7 @@ class BitCodes:
         """b = ⌈log₂ K⌉, at least one."""
         return max((self.num_labels - 1).bit_length(), 1)
 
-    def encode(self, labels: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch {self.num_bits}"]:
+    def encode(self, labels: Int[Tensor, " *batch"]) -> Float[Tensor, "*batch {self.num_bits}"]:
         """The codes of labels, in the default float type."""
         bits = (labels.unsqueeze(-1) >> self._shifts(labels.device)) & 1
         return torch.where(bits == 1, self.scale, -self.scale).to(torch.get_default_dtype())
@@ -53,7 +53,7 @@ class BitCodes:
         """The code of every label, (K, b)."""
         return self.encode(torch.arange(self.num_labels, device=device))
 
-    def decode_native(self, bits: Float[Tensor, "*batch {self.num_bits}"]) -> Int[Tensor, "*batch"]:
+    def decode_native(self, bits: Float[Tensor, "*batch {self.num_bits}"]) -> Int[Tensor, " *batch"]:
         """dec_b([z > 0]): threshold every coordinate; a pattern of no label gives `NO_LABEL`."""
         values = ((bits > 0).long() << self._shifts(bits.device)).sum(dim=-1)
         return torch.where(values < self.num_labels, values, NO_LABEL)
@@ -71,7 +71,7 @@ class BitCodes:
         bits: Float[Tensor, "*batch {self.num_bits}"],
         *,
         allowed: Bool[Tensor, "*batch {self.num_labels}"] | None = None,
-    ) -> Int[Tensor, "*batch"]:
+    ) -> Int[Tensor, " *batch"]:
         """The label whose code is nearest, among the allowed ones if given; the first of equals."""
         scores = self.unary_scores(bits)
         if allowed is not None:

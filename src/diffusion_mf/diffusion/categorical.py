@@ -47,18 +47,18 @@ class CategoricalDiffusion:
         signal = cosine_signal(self.num_steps, power=self.cosine_power, offset=self.cosine_offset)
         object.__setattr__(self, "signal", SignalTable(signal))
 
-    def forward(self, y0: Int[Tensor, "*batch"], t: Timesteps) -> Float[Tensor, "*batch {self.num_labels}"]:
+    def forward(self, y0: Int[Tensor, " *batch"], t: Timesteps) -> Float[Tensor, "*batch {self.num_labels}"]:
         """q(y^t | y^0) = ᾱ_t·[y^t = y^0] + (1 − ᾱ_t)/K, in the default float type."""
         return self.diffuse(one_hot(y0, self.num_labels), t)
 
     def sample(
         self,
-        y0: Int[Tensor, "*batch"],
+        y0: Int[Tensor, " *batch"],
         t: Timesteps,
         generator: torch.Generator | None = None,
         *,
-        uniforms: Float[Tensor, "2 *batch"] | None = None,
-    ) -> Int[Tensor, "*batch"]:
+        uniforms: Float[Tensor, " 2 *batch"] | None = None,
+    ) -> Int[Tensor, " *batch"]:
         """y^t ~ q(y^t | y^0): keep the label with probability ᾱ_t, else draw any label uniformly.
 
         ``uniforms``, numbers from [0, 1), take the generator's place where randomness must not depend on how a batch is
@@ -77,8 +77,8 @@ class CategoricalDiffusion:
         generator: torch.Generator | None = None,
         *,
         device: torch.device | str = "cpu",
-        uniforms: Float[Tensor, "{num_sentences}"] | None = None,
-    ) -> Int[Tensor, "{num_sentences}"]:
+        uniforms: Float[Tensor, " {num_sentences}"] | None = None,
+    ) -> Int[Tensor, " {num_sentences}"]:
         """t ~ U{1…T−1}, one per sentence; its positions share it. ``uniforms`` replace the generator, as in `sample`."""
         num_choices = max(self.num_steps - 1, 1)
         if uniforms is not None:
@@ -177,12 +177,12 @@ class CategoricalDiffusion:
         return keep.to(like.dtype), ((1 - keep) / self.num_labels).to(like.dtype)
 
 
-def one_hot(labels: Int[Tensor, "*batch"], num_labels: int) -> Float[Tensor, "*batch {num_labels}"]:
+def one_hot(labels: Int[Tensor, " *batch"], num_labels: int) -> Float[Tensor, "*batch {num_labels}"]:
     """[k = label] in the default float type; a label outside 0…K−1 (padding) gives a row of zeros."""
     return (labels.unsqueeze(-1) == torch.arange(num_labels, device=labels.device)).to(torch.get_default_dtype())
 
 
-def draw(beliefs: Float[Tensor, "*batch K"], uniforms: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch K"]:
+def draw(beliefs: Float[Tensor, "*batch K"], uniforms: Float[Tensor, " *batch"]) -> Float[Tensor, "*batch K"]:
     """A label from each distribution, one-hot, by inverting its cumulative sum at a number from [0, 1).
 
     Labels without mass are never drawn.

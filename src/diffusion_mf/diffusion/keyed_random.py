@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def keyed_uniforms(
-    keys: Int[Tensor, "B"],
+    keys: Int[Tensor, " B"],
     shape: tuple[int, ...],
     *,
     seed: int,
@@ -31,7 +31,7 @@ def keyed_uniforms(
 
 
 def keyed_normals(
-    keys: Int[Tensor, "B"],
+    keys: Int[Tensor, " B"],
     shape: tuple[int, ...],
     *,
     seed: int,

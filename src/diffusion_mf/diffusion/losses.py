@@ -17,10 +17,10 @@ from diffusion_mf.diffusion.schedule import Timesteps
 def posterior_kl(
     process: CategoricalDiffusion,
     log_rho_0: Float[Tensor, "*batch K"],
-    y0: Int[Tensor, "*batch"],
-    y_t: Int[Tensor, "*batch"],
+    y0: Int[Tensor, " *batch"],
+    y_t: Int[Tensor, " *batch"],
     t: Timesteps,
-) -> Float[Tensor, "*batch"]:
+) -> Float[Tensor, " *batch"]:
     """KL(q(y^{t−1} | y^t, y^0) ‖ q(y^{t−1} | y^t, ŷ^0)) per unit, from log-marginals of ŷ^0: L_post.
 
     At t = 1 the gold posterior is a point mass and this is −log of the normalised ŷ^0(y^0)·q(y^1|y^0): reconstruction.
@@ -37,8 +37,8 @@ def posterior_kl(
 
 
 def token_cross_entropy(
-    log_marginals: Float[Tensor, "*batch K"], labels: Int[Tensor, "*batch"]
-) -> Float[Tensor, "*batch"]:
+    log_marginals: Float[Tensor, "*batch K"], labels: Int[Tensor, " *batch"]
+) -> Float[Tensor, " *batch"]:
     """−log ŷ^0[y^0] per unit: L_den, and L_marg under exact marginals; at negative labels (padding) any number."""
     log_marginals = log_marginals.to(torch.promote_types(log_marginals.dtype, torch.float32))
     return -log_marginals.gather(-1, labels.clamp(min=0).long().unsqueeze(-1)).squeeze(-1)
@@ -46,13 +46,13 @@ def token_cross_entropy(
 
 def squared_bit_error(
     predicted: Float[Tensor, "*batch b"], codes: Float[Tensor, "*batch b"]
-) -> Float[Tensor, "*batch"]:
+) -> Float[Tensor, " *batch"]:
     """‖x̂_0 − x_0‖²/b per unit: DiffusionSL's x₀ prediction."""
     predicted = predicted.to(torch.promote_types(predicted.dtype, torch.float32))
     return (predicted - codes).square().mean(dim=-1)
 
 
-def sum_over_units(values: Float[Tensor, "*batch"], is_unit: Bool[Tensor, "*batch"]) -> Float[Tensor, ""]:
+def sum_over_units(values: Float[Tensor, " *batch"], is_unit: Bool[Tensor, " *batch"]) -> Float[Tensor, ""]:
     """Σ over non-padding units; what stands at padding, NaN included, plays no part.
 
     The caller divides by the number of units of the global batch, across accumulation steps and processes.

@@ -91,7 +91,7 @@ def reverse_diffusion(
     allowed: Bool[Tensor, "B N {process.num_labels}"] | None = None,
     is_unit: Bool[Tensor, "B N"] | None = None,
     exit_tolerance: int | float | None = None,
-    settle_with: Int[Tensor, "B"] | None = None,
+    settle_with: Int[Tensor, " B"] | None = None,
     keep_trajectory: bool = False,
     keep_first_marginals: bool = False,
     reading: Reading = "product",

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from diffusion_mf.errors import InputError
 
-Timesteps = int | Int[Tensor, "..."]
+Timesteps = int | Int[Tensor, " ..."]
 """One step for everything, or a tensor whose shape is a prefix of the batch shape: (B,) gives one per sentence."""
 
 
-def cosine_signal(num_steps: int, *, power: int | float = 1, offset: int | float = 0.008) -> Float64[Tensor, "steps"]:
+def cosine_signal(num_steps: int, *, power: int | float = 1, offset: int | float = 0.008) -> Float64[Tensor, " steps"]:
     """ᾱ_t = f(t)/f(0) with f(t) = cos(((t/T) + s)/(1 + s) · π/2)^p, for t = 0…T.
 
     Hoogeboom et al. (2021) for p = 1, the choice for categorical noise; p = 2 is the Gaussian schedule of Nichol and
@@ -40,7 +40,7 @@ def cosine_signal(num_steps: int, *, power: int | float = 1, offset: int | float
 
 def linear_signal(
     num_steps: int, *, first_beta: int | float = 1e-4, last_beta: int | float = 0.02
-) -> Float64[Tensor, "steps"]:
+) -> Float64[Tensor, " steps"]:
     """ᾱ_t = Π_{u ≤ t} (1 − β_u) with β rising linearly from β₁ to β_T (Ho et al., 2020), for DiffusionSL."""
     _check_num_steps(num_steps)
     if not 0 < first_beta <= last_beta < 1:
@@ -59,7 +59,7 @@ class SignalTable:
     for code that will be captured in a graph, where that first copy must not happen.
     """
 
-    def __init__(self, signal: Float64[Tensor, "steps"]) -> None:
+    def __init__(self, signal: Float64[Tensor, " steps"]) -> None:
         self._values: tuple[float, ...] = tuple(signal.tolist())
         self._tables: dict[torch.device, Tensor] = {signal.device: signal}
         self._source = signal

@@ -32,13 +32,13 @@ def calibrated(marginals: Float[Tensor, "*batch K"], temperature: float) -> Floa
 
 
 def negative_log_likelihood(
-    marginals: Float[Tensor, "M K"], labels: Int[Tensor, "M"], *, temperature: float = 1.0
+    marginals: Float[Tensor, "M K"], labels: Int[Tensor, " M"], *, temperature: float = 1.0
 ) -> float:
     """−(1/M) Σ log ρ_T(y), in nats per unit."""
     return _loss_slope_curvature(*_log_scores(marginals, labels), 1 / temperature)[0]
 
 
-def fit_temperature(marginals: Float[Tensor, "M K"], labels: Int[Tensor, "M"]) -> float:
+def fit_temperature(marginals: Float[Tensor, "M K"], labels: Int[Tensor, " M"]) -> float:
     """The T in [0.1, 10] of least negative log-likelihood; 1 where there is nothing to fit on.
 
     With β = 1/T, −Σ log softmax(β log ρ)(y) is convex in β; its slope is Σ (E_β[log ρ] − log ρ(y)), its curvature
@@ -60,7 +60,9 @@ def fit_temperature(marginals: Float[Tensor, "M K"], labels: Int[Tensor, "M"]) -
     return 1 / inverse
 
 
-def expected_calibration_error(scores: Float[Tensor, "M"], is_right: Bool[Tensor, "M"], *, num_bins: int = 15) -> float:
+def expected_calibration_error(
+    scores: Float[Tensor, " M"], is_right: Bool[Tensor, " M"], *, num_bins: int = 15
+) -> float:
     """Σ_bins (units in bin / M) · |share of right labels − mean score|, over bins of equal width; 0 for no units.
 
     0 is perfect; 0.05 means that scores are off by five points of a hundred on average.

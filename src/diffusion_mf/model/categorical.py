@@ -49,7 +49,7 @@ class CategoricalCore(StructuredCore):
     def potentials(
         self,
         beliefs: Float[Tensor, "B N K"],
-        t: Int[Tensor, "b"],
+        t: Int[Tensor, " b"],
         conditions: Conditions,
         layout: Layout,
         is_known: Bool[Tensor, "B N"] | None = None,

@@ -53,9 +53,9 @@ class Request:
 
     states: Float[Tensor, "*units D"]
     layout: Layout
-    lengths: Int[Tensor, "B"]
+    lengths: Int[Tensor, " B"]
     is_unit: Bool[Tensor, "B N"]
-    content_keys: Int[Tensor, "B"]
+    content_keys: Int[Tensor, " B"]
     legality: Legality | None
     allowed: Bool[Tensor, "B N K"] | None
     num_calls: int | None
@@ -66,7 +66,7 @@ class Request:
     keep_first_marginals: bool
     others: Int[Tensor, "B N M"] | None = None
     """for recall (`batches.batching.Batch.others`)"""
-    document_rows: Int[Tensor, "B"] | None = None
+    document_rows: Int[Tensor, " B"] | None = None
 
     @property
     def is_known(self) -> Bool[Tensor, "B N"] | None:
@@ -95,7 +95,7 @@ class StepDraws:
 
     seed: int
     step: int
-    sentence_keys: Int[Tensor, "B"]
+    sentence_keys: Int[Tensor, " B"]
     device_step: Int[Tensor, ""] | None = None
     """the step again, where work is recorded once and replayed for other steps; decisions of the host are not recorded"""
 
@@ -127,7 +127,7 @@ class StepDraws:
 _FACTOR = 0x5851F42D4C957F2D  # odd, with well-mixed bits
 
 
-def content_keys(form_ids: Int[Tensor, "B N"], is_unit: Bool[Tensor, "B N"]) -> Int[Tensor, "B"]:
+def content_keys(form_ids: Int[Tensor, "B N"], is_unit: Bool[Tensor, "B N"]) -> Int[Tensor, " B"]:
     """A number for each sentence from its forms alone: Σᵢ formᵢ·fⁱ⁺¹ modulo 2⁶⁴.
 
     It keys the noise of DDIM and the samples of the reverse process at inference, so that a sentence gets the same labels in every batch.
@@ -145,7 +145,7 @@ class NoisyLabels(NamedTuple):
     process: CategoricalDiffusion
     labels: Int[Tensor, "B N"]
     """y^t ~ q(y^t | y⁰)"""
-    t: Int[Tensor, "B"]
+    t: Int[Tensor, " B"]
 
 
 def structured_terms(
@@ -189,7 +189,7 @@ class TeacherMarginals(nn.Module):
         self.register_buffer("marginals", marginals, persistent=False)
         self.register_buffer("starts", torch.tensor([0, *accumulate(lengths)][:-1]), persistent=False)
 
-    def forward(self, sentences: Int[Tensor, "B"], num_units: int) -> Float[Tensor, "B N K"]:
+    def forward(self, sentences: Int[Tensor, " B"], num_units: int) -> Float[Tensor, "B N K"]:
         """Those of some sentences; past a sentence's length stands what belongs to others."""
         places = self.starts[sentences][:, None] + torch.arange(num_units, device=self.starts.device)
         return self.marginals[places.clamp(max=len(self.marginals) - 1)]
@@ -199,7 +199,7 @@ class Target(NamedTuple):
     """What a batch is to be labelled with, and how its units lie."""
 
     labels: Int[Tensor, "B N"]
-    lengths: Int[Tensor, "B"]
+    lengths: Int[Tensor, " B"]
     is_unit: Bool[Tensor, "B N"]
     layout: Layout
     teacher: Float[Tensor, "B N K"] | None = None
@@ -255,7 +255,7 @@ class StructuredCore(Core):
         self.settings = InferenceSettings(num_iterations=config.structure.num_iterations, backend=backend, check=False)
 
     def distribution(
-        self, potentials: Potentials, lengths: Int[Tensor, "B"], allowed: Bool[Tensor, "B N K"] | None = None
+        self, potentials: Potentials, lengths: Int[Tensor, " B"], allowed: Bool[Tensor, "B N K"] | None = None
     ) -> LabelDistribution:
         """The distribution over label sequences; given ``allowed``, conditional on the clamps."""
         # A row that only fills a batch has no units; structures know no such sentence.

@@ -127,7 +127,7 @@ class Labeller(nn.Module):
         *,
         seed: int,
         step: int,
-        sentence_keys: Int[Tensor, "B"],
+        sentence_keys: Int[Tensor, " B"],
         device_step: Int[Tensor, ""] | None = None,
     ) -> dict[str, Tensor]:
         """Every term of the objective as a sum over units, and their weighted sum ``total``.

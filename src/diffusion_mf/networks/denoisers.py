@@ -30,12 +30,12 @@ class TimeEmbedding(nn.Module):
         self.width = width
         self.network = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width))
 
-    def forward(self, t: Int[Tensor, "B"]) -> Float[Tensor, "B D"]:
+    def forward(self, t: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
         """One vector per timestep."""
         return self.network(sinusoid(t, self.width))
 
 
-def sinusoid(t: Int[Tensor, "B"], width: int) -> Float[Tensor, "B {width}"]:
+def sinusoid(t: Int[Tensor, " B"], width: int) -> Float[Tensor, "B {width}"]:
     """sin and cos of t at width/2 rates, in float32: half precision could not tell neighbouring steps apart."""
     half = width // 2
     rates = torch.exp(torch.arange(half, device=t.device, dtype=torch.float32) * (-math.log(LONGEST_PERIOD) / half))
@@ -137,7 +137,7 @@ class DiffusionTransformer(nn.Module):
     def forward(
         self,
         inputs: Float[Tensor, "*units D"],
-        t: Int[Tensor, "b"],
+        t: Int[Tensor, " b"],
         conditions: Conditions,
         layout: Layout,
     ) -> Float[Tensor, "*units D"]:
@@ -159,7 +159,7 @@ class KnownFlag(nn.Module):
         self.vector = nn.Parameter(torch.zeros(width))
 
     def forward(
-        self, inputs: Float[Tensor, "*units D"], is_known: Bool[Tensor, "*units"] | None
+        self, inputs: Float[Tensor, "*units D"], is_known: Bool[Tensor, " *units"] | None
     ) -> Float[Tensor, "*units D"]:
         """The inputs, marked."""
         return inputs if is_known is None else inputs + is_known[..., None] * self.vector
@@ -191,7 +191,7 @@ class LabelDenoiser(nn.Module):
     def forward(
         self,
         beliefs: Float[Tensor, "B N K"],
-        t: Int[Tensor, "b"],
+        t: Int[Tensor, " b"],
         conditions: Conditions,
         layout: Layout,
         is_known: Bool[Tensor, "B N"] | None = None,
@@ -242,7 +242,7 @@ class BitDenoiser(nn.Module):
     def forward(
         self,
         noisy: Float[Tensor, "B N b"],
-        t: Int[Tensor, "#B"],
+        t: Int[Tensor, " #B"],
         conditions: Conditions,
         layout: Layout,
         *,

@@ -82,7 +82,7 @@ class ScratchEncoder(WordEncoder):
         """Of projected words."""
         return self.width
 
-    def word_vectors(self, form_ids: Int[Tensor, "W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
+    def word_vectors(self, form_ids: Int[Tensor, " W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
         """Their projection; what pairs add to it is not known from one word."""
         weight = self.projection.weight[:, : self.embedding_width]
         return F.linear(torch.cat([self.words(form_ids), spellings], dim=-1), weight, self.projection.bias)
@@ -138,7 +138,7 @@ class WindowEncoder(WordEncoder):
         """Of a word's parts for all places."""
         return self.num_places * self.width
 
-    def word_vectors(self, form_ids: Int[Tensor, "W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
+    def word_vectors(self, form_ids: Int[Tensor, " W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
         """W_o·e(word) for every place o, one after the other, and the bias at the place of the word itself."""
         of_words, of_spellings = self.places.weight.split([self.words.embedding_dim, self.characters.width], dim=1)
         bias = F.pad(self.bias, (self.radius * self.width, self.radius * self.width))

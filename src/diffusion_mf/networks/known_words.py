@@ -132,19 +132,19 @@ class _Beginnings:
         self._hidden.release()
         self._cells.release()
 
-    def _rows_of(self, keys: Int64[np.ndarray, "M"]) -> Int64[np.ndarray, "M"]:
+    def _rows_of(self, keys: Int64[np.ndarray, " M"]) -> Int64[np.ndarray, " M"]:
         """The rows of beginnings that are kept, and 0 for others."""
         if not len(self._kept_keys):
             return np.zeros_like(keys)
         places = np.minimum(np.searchsorted(self._kept_keys, keys), len(self._kept_keys) - 1)
         return np.where(self._kept_keys[places] == keys, self._kept_rows[places], 0)
 
-    def _keep(self, keys: Int64[np.ndarray, "M"], rows: Int64[np.ndarray, "M"]) -> None:
+    def _keep(self, keys: Int64[np.ndarray, " M"], rows: Int64[np.ndarray, " M"]) -> None:
         keys, rows = np.concatenate([self._kept_keys, keys]), np.concatenate([self._kept_rows, rows])
         order = np.argsort(keys)
         self._kept_keys, self._kept_rows = keys[order], rows[order]
 
-    def _step(self, keys: Int64[np.ndarray, "M"]) -> None:
+    def _step(self, keys: Int64[np.ndarray, " M"]) -> None:
         """New rows: c = f·c′ + i·tanh(g), h = o·tanh(c), the gates from the character and h′.
 
         Filled up to a multiple of `CPU_LANES`: a word's vector must not depend on which others are new together with it.
@@ -190,8 +190,8 @@ class CachedSentences(SentenceRows):
     def __init__(
         self,
         sentences: Sequence[Sentence],
-        rows: Int64[np.ndarray, "T"],
-        form_ids: Int64[np.ndarray, "R"],
+        rows: Int64[np.ndarray, " T"],
+        form_ids: Int64[np.ndarray, " R"],
         table: Float[Tensor, "R E"],
         *,
         recall: int = 0,

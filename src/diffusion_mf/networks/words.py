@@ -83,7 +83,7 @@ class CharacterLSTM(nn.Module):
         self.from_right = nn.LSTM(width, hidden, batch_first=True)
         self.width = 2 * hidden
 
-    def forward(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, "W"]) -> Float[Tensor, "W D"]:
+    def forward(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Float[Tensor, "W D"]:
         """One vector per distinct word; that of a word without characters (padding) means nothing."""
         character_ids, lengths = shorten(character_ids, lengths, self.max_characters)
         lengths = lengths.clamp(min=1)
@@ -110,14 +110,16 @@ def _stream_beside(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def packed_last_state(lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, "W"]) -> Float[Tensor, "W H"]:
+def packed_last_state(
+    lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, " W"]
+) -> Float[Tensor, "W H"]:
     """The state at each word's last character, without work for padding; lengths are read by the host."""
     packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
     return lstm(packed)[1][0][0]
 
 
 def gathered_last_state(
-    lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, "W"]
+    lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, " W"]
 ) -> Float[Tensor, "W H"]:
     """The same, running over padding too, without waiting for the device.
 
@@ -132,7 +134,7 @@ def gathered_last_state(
 
 
 def last_state_with_scaled_gradient(
-    lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, "W"]
+    lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, " W"]
 ) -> Float[Tensor, "W H"]:
     """The last states; backward, the gradient is scaled by a power of two before the LSTM, and back after it.
 
@@ -149,7 +151,7 @@ def last_state_with_scaled_gradient(
     return _Scaled.apply(_last_state(states, lengths).float(), scale)
 
 
-def _last_state(states: Float[Tensor, "W C H"], lengths: Int[Tensor, "W"]) -> Float[Tensor, "W H"]:
+def _last_state(states: Float[Tensor, "W C H"], lengths: Int[Tensor, " W"]) -> Float[Tensor, "W H"]:
     return states.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, states.shape[-1]))[:, 0]
 
 
@@ -222,11 +224,11 @@ class WordEncoder(Encoder):
         """Of what `word_vectors` gives."""
 
     @abc.abstractmethod
-    def word_vectors(self, form_ids: Int[Tensor, "W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
+    def word_vectors(self, form_ids: Int[Tensor, " W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
         """What the encoder makes of words by themselves, without dropout; ``spellings`` are from its character LSTM."""
 
     def embed_units(
-        self, batch: Batch, form_ids: Int[Tensor, "*units"], word_rows: Int[Tensor, "*units"]
+        self, batch: Batch, form_ids: Int[Tensor, " *units"], word_rows: Int[Tensor, " *units"]
     ) -> Float[Tensor, "*units E"]:
         """Words and their spellings, some of them hidden in training; ``word_rows`` are rows of the batch's characters."""
         words = self.words(self._with_unknown_words(form_ids))
@@ -235,7 +237,7 @@ class WordEncoder(Encoder):
         spellings = nn.functional.embedding(word_rows, spellings)
         return self.embedding_dropout(torch.cat([words.to(spellings.dtype), spellings], dim=-1))
 
-    def _with_unknown_words(self, form_ids: Int[Tensor, "*units"]) -> Int[Tensor, "*units"]:
+    def _with_unknown_words(self, form_ids: Int[Tensor, " *units"]) -> Int[Tensor, " *units"]:
         if not self.training or self.word_dropout == 0:
             return form_ids
         is_hidden = torch.rand(form_ids.shape, device=form_ids.device) < self.word_dropout
@@ -248,7 +250,7 @@ class NeighbourPairs(nn.Module):
     Padding stands for a sentence's ends. Pairs that the vocabulary does not know share row 0, which is zero.
     """
 
-    keys: Int[Tensor, "P"]
+    keys: Int[Tensor, " P"]
 
     def __init__(self, vocabulary: Vocabulary, *, width: int, dropout: float) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
-Lengths = Int[Tensor, "B"] | Integer[numpy.ndarray, "B"] | Sequence[int]
+Lengths = Int[Tensor, " B"] | Integer[numpy.ndarray, " B"] | Sequence[int]
 """The number of units of each sentence, as users may give it."""
 
 
@@ -28,12 +28,12 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def unit_mask(lengths: Int[Tensor, "B"], num_units: int) -> Bool[Tensor, "B N"]:
+def unit_mask(lengths: Int[Tensor, " B"], num_units: int) -> Bool[Tensor, "B N"]:
     """True where a sentence has a unit."""
     return torch.arange(num_units, device=lengths.device) < lengths[:, None]
 
 
-def length_tensor(lengths: Lengths, unary_scores: Float[Tensor, "B N K"]) -> Int[Tensor, "B"]:
+def length_tensor(lengths: Lengths, unary_scores: Float[Tensor, "B N K"]) -> Int[Tensor, " B"]:
     """Lengths as a contiguous tensor beside the scores; raises `ValueError` where they cannot be lengths.
 
     Values in a tensor are not looked at, for that waits for a GPU; `check_lengths` does it on request.
@@ -60,7 +60,7 @@ def _on_host(lengths: object) -> Tensor:
         raise ValueError(message) from None
 
 
-def check_lengths(lengths: Int[Tensor, "B"], num_units: int) -> None:
+def check_lengths(lengths: Int[Tensor, " B"], num_units: int) -> None:
     """Raise `ValueError` for a length outside 1…N."""
     is_bad = (lengths < 1) | (lengths > num_units)
     if bool(is_bad.any()):
@@ -74,8 +74,8 @@ def fold_scores(
     unary_scores: Float[Tensor, "B N K"],
     lengths: Lengths,
     *,
-    start_scores: Float[Tensor, "K"] | None = None,
-    end_scores: Float[Tensor, "K"] | None = None,
+    start_scores: Float[Tensor, " K"] | None = None,
+    end_scores: Float[Tensor, " K"] | None = None,
     allowed: Bool[Tensor, "B N K"] | None = None,
 ) -> Float[Tensor, "B N K"]:
     """Unary scores that carry start and end scores and −∞ for labels not allowed; differentiable in all three."""
@@ -97,7 +97,7 @@ def fold_scores(
 def blank_padding(
     unary_scores: Float[Tensor, "B N K"],
     transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B M K K"],
-    lengths: Int[Tensor, "B"],
+    lengths: Int[Tensor, " B"],
 ) -> tuple[Tensor, Tensor]:
     """The scores with zeros past each length, for code that computes whole rectangles."""
     num_units = unary_scores.shape[1]

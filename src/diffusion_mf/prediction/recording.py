@@ -31,7 +31,7 @@ class FlatBatch(NamedTuple):
     """A form, and the numbers that fill it, on the host; pinned where there is a GPU to copy them."""
 
     form: Form
-    numbers: Int64[Tensor, "total"]
+    numbers: Int64[Tensor, " total"]
 
 
 def flatten(batch: Batch, extras: Sequence[int] = ()) -> FlatBatch:
@@ -51,7 +51,7 @@ def flatten(batch: Batch, extras: Sequence[int] = ()) -> FlatBatch:
     return FlatBatch(form, numbers.pin_memory() if torch.cuda.is_available() else numbers)
 
 
-def unflatten(form: Form, numbers: Int64[Tensor, "total"]) -> tuple[Batch, Int64[Tensor, "extras"]]:
+def unflatten(form: Form, numbers: Int64[Tensor, " total"]) -> tuple[Batch, Int64[Tensor, " extras"]]:
     """The batch and the extra integers again, as views of ``numbers``; boundaries become int32 again, a small copy."""
     offset = 0
 

@@ -127,7 +127,7 @@ def sample_backwards(
     forward_messages: Float[Tensor, "B N K"],
     unary_scores: Float[Tensor, "B N K"],
     transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B N-1 K K"],
-    lengths: Int[Tensor, "B"],
+    lengths: Int[Tensor, " B"],
     noise: Float[Tensor, "S B N K"],
 ) -> Int[Tensor, "S B N"]:
     """Forward filtering, backward sampling: exact draws from a linear chain, O(N K) each once messages are known.
@@ -159,8 +159,8 @@ class Potentials(NamedTuple):
     unary_scores: Float[Tensor, "B N K"]
     transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B M K K"] | None = None
     """one matrix for all places, or one for each of the N − 1; None for structures without transitions"""
-    start_scores: Float[Tensor, "K"] | None = None
-    end_scores: Float[Tensor, "K"] | None = None
+    start_scores: Float[Tensor, " K"] | None = None
+    end_scores: Float[Tensor, " K"] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -209,7 +209,7 @@ class LabelDistribution(abc.ABC):
         """The distribution a network's scores define; the one signature that all structures share."""
 
     @abc.abstractmethod
-    def log_prob(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, "B"]:
+    def log_prob(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, " B"]:
         """log p(y); −∞ where y is impossible. Labels past a length may be any number."""
 
     @abc.abstractmethod
@@ -233,7 +233,7 @@ class LabelDistribution(abc.ABC):
         return self.sample_many(generator, 1)[0]
 
     @abc.abstractmethod
-    def entropy(self) -> Float[Tensor, "B"]:
+    def entropy(self) -> Float[Tensor, " B"]:
         """−Σ_y p(y) log p(y), in nats, differentiable."""
 
 
@@ -263,7 +263,7 @@ def _detached(result: Any) -> Any:
 class Factorised(LabelDistribution):
     """q(y) = Πᵢ qᵢ(yᵢ); a subclass gives `marginals` and `log_marginals`."""
 
-    def log_prob(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, "B"]:
+    def log_prob(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, " B"]:
         """log q(y) = Σᵢ log qᵢ(yᵢ)."""
         if self._check:
             check_labels(labels, self._is_unit, self.num_labels)
@@ -281,7 +281,7 @@ class Factorised(LabelDistribution):
         noise = gumbel_noise(shape, generator, device=log_probs.device, dtype=log_probs.dtype)
         return torch.where(self._is_unit, (log_probs + noise).argmax(-1), 0)
 
-    def entropy(self) -> Float[Tensor, "B"]:
+    def entropy(self) -> Float[Tensor, " B"]:
         """−Σᵢ Σₖ qᵢ(k) log qᵢ(k)."""
         log_probs = self.log_marginals()
         # 0·log 0 = 0, and at log q = 0 the product below is 0 too.

@@ -52,8 +52,8 @@ class LinearChain(LabelDistribution):
         transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B N-1 K K"],
         lengths: Lengths,
         *,
-        start_scores: Float[Tensor, "K"] | None = None,
-        end_scores: Float[Tensor, "K"] | None = None,
+        start_scores: Float[Tensor, " K"] | None = None,
+        end_scores: Float[Tensor, " K"] | None = None,
         allowed: Bool[Tensor, "B N K"] | None = None,
         backend: Backend = "auto",
         check: bool = True,
@@ -107,13 +107,13 @@ class LinearChain(LabelDistribution):
         )
 
     @remember
-    def log_partition(self) -> Float[Tensor, "B"]:
+    def log_partition(self) -> Float[Tensor, " B"]:
         """log Z = log Σ_y exp score(y)."""
         if ("_pass", torch.is_grad_enabled()) in self._remembered or ("_pass", True) in self._remembered:
             return self._pass().log_partition
         return log_partition(self.unary_scores, self.transition_scores, self.lengths, backend=self.backend)
 
-    def log_score(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, "B"]:
+    def log_score(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, " B"]:
         """score(y), the logarithm of the unnormalised probability; −∞ where y is impossible."""
         if self._check:
             check_labels(labels, self._is_unit, self.num_labels)
@@ -121,7 +121,7 @@ class LinearChain(LabelDistribution):
         pairs = self._pair_scores(labels[:, :-1], labels[:, 1:]).to(self.dtype)
         return unary.sum(1) + torch.where(self._is_unit[:, 1:], pairs, 0).sum(1)
 
-    def log_prob(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, "B"]:
+    def log_prob(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, " B"]:
         """log p(y) = score(y) − log Z; −∞ where y is impossible. Labels past a length may be any number."""
         log_partition = self.log_partition()
         # Without a legal sequence the score is −∞ already; ∞ − ∞ must not arise.
@@ -166,7 +166,7 @@ class LinearChain(LabelDistribution):
         )
 
     @remember
-    def entropy(self) -> Float[Tensor, "B"]:
+    def entropy(self) -> Float[Tensor, " B"]:
         """H(p) = log Z − E[score(y)], computed as H(y₁) + Σᵢ H(yᵢ₊₁ | yᵢ).
 
         The two are equal for a chain; the second has no large numbers to cancel and never falls below 0. Pair marginals are

@@ -40,8 +40,8 @@ class MeanField(Factorised):
         lengths: Lengths,
         num_iterations: int = 5,
         *,
-        start_scores: Float[Tensor, "K"] | None = None,
-        end_scores: Float[Tensor, "K"] | None = None,
+        start_scores: Float[Tensor, " K"] | None = None,
+        end_scores: Float[Tensor, " K"] | None = None,
         allowed: Bool[Tensor, "B N K"] | None = None,
         backend: Backend = "auto",
         check: bool = True,
@@ -118,7 +118,7 @@ class MeanField(Factorised):
             is_log=True,
         )
 
-    def evidence_lower_bound(self) -> Float[Tensor, "B"]:
+    def evidence_lower_bound(self) -> Float[Tensor, " B"]:
         """E_q[score(y)] + H(q) ≤ log Z of the chain, differentiable.
 
         0·(−∞) = 0; where q gives an impossible pair of labels any probability, the bound is −∞ and has no gradient.

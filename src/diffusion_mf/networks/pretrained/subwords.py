@@ -177,9 +177,9 @@ class SubwordBatch:
 
     ids: Int64[Tensor, "W S"]
     is_subword: Bool[Tensor, "W S"]
-    places: Int64[Tensor, "P"]
-    units: Int64[Tensor, "P"]
-    shares: Float32[Tensor, "P"]
+    places: Int64[Tensor, " P"]
+    units: Int64[Tensor, " P"]
+    shares: Float32[Tensor, " P"]
     has_state: Bool[Tensor, "B N"]
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> SubwordBatch:

@@ -25,7 +25,7 @@ _HAS_TRITON = has_triton()  # a constant, for compiled networks cannot look into
 
 def packed_attention(
     inputs: Float[Tensor, "T 3 H d"],
-    boundaries: Int[Tensor, "B_plus_1"],
+    boundaries: Int[Tensor, " B_plus_1"],
     cosine: Float[Tensor, "longest half"],
     sine: Float[Tensor, "longest half"],
     *,

@@ -169,7 +169,7 @@ def log_partition(
     lengths: Lengths,
     *,
     backend: Backend = "auto",
-) -> Float[Tensor, "B"]:
+) -> Float[Tensor, " B"]:
     """log Z; start and end scores and clamps come folded in (`ops.chain_scores`). Its gradient are the marginals."""
     lengths = length_tensor(lengths, unary_scores)
     chosen, found = _messages(unary_scores, transition_scores, lengths, backend)

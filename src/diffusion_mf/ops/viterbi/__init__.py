@@ -23,7 +23,7 @@ class BestSequence(NamedTuple):
     """``labels`` (B, N), 0 past each length; ``scores`` (B,), −∞ where no sequence is legal (its labels mean nothing)."""
 
     labels: Int[Tensor, "B N"]
-    scores: Float[Tensor, "B"]
+    scores: Float[Tensor, " B"]
 
 
 @torch.no_grad()
