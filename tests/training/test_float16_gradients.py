@@ -42,7 +42,7 @@ def test_gradients_of_words_that_occur_everywhere_do_not_overflow(
     if has_fixed_scale:
         # What was done before: the gradient, times 4,096 whatever it is.
         def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-            ctx.scale.factor = torch.tensor(4096.0, device=grad.device)
+            ctx.scale.factor = torch.full((), 4096.0, device=grad.device)
             return grad.float() * ctx.scale.factor, None
 
         monkeypatch.setattr(words._Scaled, "backward", staticmethod(backward))

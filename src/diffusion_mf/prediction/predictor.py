@@ -71,7 +71,6 @@ class Predictor:
         self.is_packed = is_packed and not (has_early_exit and isinstance(labeller.process, CategoricalDiffusion))
         self._autocast = autocast_for(device, settings.precision, is_training=False)
         self._lanes: list[Lane] = []
-        self._num_begun = 0
 
     @property
     def recorders(self) -> list[Recorder[Prediction]]:
@@ -89,11 +88,14 @@ class Predictor:
         finish: Callable[[Prediction], Sequence[Tensor]],
         *,
         budget: int = 1,
+        lane: int = 0,
         num_calls: int | None = None,
         allowed: Tensor | None = None,
         keep_trajectory: bool = False,
     ) -> Pending:
         """Begin with a batch and return at once; ``finish`` says what of its prediction is to reach the host.
+
+        Batches of different ``lane`` (counted modulo `BATCHES_IN_FLIGHT`) run side by side on a GPU.
 
         Predictions may have more rows and places than the batch, filled with nothing: packed batches are filled up to ``budget``
         units, so that many have the same form. They lie in memory that a later call may overwrite: ``finish`` keeps none of it.
@@ -118,21 +120,19 @@ class Predictor:
                     )
 
             packed = flatten(pack(batch, shape_for(batch, budget=budget, max_characters=self._max_characters)))
-            stream, recorder = self._next_lane()
+            stream, recorder = self._lane(lane)
             with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
                 return to_host(finish(recorder(packed, work, kind=num_calls)))
 
-    def _next_lane(self) -> Lane:
-        """Lanes take turns; what the current stream has begun, such as an update of the weights, comes first."""
-        if self.device.type != "cuda":
-            self._lanes = self._lanes or [Lane(None, Recorder(self.device))]
-            return self._lanes[0]
+    def _lane(self, number: int) -> Lane:
+        """A lane, once it has waited for what the current stream has begun, such as an update of the weights."""
         if not self._lanes:
+            is_gpu = self.device.type == "cuda"
             self._lanes = [
-                Lane(torch.cuda.Stream(self.device), Recorder(self.device)) for _ in range(BATCHES_IN_FLIGHT)
+                Lane(torch.cuda.Stream(self.device) if is_gpu else None, Recorder(self.device))
+                for _ in range(BATCHES_IN_FLIGHT if is_gpu else 1)
             ]
-        lane = self._lanes[self._num_begun % BATCHES_IN_FLIGHT]
-        self._num_begun += 1
-        assert lane.stream is not None
-        lane.stream.wait_stream(torch.cuda.current_stream(self.device))
+        lane = self._lanes[number % len(self._lanes)]
+        if lane.stream is not None:
+            lane.stream.wait_stream(torch.cuda.current_stream(self.device))
         return lane

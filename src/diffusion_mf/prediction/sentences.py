@@ -63,6 +63,8 @@ def predict_sentences(
     most_units = budget
     num_ahead = BATCHES_IN_FLIGHT if predictor.device.type == "cuda" else 0
     begun: deque[tuple[list[int], Pending]] = deque()
+    # Counted from 0 for every list: the same list again finds its recordings where it made them.
+    lanes = itertools.count()
     while waiting:
         members = waiting.popleft()
         with MemoryGuard() as guard:
@@ -74,6 +76,7 @@ def predict_sentences(
                 batch,
                 functools.partial(finish, allowed=clamps),
                 budget=budget,
+                lane=next(lanes),
                 num_calls=num_calls,
                 allowed=clamps,
                 keep_trajectory=keep_trajectory,
