@@ -26,7 +26,7 @@ def test_mean_field_equals_reference(device, num_labels, dtype, is_local):
     check_mean_field(problem, device, dtype)
 
 
-@pytest.mark.parametrize(("num_labels", "is_local"), [(33, False), (70, False), (130, False), (33, True)])
+@pytest.mark.parametrize(("num_labels", "is_local"), [(33, False), (70, False), (128, False), (33, True)])
 def test_mean_field_with_many_labels(device, num_labels, is_local):
     problem = random_problem(1, 2, 3, num_labels, is_local=is_local, lengths=[3, 2])
     check_mean_field(problem, device, torch.float32, num_iterations=2)

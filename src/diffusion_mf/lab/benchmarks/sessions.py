@@ -35,7 +35,7 @@ class Session:
         settings = config.training
         torch.manual_seed(config.seed)
         # Not the reference, which is in float64.
-        backend: Backend = "cpu" if is_plain else "auto"
+        backend: Backend = "torch" if is_plain else "auto"
         self.labeller = Labeller(config, data.vocabulary, data.scheme, backend=backend).to(device).train()
         if settings.compile and device.type == "cuda":
             torch._dynamo.reset()  # what was compiled for another model would count against the limit

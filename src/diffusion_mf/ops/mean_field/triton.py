@@ -2,7 +2,7 @@
 
 Kernels come in families, one module each: `triton_global` and `triton_local` for the two kinds of transitions, `triton_whole`
 and `triton_short` faster ones for sentences that fit on chip, `triton_pair_sums` for a sum that the first and the third leave
-to it. See `cpu` for the mathematics of the backward pass.
+to it. See `pytorch` for the mathematics of the backward pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from diffusion_mf.ops.chain_scores import accumulation_dtype
-from diffusion_mf.ops.mean_field import cpu, triton_global, triton_local, triton_short, triton_whole
+from diffusion_mf.ops.mean_field import pytorch, triton_global, triton_local, triton_short, triton_whole
 from diffusion_mf.ops.mean_field.triton_pair_sums import pair_sums_kernel
 from diffusion_mf.ops.triton_launch import padded_labels, triton_type
 
@@ -23,9 +23,7 @@ FAMILIES = {"global", "whole", "pair_sums", "short", "local"}
 
 All of them, except where `benchmarks/kernel_families.py` measures what each one brings."""
 
-# The global kernels keep the transitions on chip: 128 × 128 is what fits.
-MAX_GLOBAL_LABELS = 128
-# Up to so many the gradient of the transitions fits on chip, too.
+# Up to so many labels the gradient of global transitions fits on chip, too.
 MAX_SUMMED_LABELS = 64
 # Local transitions among so many labels, of so many units, fit into the registers of one program; in bfloat16, of twice as many.
 MAX_SHORT_LABELS, MAX_SHORT_UNITS = 20, 32
@@ -171,7 +169,7 @@ def iterate(
     dtype = accumulation_dtype(unary.dtype)
     family = forward_family(unary, transition, num_iterations)
     if family is None:
-        return cpu.iterate(unary, _with_penalty(transition, floor), lengths, num_iterations, is_log=is_log)
+        return pytorch.iterate(unary, _with_penalty(transition, floor), lengths, num_iterations, is_log=is_log)
     unary, transition = unary.contiguous(), transition.contiguous()
     beliefs = torch.empty((B, N, K), dtype=dtype, device=unary.device)
     if transition.dim() == 2:
@@ -231,7 +229,9 @@ def gradient(
     family = gradient_family(unary, transition)
     if family is None:
         legal = _with_penalty(transition, floor)
-        grad_unary, grad_transition = cpu.gradient(unary, legal, lengths, num_iterations, grad_beliefs, is_log=is_log)
+        grad_unary, grad_transition = pytorch.gradient(
+            unary, legal, lengths, num_iterations, grad_beliefs, is_log=is_log
+        )
         return grad_unary, torch.where(transition == -torch.inf, 0, grad_transition).to(transition.dtype)
     unary, transition, grad_beliefs = unary.contiguous(), transition.contiguous(), grad_beliefs.contiguous()
     grad_unary = torch.empty((B, N, K), dtype=dtype, device=device)
