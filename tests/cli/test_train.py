@@ -13,7 +13,7 @@ import pytest
 import small_runs
 
 import diffusion_mf
-from diffusion_mf.ops.mean_field import cpu as mean_field_operation
+from diffusion_mf.ops.mean_field import pytorch as mean_field_operation
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from diffusion_mf.ops.gelu import gelu
 from diffusion_mf.ops.viterbi import viterbi
 from diffusion_mf.structures import LinearChain, MeanField, Unigram, linear_chain
 
-BACKENDS = pytest.mark.parametrize("backend", ["reference", "cpu"])
+BACKENDS = pytest.mark.parametrize("backend", ["reference", "torch"])
 KINDS = pytest.mark.parametrize("is_local", [False, True], ids=["global", "local"])
 EVERY_RESULT = pytest.mark.parametrize("result", RESULTS)
 
@@ -48,14 +48,14 @@ def test_numerical_derivatives_of_one_unit(result, backend, is_local):
 @hypothesis.settings(max_examples=25)
 def test_a_penalty_on_gradients_equals_the_reference(result, problem):
     """Scores of every kind: −∞, clamps, sentences without a legal sequence, and NaN past each length."""
-    check_penalty(result, problem, "cpu", tolerance=1e-7)
+    check_penalty(result, problem, "torch", tolerance=1e-7)
 
 
 @KINDS
 def test_a_penalty_on_the_gradients_of_log_partition_equals_enumeration(is_local):
     problem = random_problem(5, 2, 3, 3, is_local=is_local, lengths=[3, 2], has_start=True, has_end=True)
     problem = problem.with_gradients()
-    found = log_partition(*problem.folded, backend="cpu")
+    found = log_partition(*problem.folded, backend="torch")
     expected = chain_problems.enumerated(problem)["log_partition"]
     both = []
     for value in (found, expected):
@@ -78,7 +78,7 @@ def test_no_nan_where_all_labels_but_one_are_forbidden(result, backend, is_local
 @KINDS
 def test_a_penalty_in_single_precision(result, is_local):
     problem = random_problem(4, 3, 5, 4, is_local=is_local, lengths=[5, 1, 3], has_start=True, has_end=True)
-    check_penalty(result, problem.to(torch.float32), "cpu", tolerance=1e-5)
+    check_penalty(result, problem.to(torch.float32), "torch", tolerance=1e-5)
 
 
 @EVERY_RESULT
@@ -117,7 +117,7 @@ def test_only_some_scores_have_gradients(result, wanted):
 
     def run(tensor):
         unary, transition = (scores | {wanted: tensor}).values()
-        return RESULTS[result](unary, transition, problem.lengths, backend="cpu")
+        return RESULTS[result](unary, transition, problem.lengths, backend="torch")
 
     assert torch.autograd.gradgradcheck(run, (scores[wanted].clone().requires_grad_(),))
 
@@ -143,7 +143,7 @@ def test_results_may_be_changed_in_place(result, backend):
 def test_third_derivatives(result):
     problem = random_problem(1, 1, 3, 2, lengths=[3]).with_gradients()
     found = []
-    for backend in ("cpu", "reference"):
+    for backend in ("torch", "reference"):
         value = RESULTS[result](*problem.folded, backend=backend)[..., :1].pow(2).sum()
         for _ in range(3):
             value = sum(
@@ -163,7 +163,7 @@ def test_structures(monkeypatch, is_local, at_once):
     problem = random_problem(2, 2, 3, 3, is_local=is_local, lengths=[3, 2], has_start=True, has_end=True)
     labels = torch.zeros(2, 3, dtype=torch.long)
     found = {}
-    for backend in ("cpu", "reference"):
+    for backend in ("torch", "reference"):
         leaves = problem.with_gradients()
         options = {"start_scores": leaves.start, "end_scores": leaves.end, "backend": backend}
         chain = LinearChain(leaves.unary, leaves.transition, problem.lengths, **options)

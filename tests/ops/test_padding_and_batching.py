@@ -1,4 +1,4 @@
-"""Padding carries no information and a batch is a set: for the reference and the CPU path."""
+"""Padding carries no information and a batch is a set: for the reference and the torch path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from chain_problems import random_problem
 from hypothesis import strategies as st
 
-BACKENDS = ("reference", "cpu")
+BACKENDS = ("reference", "torch")
 OPERATIONS = (invariances.chain_results, invariances.mean_field_results, invariances.viterbi_results)
 
 

@@ -24,10 +24,20 @@ def largest(tensors):
     return max([1.0, *(float(tensor.detach().abs().max()) for tensor in tensors.values() if tensor.numel())])
 
 
-def check_results(results_of, problem, device, dtype, *, tolerance=None, gradient_tolerance=None, combinations=None):
+def check_results(
+    results_of,
+    problem,
+    device,
+    dtype,
+    *,
+    tolerance=None,
+    gradient_tolerance=None,
+    combinations=None,
+    backend="triton",
+):
     """Values and gradients of ``results_of(problem, backend)``."""
     narrow, wide = prepared(problem, device, dtype)
-    found, expected = results_of(narrow, "triton"), results_of(wide, "reference")
+    found, expected = results_of(narrow, backend), results_of(wide, "reference")
     result_type = torch.float64 if dtype == torch.float64 else torch.float32
     assert all(tensor.dtype == result_type for tensor in found.values())
     assert_close(found, expected, tolerance=tolerance or VALUE_TOLERANCE[dtype])

@@ -11,6 +11,7 @@ from chain_problems import gradients, random_problem, random_weights
 from triton_checks import check_mean_field, extreme_problem
 
 from diffusion_mf.ops.mean_field import ILLEGAL_TRANSITION, mean_field
+from diffusion_mf.ops.mean_field import triton as kernels
 
 RAGGED = [4, 1, 3]
 
@@ -25,7 +26,7 @@ def test_mean_field_equals_reference(device, num_labels, dtype, is_local):
     check_mean_field(problem, device, dtype)
 
 
-@pytest.mark.parametrize(("num_labels", "is_local"), [(33, False), (70, False), (130, False), (33, True)])
+@pytest.mark.parametrize(("num_labels", "is_local"), [(33, False), (70, False), (128, False), (33, True)])
 def test_mean_field_with_many_labels(device, num_labels, is_local):
     problem = random_problem(1, 2, 3, num_labels, is_local=is_local, lengths=[3, 2])
     check_mean_field(problem, device, torch.float32, num_iterations=2)
@@ -229,3 +230,38 @@ def test_mean_field_takes_any_layout(device, is_local):
         torch.stack([problem.lengths, problem.lengths * 0], 1).int()[:, 0],
     )
     check_mean_field(moved, device, torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("num_units", "num_labels", "is_local", "launched", "disabled", "instead"),
+    [
+        (5, 70, False, {"whole", "pair_sums"}, "whole", {"global", "pair_sums"}),
+        (5, 70, False, {"whole", "pair_sums"}, "pair_sums", {"whole", None}),
+        (66, 70, False, {"global", "pair_sums"}, "global", {None}),
+        (5, 3, False, {"global"}, "global", {None}),
+        (5, 3, True, {"short"}, "short", {"local"}),
+        (40, 3, True, {"short", "local"}, "local", {"short", None}),
+        (5, 33, True, {"local"}, "local", {None}),
+    ],
+)
+def test_mean_field_without_a_family(device, monkeypatch, num_units, num_labels, is_local, launched, disabled, instead):
+    """Without a family another one does its work, in the end plain PyTorch, with the same results."""
+    problem = random_problem(25, 2, num_units, num_labels, is_local=is_local, holes=0.1, lengths=[num_units, 2])
+    found: set[str | None] = set()
+
+    def recording(picker):
+        def pick(*arguments):
+            found.add(picker(*arguments))
+            return picker(*arguments)
+
+        return pick
+
+    for name in ("forward_family", "gradient_family", "sums_family"):
+        monkeypatch.setattr(kernels, name, recording(getattr(kernels, name)))
+    loose = {"tolerance": 1e-2, "gradient_tolerance": 2e-2}
+    check_mean_field(problem, device, torch.float32, num_iterations=2, **loose)
+    assert found == launched
+    found.clear()
+    monkeypatch.setattr(kernels, "FAMILIES", kernels.FAMILIES - {disabled})
+    check_mean_field(problem, device, torch.float32, num_iterations=2, **loose)
+    assert found == instead

@@ -13,7 +13,7 @@ from torch import Tensor
 from diffusion_mf.structures import LinearChain, MeanField, Unigram
 from oracles import mean_field_loops
 
-BACKENDS = ["reference", "cpu"]
+BACKENDS = ["reference", "torch"]
 
 
 def close(found: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:

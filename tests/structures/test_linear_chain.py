@@ -12,7 +12,7 @@ from torch import Tensor
 from diffusion_mf.structures import LinearChain
 from diffusion_mf.structures import linear_chain as linear_chain_module
 
-BACKENDS = ["reference", "cpu"]
+BACKENDS = ["reference", "torch"]
 
 
 def close(found: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:

@@ -11,7 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Backend = Literal["auto", "reference", "cpu", "triton"]
+Backend = Literal["auto", "reference", "torch", "triton"]
+"""``reference`` is the readable path, ``torch`` plain PyTorch scheduled for few operations, on any device, ``triton`` fused
+kernels for a CUDA GPU; ``auto`` is ``triton`` where that can be had, else ``torch``"""
 
 MAX_TRITON_LABELS = 256
 
@@ -33,27 +35,31 @@ def is_interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def choose_backend(backend: Backend, scores: Tensor) -> Literal["reference", "cpu", "triton"]:
+def choose_backend(
+    backend: Backend, scores: Tensor, *, max_labels: int = MAX_TRITON_LABELS
+) -> Literal["reference", "torch", "triton"]:
     """Turn ``auto`` into a backend for ``scores`` (…, K), or check that the one asked for can be had.
 
-    ``cpu`` is plain PyTorch scheduled for few operations; it runs on any device, and ``auto`` takes it wherever there is
-    no CUDA GPU with Triton. An explicit choice that cannot be had raises: slow code never stands in silently.
+    ``auto`` takes ``torch`` wherever there is no CUDA GPU with Triton, or more than ``max_labels`` labels. An explicit choice
+    that cannot be had raises: slow code never stands in silently.
     """
     num_labels = scores.shape[-1]
     if backend == "auto":
-        return "triton" if scores.is_cuda and has_triton() and num_labels <= MAX_TRITON_LABELS else "cpu"
-    if backend in ("reference", "cpu"):
+        return "triton" if scores.is_cuda and has_triton() and num_labels <= max_labels else "torch"
+    if backend in ("reference", "torch"):
         return backend
     if backend != "triton":
-        raise ValueError(f"backend must be auto, reference, cpu or triton, found {backend!r}")
+        raise ValueError(f"backend must be auto, reference, torch or triton, found {backend!r}")
     if not has_triton():
         raise RuntimeError("backend 'triton' needs the triton package, which is not installed")
     if not scores.is_cuda and not is_interpreting():
         raise RuntimeError(
             "backend 'triton' needs tensors on a CUDA GPU (or TRITON_INTERPRET=1 before the first import)"
         )
-    if num_labels > MAX_TRITON_LABELS:
-        raise ValueError(f"backend 'triton' takes at most {MAX_TRITON_LABELS} labels, found {num_labels}")
+    if num_labels > max_labels:
+        raise ValueError(
+            f"backend 'triton' takes at most {max_labels} labels here, found {num_labels}: choose 'auto' or 'torch'"
+        )
     return "triton"
 
 

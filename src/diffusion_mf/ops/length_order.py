@@ -1,4 +1,4 @@
-"""The layout of the CPU paths' loops: a step per position, sentences by falling length.
+"""The layout of the torch paths' loops: a step per position, sentences by falling length.
 
 Sentences that reach a position are then a slice, so that no step masks anything and none computes padding. The loops
 themselves run in NumPy, whose small operations cost a fraction of PyTorch's and start no threads; large ones, and tensors on

@@ -11,7 +11,7 @@ from torch import nn
 from diffusion_mf.batches.batching import EncodedSentences
 from diffusion_mf.config import Config
 from diffusion_mf.data.sentence import Sentence, cut_documents
-from diffusion_mf.lab.benchmarks.timing import synchronise
+from diffusion_mf.lab.benchmarks.timing import seconds_of, synchronise
 from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
@@ -35,7 +35,7 @@ class Session:
         settings = config.training
         torch.manual_seed(config.seed)
         # Not the reference, which is in float64.
-        backend: Backend = "cpu" if is_plain else "auto"
+        backend: Backend = "torch" if is_plain else "auto"
         self.labeller = Labeller(config, data.vocabulary, data.scheme, backend=backend).to(device).train()
         if settings.compile and device.type == "cuda":
             torch._dynamo.reset()  # what was compiled for another model would count against the limit
@@ -74,8 +74,18 @@ class Session:
         Every epoch has the same batches, so that after a few all forms of batches are recorded. ``members`` restricts the
         sentences.
         """
+        run = self.training_run(members)
+        return [run() for _ in range(repeats)]
+
+    def training_run(self, members: Sequence[int] | None = None) -> Callable[[], float]:
+        """An epoch of full updates, warmed up: each call makes one and returns its seconds, as `training_seconds` has them."""
         plans = self._warm_plans(members)
-        return [self._timed_epoch(plans) for _ in range(repeats)]
+
+        def run() -> float:
+            self.labeller.train()
+            return seconds_of(lambda: self._epoch(plans), self.device)
+
+        return run
 
     def train_for(self, seconds: float, *, wait: Callable[[], None]) -> tuple[int, float]:
         """Full updates for so many seconds, after warm-up and ``wait``: how many sentences they took, and how long."""
@@ -101,13 +111,6 @@ class Session:
         self._warm_up(lambda: self._epoch(plans), lambda: self._gradients.num_recordings)
         return plans
 
-    def _timed_epoch(self, plans: Sequence[StepPlan]) -> float:
-        synchronise(self.device)
-        start = time.perf_counter()
-        self._epoch(plans)
-        synchronise(self.device)
-        return time.perf_counter() - start
-
     def _epoch(self, plans: Sequence[StepPlan]) -> None:
         for prepared in self._preparer.stream(plans, 1):
             self._update(prepared)
@@ -127,7 +130,11 @@ class Session:
 
         ``base`` takes the place of the configuration's schedule.
         """
-        self.labeller.eval()
+        run = self.inference_run(sentences, base=base)
+        return [run() for _ in range(repeats)]
+
+    def inference_run(self, sentences: Sequence[Sentence], *, base: float | None = None) -> Callable[[], float]:
+        """A pass over ``sentences``, warmed up: each call makes one and returns its seconds, as `inference_seconds` has them."""
         config = self.config
         if base is not None:
             inference = config.inference.model_copy(update={"base": base, "num_calls": None})
@@ -148,14 +155,16 @@ class Session:
             ):
                 pass
 
+        self.labeller.eval()
         with torch.inference_mode():
             self._warm_up(label, lambda: predictor.num_recordings)
-            seconds = []
-            for _ in range(repeats):
-                start = time.perf_counter()
-                label()
-                seconds.append(time.perf_counter() - start)
-        return seconds
+
+        def run() -> float:
+            self.labeller.eval()
+            with torch.inference_mode():
+                return seconds_of(label, self.device)
+
+        return run
 
     def _warm_up(self, run, num_recordings) -> None:  # type: ignore[no-untyped-def]
         """Run once, and where work is recorded until nothing new is: forms are recorded when they are seen again."""

@@ -18,6 +18,7 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.diffusion import CategoricalDiffusion
 from diffusion_mf.lab.benchmarks.sessions import Session, linear_operations
 from diffusion_mf.lab.experiments.paper import paper_tables
+from diffusion_mf.systems import SYSTEMS as SYSTEM_TABLE
 from diffusion_mf.training.corpora import TrainingData, read_training_data
 
 ROW_KEY = ("benchmark", "corpus", "system", "phase", "implementation", "setting", "parameters", "hardware")
@@ -58,12 +59,12 @@ IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
 
 def benchmark_config(task: Task, system: str, *, folder: str, overrides: Sequence[str] = ()) -> Config:
     """The configuration of a cell: the paper's for the task, at size L, everything else equal for all systems."""
+    denoiser = ["denoiser.layers=8", "denoiser.heads=16"] if SYSTEM_TABLE[system].is_diffusion else []
     return load_config(
         f"{folder}/{task.value}/{system}.toml",
         [
             "size=L",
-            "denoiser.layers=8",
-            "denoiser.heads=16",
+            *denoiser,
             f"structure.transitions={CORPORA[task].transitions}",
             "structure.num_iterations=15",
             f"training.budget={BUDGET}",
@@ -157,19 +158,7 @@ def measure_iterations(
         first: dict[str, float] = {}
         for iterations in numbers:
             changes = [*_FAST_SETTINGS, f"structure.num_iterations={iterations}", *overrides]
-            if system == "mean-field":
-                config = load_config(
-                    f"{folder}/pos/{system}.toml",
-                    [
-                        "size=L",
-                        "structure.transitions=local",
-                        f"training.budget={BUDGET}",
-                        f"inference.budget={BUDGET}",
-                        *changes,
-                    ],
-                )
-            else:
-                config = benchmark_config(Task.POS, system, folder=folder, overrides=changes)
+            config = benchmark_config(Task.POS, system, folder=folder, overrides=changes)
             data = data or read_training_data(config)
             rows = _measure(config, data, device, implementation=FAST)
             for row in rows:

@@ -33,15 +33,20 @@ def packed_attention(
 ) -> Float[Tensor, "T H d"]:
     """Attention from queries, keys and values; sentence b has the units boundaries[b]…boundaries[b + 1] − 1.
 
-    No sentence may have more units than there are angles; boundaries are int32.
+    No sentence may have more units than there are angles; boundaries are int32. The reference is PyTorch's own attention, so
+    that it is the backend ``torch``, too.
     """
     is_short = len(cosine) <= MAX_FUSED_UNITS
     if backend == "auto":
-        backend = "triton" if inputs.is_cuda and _HAS_TRITON and is_short else "reference"
+        backend = "triton" if inputs.is_cuda and _HAS_TRITON and is_short else "torch"
     if backend == "triton":
-        if not (is_short and (inputs.is_cuda or is_interpreting())):
-            raise RuntimeError(f"backend 'triton' needs a GPU and sentences of at most {MAX_FUSED_UNITS} units")
+        if not (is_short and _HAS_TRITON and (inputs.is_cuda or is_interpreting())):
+            raise RuntimeError(
+                f"backend 'triton' needs a CUDA GPU, the triton package and sentences of at most {MAX_FUSED_UNITS} units"
+            )
         return _fused(inputs.contiguous(), boundaries, cosine.contiguous(), sine.contiguous())
+    if backend not in ("reference", "torch"):
+        raise ValueError(f"backend must be auto, reference, torch or triton, found {backend!r}")
     return reference.packed_attention(inputs, boundaries, cosine, sine)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from diffusion_mf.ops.backends import Backend, choose_backend, differentiable_gradients
 from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, blank_padding, length_tensor, unit_mask
-from diffusion_mf.ops.forward_backward import cpu, reference
+from diffusion_mf.ops.forward_backward import pytorch, reference
 
 
 class ForwardBackward(NamedTuple):
@@ -38,8 +38,8 @@ class ForwardBackward(NamedTuple):
 
 def _kernels(backend: str) -> Any:
     """A fast backend: a module with ``messages``, ``marginals`` and ``gradient``."""
-    if backend == "cpu":
-        return cpu
+    if backend == "torch":
+        return pytorch
     from diffusion_mf.ops.forward_backward import triton
 
     return triton
@@ -154,7 +154,7 @@ def _messages(
 ) -> tuple[str, tuple[Tensor, Tensor, Tensor] | None]:
     """The backend that is used, and its log-partition and messages; None where the reference has to do the work.
 
-    The CPU path hands extreme scores (spreads of hundreds of nats along a path) to the reference, which works in log space.
+    The torch path hands extreme scores (spreads of hundreds of nats along a path) to the reference, which works in log space.
     """
     chosen = choose_backend(backend, unary_scores)
     if chosen == "reference":

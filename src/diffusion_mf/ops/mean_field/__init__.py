@@ -8,8 +8,8 @@ their backward pass instead of keeping them. Gradients have gradients, of any or
 A transition of −∞ has no finite expectation under a factorised q, so it enters as `ILLEGAL_TRANSITION`, a large finite
 penalty without gradient. Unary scores of −∞ (clamped labels) are exact: their belief is 0.
 
-The Triton kernels keep global transitions on chip, which ends at 128 labels; beyond, that backend's updates are plain matrix
-products, large enough then to keep a GPU busy by themselves.
+The Triton kernels keep global transitions on chip, which ends at 128 labels. Beyond, ``backend="auto"`` takes the torch path, whose
+updates are matrix products, large enough then to keep a GPU busy by themselves; an explicit ``"triton"`` raises.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from diffusion_mf.ops.backends import Backend, choose_backend, differentiable_gradients
+from diffusion_mf.ops.backends import MAX_TRITON_LABELS, Backend, choose_backend, differentiable_gradients
 from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, length_tensor
-from diffusion_mf.ops.mean_field import cpu, reference
+from diffusion_mf.ops.mean_field import pytorch, reference
 
 ILLEGAL_TRANSITION = -1e4
+
+MAX_GLOBAL_LABELS = 128
+"""of Triton's kernels for global transitions, which keep them on chip: 128 × 128 is what fits"""
 
 
 class _MeanField(torch.autograd.Function):
@@ -36,8 +39,8 @@ class _MeanField(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(unary, transition, lengths)
         ctx.settings = num_iterations, backend, is_log
-        if backend == "cpu":
-            return cpu.iterate(unary, transition, lengths, num_iterations, is_log=is_log)
+        if backend == "torch":
+            return pytorch.iterate(unary, transition, lengths, num_iterations, is_log=is_log)
         from diffusion_mf.ops.mean_field import triton
 
         return triton.iterate(unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION, is_log=is_log)
@@ -46,15 +49,15 @@ class _MeanField(torch.autograd.Function):
     def backward(ctx: Any, grad_beliefs: Tensor) -> tuple:
         num_iterations, backend, is_log = ctx.settings
         unary, transition, lengths = ctx.saved_tensors
-        if backend == "cpu":
+        if backend == "torch":
             # Made of differentiable operations: under create_graph=True its results have gradients, too.
-            grads: Any = cpu.gradient(unary, transition, lengths, num_iterations, grad_beliefs, is_log=is_log)
+            grads: Any = pytorch.gradient(unary, transition, lengths, num_iterations, grad_beliefs, is_log=is_log)
         elif torch.is_grad_enabled():
 
-            def by_cpu_path(unary: Tensor, transition: Tensor) -> Tensor:
-                return mean_field(unary, transition, lengths, num_iterations, backend="cpu", is_log=is_log)
+            def by_torch_path(unary: Tensor, transition: Tensor) -> Tensor:
+                return mean_field(unary, transition, lengths, num_iterations, backend="torch", is_log=is_log)
 
-            grads = differentiable_gradients(by_cpu_path, (unary, transition), (grad_beliefs,))
+            grads = differentiable_gradients(by_torch_path, (unary, transition), (grad_beliefs,))
         else:
             from diffusion_mf.ops.mean_field import triton
 
@@ -78,14 +81,9 @@ def mean_field(
     With ``is_log`` their logarithms, for losses: no probability underflows, and every label keeps its gradient; −∞ for labels
     that are not allowed, 0 past each length.
     """
-    chosen = choose_backend(backend, unary_scores)
+    max_labels = MAX_GLOBAL_LABELS if transition_scores.dim() == 2 else MAX_TRITON_LABELS
+    chosen = choose_backend(backend, unary_scores, max_labels=max_labels)
     lengths = length_tensor(lengths, unary_scores)
-    if chosen == "triton" and transition_scores.dim() == 2:
-        from diffusion_mf.ops.mean_field.triton import MAX_GLOBAL_LABELS
-
-        # Larger tables do not fit on chip; the plain path is then a few large matrix products, and as fast.
-        if unary_scores.shape[-1] > MAX_GLOBAL_LABELS:
-            chosen = "cpu"
     if chosen != "triton":
         transition_scores = transition_scores.to(accumulation_dtype(unary_scores.dtype))  # bfloat16 has no -1e4
         transition_scores = torch.where(transition_scores == -torch.inf, ILLEGAL_TRANSITION, transition_scores)

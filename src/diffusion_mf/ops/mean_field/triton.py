@@ -1,7 +1,8 @@
 """Mean-Field as one Triton launch each way; nothing is kept from the forward pass for the backward one but its inputs.
 
-`triton_global` and `triton_local` hold the kernels for the two kinds of transitions, `triton_whole` and `triton_short` faster
-ones for sentences that fit on chip. See `cpu` for the mathematics of the backward pass.
+Kernels come in families, one module each: `triton_global` and `triton_local` for the two kinds of transitions, `triton_whole`
+and `triton_short` faster ones for sentences that fit on chip, `triton_pair_sums` for a sum that the first and the third leave
+to it. See `pytorch` for the mathematics of the backward pass.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import triton
 from torch import Tensor
 
 from diffusion_mf.ops.chain_scores import accumulation_dtype
-from diffusion_mf.ops.mean_field import triton_global, triton_local, triton_short, triton_whole
+from diffusion_mf.ops.mean_field import pytorch, triton_global, triton_local, triton_short, triton_whole
 from diffusion_mf.ops.mean_field.triton_pair_sums import pair_sums_kernel
 from diffusion_mf.ops.triton_launch import padded_labels, triton_type
 
-# The global kernels keep the transitions on chip: 128 × 128 is what fits.
-MAX_GLOBAL_LABELS = 128
-# Up to so many the gradient of the transitions fits on chip, too.
+FAMILIES = {"global", "whole", "pair_sums", "short", "local"}
+"""The families that may be launched; without one the next best takes its work, in the end plain PyTorch.
+
+All of them, except where `benchmarks/kernel_families.py` measures what each one brings."""
+
+# Up to so many labels the gradient of global transitions fits on chip, too.
 MAX_SUMMED_LABELS = 64
 # Local transitions among so many labels, of so many units, fit into the registers of one program; in bfloat16, of twice as many.
 MAX_SHORT_LABELS, MAX_SHORT_UNITS = 20, 32
@@ -92,6 +96,38 @@ def _whole_settings(settings: dict[str, Any]) -> dict[str, Any]:
     return others | {"ROWS": 64, "SENTENCES": 64 // settings["ROWS"]}
 
 
+def _first_allowed(*families: str) -> str | None:
+    return next((family for family in families if family in FAMILIES), None)
+
+
+def forward_family(unary: Tensor, transition: Tensor, num_iterations: int) -> str | None:
+    """The family that computes beliefs; None: plain PyTorch."""
+    num_units, dtype = unary.shape[1], accumulation_dtype(unary.dtype)
+    if transition.dim() == 2:
+        return _global_family(transition, num_units, dtype)
+    is_short = _num_windows(num_units, _short_units(transition, dtype), num_iterations) > 0
+    return _first_allowed("short", "local") if is_short else _first_allowed("local")
+
+
+def gradient_family(unary: Tensor, transition: Tensor) -> str | None:
+    """The family that computes gradients; None: plain PyTorch."""
+    num_units, dtype = unary.shape[1], accumulation_dtype(unary.dtype)
+    if transition.dim() == 2:
+        return _global_family(transition, num_units, dtype)
+    is_short = min(MAX_SHORT_UNITS, _short_units(transition, dtype)) >= num_units
+    return _first_allowed("short", "local") if is_short else _first_allowed("local")
+
+
+def _global_family(transition: Tensor, num_units: int, dtype: torch.dtype) -> str | None:
+    is_whole = _is_whole(_global_settings(transition, num_units, dtype, 0.0))
+    return _first_allowed("whole", "global") if is_whole else _first_allowed("global")
+
+
+def sums_family(dtype: torch.dtype) -> str | None:
+    """The family that sums the gradient of global transitions among many labels; None: plain PyTorch."""
+    return _first_allowed("pair_sums") if dtype == torch.float32 else None
+
+
 def _exchange(unary: Tensor, block: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Two buffers of high and low parts by which neighbours exchange values, (2, B, N, block) each."""
     B, N, _ = unary.shape
@@ -104,7 +140,7 @@ def _transition_sums(beliefs: Tensor, grads: Tensor, num_labels: int) -> Tensor:
     """Σ qᵢ ⊗ gᵢ₊₁ + gᵢ ⊗ qᵢ₊₁ over all neighbours of all sentences and iterations, (K, K)."""
     beliefs, grads = beliefs.flatten(0, 2), grads.flatten(0, 2)
     num_rows, block = beliefs.shape
-    if beliefs.dtype != torch.float32:
+    if sums_family(beliefs.dtype) is None:
         total = beliefs[:-1].T @ grads[1:]
         total.addmm_(grads[:-1].T, beliefs[1:])
         return total[:num_labels, :num_labels]
@@ -119,17 +155,26 @@ def _transition_sums(beliefs: Tensor, grads: Tensor, num_labels: int) -> Tensor:
     return parts.sum(0)[:num_labels, :num_labels]
 
 
+def _with_penalty(transition: Tensor, floor: float) -> Tensor:
+    """As plain PyTorch takes them: illegal transitions have a large penalty, in a type that holds it."""
+    scores = transition.to(accumulation_dtype(transition.dtype))
+    return torch.where(scores == -torch.inf, floor, scores)
+
+
 def iterate(
     unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, floor: float, *, is_log: bool = False
 ) -> Tensor:
     """Beliefs after the last update, or their logarithms."""
     B, N, K = unary.shape
     dtype = accumulation_dtype(unary.dtype)
+    family = forward_family(unary, transition, num_iterations)
+    if family is None:
+        return pytorch.iterate(unary, _with_penalty(transition, floor), lengths, num_iterations, is_log=is_log)
     unary, transition = unary.contiguous(), transition.contiguous()
     beliefs = torch.empty((B, N, K), dtype=dtype, device=unary.device)
     if transition.dim() == 2:
         settings = _global_settings(transition, N, dtype, floor)
-        if _is_whole(settings):
+        if family == "whole":
             whole = _whole_settings(settings)
             triton_whole.iterate_kernel[(triton.cdiv(B, whole["SENTENCES"]),)](
                 unary, transition, lengths, beliefs, B, N, K, num_iterations, IS_LOG=is_log, **whole
@@ -151,8 +196,9 @@ def iterate(
             **settings,
         )
     else:
-        short_units = _short_units(transition, dtype)
-        if num_windows := _num_windows(N, short_units, num_iterations):
+        if family == "short":
+            short_units = _short_units(transition, dtype)
+            num_windows = _num_windows(N, short_units, num_iterations)
             settings = _short_settings(transition, min(N, short_units), dtype, floor, rows_per_warp=4)
             triton_short.iterate_kernel[(B, num_windows)](
                 unary, transition, lengths, beliefs, N, num_iterations, IS_LOG=is_log, **settings
@@ -180,6 +226,13 @@ def gradient(
     B, N, K = unary.shape
     dtype = accumulation_dtype(unary.dtype)
     device = unary.device
+    family = gradient_family(unary, transition)
+    if family is None:
+        legal = _with_penalty(transition, floor)
+        grad_unary, grad_transition = pytorch.gradient(
+            unary, legal, lengths, num_iterations, grad_beliefs, is_log=is_log
+        )
+        return grad_unary, torch.where(transition == -torch.inf, 0, grad_transition).to(transition.dtype)
     unary, transition, grad_beliefs = unary.contiguous(), transition.contiguous(), grad_beliefs.contiguous()
     grad_unary = torch.empty((B, N, K), dtype=dtype, device=device)
     if transition.dim() == 2:
@@ -188,10 +241,10 @@ def gradient(
         shape = (num_iterations + 1, B, N + 1, settings["BLOCK"])
         keep_grads = settings["BLOCK"] > MAX_SUMMED_LABELS
         # `triton_whole` writes all of them itself.
-        allocate = torch.zeros if keep_grads and not _is_whole(settings) else torch.empty
+        allocate = torch.zeros if keep_grads and family != "whole" else torch.empty
         trajectory = allocate(shape, dtype=dtype, device=device)
         grads = allocate(shape, dtype=dtype, device=device) if keep_grads else trajectory
-        if _is_whole(settings):
+        if family == "whole":
             whole = _whole_settings(settings)
             triton_whole.gradient_kernel[(triton.cdiv(B, whole["SENTENCES"]),)](
                 unary, transition, lengths, grad_beliefs, trajectory, grads, grad_unary,
@@ -210,7 +263,7 @@ def gradient(
         if keep_grads:
             total = torch.where(transition == -torch.inf, 0, total)
         return grad_unary.to(unary.dtype), total.to(transition.dtype)
-    if min(MAX_SHORT_UNITS, _short_units(transition, dtype)) >= N:
+    if family == "short":
         settings = _short_settings(transition, N, dtype, floor, rows_per_warp=2)
         shape = (B, num_iterations, settings["ROWS"], settings["BLOCK"])
         trajectory = torch.empty(shape, dtype=dtype, device=device)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from diffusion_mf.ops.backends import Backend, choose_backend
 from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, length_tensor
-from diffusion_mf.ops.viterbi import cpu, reference
+from diffusion_mf.ops.viterbi import pytorch, reference
 
 
 class BestSequence(NamedTuple):
@@ -40,8 +40,8 @@ def viterbi(
     if chosen == "reference":
         labels, scores = reference.viterbi(unary_scores, transition_scores, lengths)
         return BestSequence(labels, scores.to(accumulation_dtype(unary_scores.dtype)))
-    if chosen == "cpu":
-        return BestSequence(*cpu.viterbi(unary_scores, transition_scores, lengths))
+    if chosen == "torch":
+        return BestSequence(*pytorch.viterbi(unary_scores, transition_scores, lengths))
     from diffusion_mf.ops.viterbi import triton
 
     return BestSequence(*triton.viterbi(unary_scores, transition_scores, lengths))

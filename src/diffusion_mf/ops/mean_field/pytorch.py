@@ -1,4 +1,4 @@
-"""Mean-Field for CPUs: the whole batch per operation, and a backward pass that recomputes its iterations.
+"""Mean-Field in plain PyTorch: the whole batch per operation, and a backward pass that recomputes its iterations.
 
 The map from beliefs to neighbour scores is its own transpose (what i says to i + 1 through T, i + 1 says to i through Tᵀ), so
 one function serves both passes.

@@ -1,4 +1,4 @@
-"""Mean-Field: scalar loops → reference → CPU path, values and gradients."""
+"""Mean-Field: scalar loops → reference → torch path, values and gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from diffusion_mf.ops.mean_field import ILLEGAL_TRANSITION, mean_field
 from oracles import mean_field_updates
 
-BACKENDS = ("reference", "cpu")
+BACKENDS = ("reference", "torch")
 EXACT = 1e-9
 
 
@@ -105,7 +105,7 @@ def test_gradcheck(backend, is_local, num_iterations):
 )
 def test_cpu_equals_reference(seed, size, is_local, holes, num_iterations):
     problem = random_problem(seed, *size, is_local=is_local, holes=holes).with_gradients()
-    found, expected = (beliefs_of(problem, num_iterations, backend) for backend in ("cpu", "reference"))
+    found, expected = (beliefs_of(problem, num_iterations, backend) for backend in ("torch", "reference"))
     assert_close(found, expected, tolerance=1e-7)
     weights = random_weights(found)
     expected_gradients = gradients(expected, expected, problem, weights)
@@ -117,7 +117,7 @@ def test_cpu_equals_reference(seed, size, is_local, holes, num_iterations):
 def test_float32_of_the_cpu_path(is_local):
     problem = random_problem(4, 4, 12, 17, is_local=is_local).to(torch.float32).with_gradients()
     wide = problem.map(lambda tensor: tensor.detach().double().requires_grad_())
-    found, expected = beliefs_of(problem, 5, "cpu"), beliefs_of(wide, 5, "reference")
+    found, expected = beliefs_of(problem, 5, "torch"), beliefs_of(wide, 5, "reference")
     assert found["beliefs"].dtype == torch.float32
     assert_close(found, expected, tolerance=1e-5)
     weights = random_weights(expected)
@@ -201,7 +201,7 @@ def test_gradients_of_padded_beliefs_are_ignored(backend, is_local):
 @pytest.mark.parametrize("is_local", [False, True])
 def test_4096_units(is_local):
     problem = random_problem(4, 2, 4096, 3, is_local=is_local, lengths=[4096, 3000]).with_gradients()
-    found, expected = (beliefs_of(problem, 5, backend) for backend in ("cpu", "reference"))
+    found, expected = (beliefs_of(problem, 5, backend) for backend in ("torch", "reference"))
     assert_close(found, expected, tolerance=EXACT)
     weights = random_weights(found)
     found_gradients = gradients(found, found, problem, weights)

@@ -1,4 +1,4 @@
-"""Forward–backward on probabilities in float64: the path for CPUs (and any device without Triton).
+"""Forward–backward on probabilities in float64: the path for CPUs, and for any device without Triton.
 
 A step of either direction is a matrix product and a product, written in place:
 

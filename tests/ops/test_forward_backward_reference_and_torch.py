@@ -1,4 +1,4 @@
-"""Log-partition, marginals and pair marginals: enumeration → reference → CPU path, values and gradients.
+"""Log-partition, marginals and pair marginals: enumeration → reference → torch path, values and gradients.
 
 Numerical derivatives, first and second, are in `test_gradients_of_gradients`.
 """
@@ -23,7 +23,7 @@ from chain_problems import (
 from diffusion_mf.ops.forward_backward import forward_backward, log_partition
 from oracles.chain_enumeration import Enumerated
 
-BACKENDS = ("reference", "cpu")
+BACKENDS = ("reference", "torch")
 COMBINATIONS = [("log_partition",), ("marginals",), ("pairs",), ("log_partition", "marginals"), chain_problems.RESULTS]
 EXACT = 1e-9
 
@@ -196,7 +196,7 @@ def test_messages_are_what_lies_on_either_side(problem, backend):
 def test_cpu_equals_reference_at_sizes_of_use(shape, is_local):
     """Small and large products take different ways."""
     problem = random_problem(6, *shape, is_local=is_local, scale=2, holes=0.05).with_gradients()
-    found, expected = (computed(problem, backend) for backend in ("cpu", "reference"))
+    found, expected = (computed(problem, backend) for backend in ("torch", "reference"))
     assert_close(found, expected, tolerance=EXACT)
     weights = random_weights(expected)
     for names in (["log_partition"], ["marginals"], chain_problems.RESULTS):
@@ -207,9 +207,11 @@ def test_cpu_equals_reference_at_sizes_of_use(shape, is_local):
 
 @pytest.mark.parametrize("is_local", [False, True])
 def test_4096_units(is_local):
-    """The CPU path against the reference, gradients through marginals too, with a ragged batch."""
+    """The torch path against the reference, gradients through marginals too, with a ragged batch."""
     problem = random_problem(4, 2, 4096, 2, is_local=is_local, lengths=[4096, 3000], scale=2).with_gradients()
-    found, expected = (forward_backward(*problem.folded, backend=backend)._asdict() for backend in ("cpu", "reference"))
+    found, expected = (
+        forward_backward(*problem.folded, backend=backend)._asdict() for backend in ("torch", "reference")
+    )
     found, expected = ({name: r[name] for name in ("log_partition", "marginals")} for r in (found, expected))
     assert_close(found, expected, tolerance=EXACT)
     weights = random_weights(found)

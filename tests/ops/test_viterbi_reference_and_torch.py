@@ -1,4 +1,4 @@
-"""Viterbi: enumeration → reference → CPU path; labels, scores and ties."""
+"""Viterbi: enumeration → reference → torch path; labels, scores and ties."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from diffusion_mf.ops.viterbi import viterbi
 from oracles.chain_enumeration import Enumerated, sequence_score
 
-BACKENDS = ("reference", "cpu")
+BACKENDS = ("reference", "torch")
 
 
 def check_labels_and_scores(problem, backend):
@@ -82,7 +82,7 @@ def test_ties_are_decided_from_the_end(backend):
 def test_cpu_equals_reference(seed, size, is_local, dtype, has_holes):
     """To the bit, beyond the sizes that can be enumerated."""
     problem = random_problem(seed, *size, is_local=is_local, holes=0.2 * has_holes, scale=3).to(dtype)
-    found, expected = (viterbi(*problem.folded, backend=backend) for backend in ("cpu", "reference"))
+    found, expected = (viterbi(*problem.folded, backend=backend) for backend in ("torch", "reference"))
     assert torch.equal(found.scores, expected.scores)
     is_legal = expected.scores > -torch.inf
     assert torch.equal(found.labels[is_legal], expected.labels[is_legal])
@@ -94,7 +94,7 @@ def test_4096_units(is_local, offset):
     """A constant added to all scores changes no label, however large float32 sums of it are."""
     problem = random_problem(6, 2, 4096, 3, is_local=is_local, lengths=[4096, 3000], scale=2).to(torch.float32)
     problem = Problem(problem.unary + offset, problem.transition, problem.lengths)
-    found, expected = (viterbi(*problem.folded, backend=backend) for backend in ("cpu", "reference"))
+    found, expected = (viterbi(*problem.folded, backend=backend) for backend in ("torch", "reference"))
     assert torch.equal(found.labels, expected.labels)
     assert torch.equal(found.scores, expected.scores)
 

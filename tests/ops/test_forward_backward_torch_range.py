@@ -1,4 +1,4 @@
-"""The CPU path works on probabilities: what it cannot hold it must hand to the reference, and be right either way.
+"""The torch path works on probabilities: what it cannot hold it must hand to the reference, and be right either way.
 
 Oracles that need no enumeration: with transitions that only allow a label to stay, the constant sequences are the only legal
 ones, so log Z = logsumexp over labels of their sums, and every position's marginals are the softmax of those sums.
@@ -19,15 +19,15 @@ from chain_problems import (
     random_weights,
 )
 
-from diffusion_mf.ops.forward_backward import cpu, forward_backward
+from diffusion_mf.ops.forward_backward import forward_backward, pytorch
 
 RESULTS = ("log_partition", "marginals")
 
 
 def is_taken(problem):
-    """Whether the CPU path does the work itself."""
+    """Whether the torch path does the work itself."""
     with torch.no_grad():
-        return cpu.messages(*problem.folded) is not None
+        return pytorch.messages(*problem.folded) is not None
 
 
 def staying(unary, lengths, *, is_local=False):
@@ -50,7 +50,7 @@ def constant_sequences(problem):
 
 
 def check_constant_sequences(problem, *, tolerance):
-    found = forward_backward(*problem.folded, backend="cpu")._asdict()
+    found = forward_backward(*problem.folded, backend="torch")._asdict()
     found = {name: found[name] for name in RESULTS}
     expected = constant_sequences(problem)
     assert_close(found, expected, tolerance=tolerance)
@@ -94,7 +94,7 @@ def test_constant_offsets(is_local, offset):
     """A constant on all unary scores adds length × constant to log Z and changes nothing else, in a ragged batch."""
     problem = random_problem(3, 3, 4, 3, is_local=is_local, lengths=[4, 1, 2])
     shifted = Problem(problem.unary + offset, problem.transition, problem.lengths).with_gradients()
-    found, expected = computed(shifted, "cpu"), enumerated(problem)
+    found, expected = computed(shifted, "torch"), enumerated(problem)
     expected["log_partition"] = expected["log_partition"] + offset * problem.lengths
     assert_close(found, expected, tolerance=1e-8)
 
@@ -105,7 +105,7 @@ def test_on_both_sides_of_the_border(is_local, scale):
     """Scores grow until the path changes: every result and gradient is right below, at and above that point."""
     for seed in range(4):
         problem = random_problem(seed, 3, 4, 3, is_local=is_local, scale=scale, holes=0.1 * (seed % 2)).with_gradients()
-        found, expected = computed(problem, "cpu"), enumerated(problem)
+        found, expected = computed(problem, "torch"), enumerated(problem)
         assert_close(found, expected, tolerance=1e-9)
         weights = random_weights(found)
         for names in (["log_partition"], ["marginals"], ["pairs"], list(found)):
@@ -130,7 +130,7 @@ def test_a_label_fades_over_4096_units_and_is_asked_for_at_the_end(is_local):
     unary[0, :, 1] = -1.0
     unary[0, -1, 0] = -torch.inf
     problem = staying(unary, [N], is_local=is_local)
-    found = forward_backward(*problem.folded, backend="cpu")
+    found = forward_backward(*problem.folded, backend="torch")
     torch.testing.assert_close(found.log_partition, torch.tensor([-float(N)], dtype=torch.float64))
     assert torch.equal(found.marginals[0], torch.tensor([0.0, 1.0], dtype=torch.float64).expand(N, 2))
 
@@ -142,4 +142,4 @@ def test_one_extreme_sentence_does_not_harm_its_neighbours():
     both = Problem(unary, problem.transition, problem.lengths)
     assert not is_taken(both)
     assert is_taken(problem)
-    assert_close(computed(both, "cpu"), enumerated(both), tolerance=1e-9)
+    assert_close(computed(both, "torch"), enumerated(both), tolerance=1e-9)
