@@ -13,7 +13,7 @@ import pydantic
 from pydantic import Field, NonNegativeInt
 
 from diffusion_mf.config.errors import Key, explained
-from diffusion_mf.config.files import Source, nested_overrides, read_settings
+from diffusion_mf.config.files import Source, import_listed, nested_overrides, read_settings
 from diffusion_mf.config.sections import (
     SIZES,
     BitsConfig,
@@ -31,6 +31,8 @@ from diffusion_mf.config.sections import (
 )
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
+from diffusion_mf.errors import InputError
+from diffusion_mf.plugins import check_imported, import_named, owners, short_name
 from diffusion_mf.systems import SYSTEMS, ObjectiveWeights, System
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "TrainingConfig",
     "load_config",
     "load_with_sources",
+    "saved_config",
     "with_overrides",
 ]
 
@@ -57,6 +60,8 @@ class Config(Section):
     system: str
     seed: NonNegativeInt = 1
     size: Size | None = None
+    plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """the modules that add the system, structure, encoder or decoders; imported before, and named here by themselves"""
     data: DataConfig = DataConfig()
     encoder: EncoderConfig = EncoderConfig()
     denoiser: DenoiserConfig = DenoiserConfig()
@@ -66,6 +71,12 @@ class Config(Section):
     objective: ObjectiveConfig = ObjectiveConfig()
     training: TrainingConfig = TrainingConfig()
     inference: InferenceConfig = InferenceConfig()
+
+    @pydantic.field_validator("plugins")
+    @classmethod
+    def _plugins_are_imported(cls, plugins: tuple[str, ...]) -> tuple[str, ...]:
+        check_imported(plugins)
+        return tuple(dict.fromkeys(map(short_name, plugins)))
 
     @pydantic.field_validator("system")
     @classmethod
@@ -98,6 +109,22 @@ class Config(Section):
             if isinstance(given, Mapping):
                 filled[section] = {**settings, **given}
         return filled
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _name_plugins(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        given, system = values.get("plugins", ()), values.get("system")
+        entry = SYSTEMS.get(system) if isinstance(system, str) else None
+        if entry is None or not isinstance(given, (list, tuple)):
+            return values
+        encoder = values.get("encoder", {})
+        kind = encoder.get("kind") if isinstance(encoder, Mapping) else getattr(encoder, "kind", None)
+        parts = [("system", entry.name), ("structure", entry.structure), ("encoder", kind)]
+        parts += [("decoder", name) for name in (*entry.plain_decoders, *entry.constrained_decoders)]
+        added = [plugin for plugin in owners(parts) if plugin not in map(short_name, given)]
+        return {**values, "plugins": [*given, *added]}
 
     @property
     def system_entry(self) -> System:
@@ -153,6 +180,9 @@ def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
     """``config`` with other settings, written as for `load_config`."""
     values = config.model_dump(mode="json")
     given = nested_overrides(overrides)
+    import_listed(given.get("plugins"))
+    encoder = given.get("encoder")
+    import_named([given.get("system"), encoder.get("kind") if isinstance(encoder, dict) else None])
     _expand_paths(given)
     for name, value in given.items():
         values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
@@ -160,6 +190,30 @@ def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
         return Config.model_validate(values)
     except pydantic.ValidationError as error:
         raise explained(error, Config, path="--set") from None
+
+
+def saved_config(values: Mapping[str, Any], *, path: StrPath) -> Config:
+    """The configuration that a model folder, a checkpoint or a run holds in ``path``; what is wrong is an `InputError`.
+
+    Its plugins are not imported: whoever loads it asks for them.
+    """
+    plugins, system = values.get("plugins"), values.get("system")
+    if isinstance(plugins, list) and all(isinstance(plugin, str) for plugin in plugins):
+        check_imported(plugins, path=path)
+    if isinstance(system, str) and system not in SYSTEMS:
+        raise InputError(
+            f"no plugin adds the system {system!r}"
+            if not plugins
+            else f"the system {system!r} is not added by {', '.join(plugins)}",
+            path=path,
+            remedy="add --plugin MODULE, the module that adds it"
+            if not plugins
+            else "give the version of the plugin that it was trained with",
+        )
+    try:
+        return Config.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise explained(error, Config, path=path) from None
 
 
 def _expand_paths(values: dict[str, Any]) -> None:
