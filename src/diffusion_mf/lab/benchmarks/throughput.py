@@ -16,9 +16,9 @@ import torch
 from diffusion_mf.config import Config, load_config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.diffusion import CategoricalDiffusion
-from diffusion_mf.lab.benchmarks.sessions import Session, linear_operations
+from diffusion_mf.lab.benchmarks.sessions import Session, linear_operations, read_data
 from diffusion_mf.lab.experiments.paper import paper_tables
-from diffusion_mf.training.corpora import TrainingData, read_training_data
+from diffusion_mf.training.corpora import TrainingData
 
 ROW_KEY = ("benchmark", "corpus", "system", "phase", "implementation", "setting", "parameters", "hardware")
 REPEATS = 5
@@ -93,7 +93,7 @@ def measure_throughput(
                 settings = [*IMPLEMENTATIONS[implementation], *overrides.get(task, ())]
                 config = benchmark_config(task, system, folder=folder, overrides=settings)
                 if task not in corpora:
-                    corpora[task] = read_training_data(config)
+                    corpora[task] = read_data(config)
                 yield _measure(config, corpora[task], device, implementation=implementation, repeats=repeats)
 
 
@@ -170,7 +170,7 @@ def measure_iterations(
                 )
             else:
                 config = benchmark_config(Task.POS, system, folder=folder, overrides=changes)
-            data = data or read_training_data(config)
+            data = data or read_data(config)
             rows = _measure(config, data, device, implementation=FAST)
             for row in rows:
                 first.setdefault(row["phase"], row["sentences_per_second"])
@@ -199,7 +199,7 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
             folder=folder,
             overrides=[*_FAST_SETTINGS, "denoiser.layers=1", "structure.num_iterations=1", *overrides],
         )
-        data = data or read_training_data(config)
+        data = data or read_data(config)
         assert data.dev is not None
         session = Session(config, data, device)
         for base in BASES:
