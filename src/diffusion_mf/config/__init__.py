@@ -5,6 +5,8 @@ Settings have the names of `Config`'s fields, in sections (``[encoder]`` …); `
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
@@ -12,9 +14,11 @@ from typing import Annotated, Any, Self
 import pydantic
 from pydantic import Field, NonNegativeInt
 
+from diffusion_mf import __version__
 from diffusion_mf.config.errors import Key, explained
 from diffusion_mf.config.files import Source, import_listed, nested_overrides, read_settings
 from diffusion_mf.config.sections import (
+    REMOVED,
     SIZES,
     BitsConfig,
     DataConfig,
@@ -192,11 +196,13 @@ def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
         raise explained(error, Config, path="--set") from None
 
 
-def saved_config(values: Mapping[str, Any], *, path: StrPath) -> Config:
+def saved_config(values: Mapping[str, Any], *, path: StrPath, is_trained: bool = False) -> Config:
     """The configuration that a model folder, a checkpoint or a run holds in ``path``; what is wrong is an `InputError`.
 
-    Its plugins are not imported: whoever loads it asks for them.
+    Settings that were removed are left out where nothing depends on them any more: for a model that ``is_trained``, on those
+    of training. Plugins are not imported: whoever loads it asks for them.
     """
+    values = _without_removed(values, path, is_trained=is_trained)
     plugins, system = values.get("plugins"), values.get("system")
     if isinstance(plugins, list) and all(isinstance(plugin, str) for plugin in plugins):
         check_imported(plugins, path=path)
@@ -213,7 +219,41 @@ def saved_config(values: Mapping[str, Any], *, path: StrPath) -> Config:
     try:
         return Config.model_validate(values)
     except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "extra_forbidden":
+            raise InputError(
+                f"holds the setting {'.'.join(map(str, first['loc']))}, which diffusion-mf {__version__} does not have",
+                path=path,
+                remedy="use the version that wrote it",
+            ) from None
         raise explained(error, Config, path=path) from None
+
+
+def _without_removed(values: Mapping[str, Any], path: StrPath, *, is_trained: bool) -> dict[str, Any]:
+    kept = dict(values)
+    for name, removed in REMOVED.items():
+        section, _, key = name.rpartition(".")
+        place = kept if not section else kept.get(section)
+        if not isinstance(place, Mapping) or key not in place:
+            continue
+        value = place[key]
+        if value != removed.default and not (is_trained and removed.is_for_training):
+            raise InputError(
+                f"was made with {name} = {value}, which was removed: {removed.note}",
+                path=path,
+                remedy="use the version that wrote it, or train anew without that setting",
+            )
+        rest = {other: setting for other, setting in place.items() if other != key}
+        kept = {**kept, section: rest} if section else rest
+        _note_once(name, removed.note, is_default=value == removed.default)
+    return kept
+
+
+@functools.cache
+def _note_once(name: str, note: str, *, is_default: bool) -> None:
+    # At its default nobody misses it: every model of an earlier version holds it.
+    level = logging.INFO if is_default else logging.WARNING
+    logging.getLogger("diffusion_mf").log(level, "the setting %s is left out; it was removed: %s", name, note)
 
 
 def _expand_paths(values: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pydantic
 
+from diffusion_mf.config.sections import REMOVED
 from diffusion_mf.data.files import StrPath, open_input
 from diffusion_mf.errors import InputError
 
@@ -68,6 +69,8 @@ def explained(
         line = None if path is None else line_of(key, text)
     else:
         path, line = _longest(key, places) or (path, None)
+    if first["type"] == "extra_forbidden" and name in REMOVED:
+        return InputError(f"{name} was removed: {REMOVED[name].note}", path=path, line=line, remedy="delete it")
     if first["type"] == "extra_forbidden":
         nearest = _nearest(key, model)
         remedy = (

@@ -202,7 +202,7 @@ def _check_format(path: Path, description: Mapping[str, Any]) -> None:
 def _settings(path: Path, description: Mapping[str, Any]) -> tuple[Config, LabelScheme, str, float]:
     from diffusion_mf.config import saved_config
 
-    config = saved_config(_entry(path, description, "config", dict), path=path / CONFIG)
+    config = saved_config(_entry(path, description, "config", dict), path=path / CONFIG, is_trained=True)
     scheme = _entry(path, description, "scheme", str)
     decoder = _entry(path, description, "decoder", str)
     temperature = float(_entry(path, description, "temperature", (int, float)))
