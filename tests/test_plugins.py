@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,17 +41,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def install(monkeypatch: pytest.MonkeyPatch, **modules: str) -> None:
-    """Entry points of an installed package; ``_`` in their names stands for a hyphen."""
-    points = [
-        importlib.metadata.EntryPoint(name.strip("_").replace("_", "-"), module, plugins.GROUP)
-        for name, module in modules.items()
-    ]
-
-    def entry_points(*, group: str) -> list[importlib.metadata.EntryPoint]:
-        return points if group == plugins.GROUP else []
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+def install(folder: Path, package: str, **modules: str) -> None:
+    """An installed package, as far as its entry points go; ``_`` in their names stands for a hyphen."""
+    information = folder / f"{package}-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    points = [f"{name.replace('_', '-')} = {module}" for name, module in modules.items()]
+    (information / "entry_points.txt").write_text("\n".join([f"[{plugins.GROUP}]", *points]) + "\n")
+    importlib.invalidate_caches()
     plugins._entry_points.cache_clear()
 
 
@@ -95,6 +92,13 @@ def test_the_plugin_of_a_part_is_named_as_well(here: Path) -> None:
     assert own_encoder.plugins == ("parts.py",)
 
 
+def test_what_a_plugin_is_the_first_to_import_is_not_its_own(here: Path) -> None:
+    # As where a plugin imports the package's encoders before a command does.
+    (here / "first.py").write_text("from diffusion_mf.plugins import Table\nTable('encoder', {'scratch': None})\n")
+    import_plugins(["first"])
+    assert Config.model_validate({**OWN, "system": "lcrf", "encoder": {"kind": "scratch"}}).plugins == ()
+
+
 def test_what_python_code_registers_needs_no_plugin(here: Path) -> None:
     exec(system_text("own"))
     assert Config.model_validate(OWN).plugins == ()
@@ -111,6 +115,11 @@ def test_a_configuration_of_ones_own_imports_what_it_names(here: Path) -> None:
     (here / "own.toml").write_text('task = "ner"\nsystem = "own"\nplugins = "own_system"\n')
     with pytest.raises(InputError, match=r"line 3: plugins must be a valid"):
         load_config("own.toml")
+
+
+def test_a_system_of_ones_own_without_its_plugin(here: Path) -> None:
+    with pytest.raises(InputError, match=r"found 'own'; .*, or add --plugin MODULE for one of your own\.$"):
+        load_config("ner/lcrf", ["system=own"])
 
 
 def test_overrides_import_what_they_name(here: Path) -> None:
@@ -150,9 +159,9 @@ def test_saved_configurations_only_say_what_they_need(here: Path) -> None:
         saved_config({**OWN, "system": "else", "plugins": ["own_system"]}, path="x")
 
 
-def test_entry_points_are_imported_for_names_that_are_asked_for(here: Path, monkeypatch) -> None:
+def test_entry_points_are_imported_for_names_that_are_asked_for(here: Path) -> None:
     (here / "other_system.py").write_text(system_text("other-own"))
-    install(monkeypatch, own="own_system", other_own="other_system")
+    install(here, "own", own="own_system", other_own="other_system")
     load_config("ner/lcrf")
     # A model is no user: it does not choose among what is installed.
     with pytest.raises(InputError, match="add --plugin own_system"):
@@ -169,20 +178,20 @@ def test_entry_points_are_imported_for_names_that_are_asked_for(here: Path, monk
     assert with_overrides(config, ["system=other-own"]).plugins == ("own_system", "other_system")
 
 
-def test_entry_points_of_encoders(here: Path, monkeypatch) -> None:
+def test_entry_points_of_encoders(here: Path) -> None:
     (here / "own_encoder.py").write_text(
         "from diffusion_mf.networks.encoders import ENCODERS, ScratchEncoder\nENCODERS['own-encoder'] = ScratchEncoder\n"
     )
-    install(monkeypatch, own_encoder="own_encoder")
+    install(here, "own", own_encoder="own_encoder")
     assert load_config("ner/lcrf", ["encoder.kind=own-encoder"]).plugins == ("own_encoder",)
     assert "own-encoder" in ENCODERS
 
 
-def test_entry_points_that_are_no_use(here: Path, monkeypatch) -> None:
-    install(monkeypatch, other="own_system")
+def test_entry_points_that_are_no_use(here: Path) -> None:
+    install(here, "first", other="own_system")
     with pytest.raises(InputError, match="own_system is installed for 'other', but adds nothing of that name"):
         load_config("ner/lcrf", ["system=other"])
-    install(monkeypatch, other="own_system", _other="other_system")
+    install(here, "second", other="other_system")
     with pytest.raises(InputError, match=r"several installed packages add 'other' \(other_system, own_system\)"):
         load_config("ner/lcrf", ["system=other"])
 
@@ -212,12 +221,12 @@ def test_names_that_are_taken(here: Path) -> None:
     before = SYSTEMS["lcrf"]
     (here / "taken.py").write_text(system_text("lcrf"))
     assert problem("taken.py") == (
-        "the plugin taken.py adds the system 'lcrf', which diffusion-mf has already; give it another name."
+        "the plugin taken.py adds the system 'lcrf', which exists already; give it another name."
     )
     assert SYSTEMS["lcrf"] is before
     import_plugins(["own_system"])
     (here / "again.py").write_text(system_text("own"))
-    assert "adds the system 'own', which the plugin own_system has already" in problem("again")
+    assert "adds the system 'own', which exists already, from the plugin own_system; give it" in problem("again")
 
 
 def test_a_plugin_that_failed_can_be_corrected(here: Path) -> None:

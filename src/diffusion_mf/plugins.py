@@ -40,17 +40,19 @@ class Table(UserDict[str, Entry]):
     """A table that plugins add to: it knows which of them made an entry, and lets none replace what is not its own."""
 
     def __init__(self, kind: str, entries: Mapping[str, Entry]) -> None:
+        super().__init__()
         self.kind = kind
-        super().__init__(entries)
+        # Not one by one: a plugin that is the first to import a table did not make what is in it.
+        self.data.update(entries)
 
     def __setitem__(self, name: str, entry: Entry) -> None:
         key = (self.kind, name)
         if _importing:
             plugin = _importing[-1]
             if name in self.data and _owners.get(key) != plugin:
-                owner = f"the plugin {_owners[key]}" if key in _owners else "diffusion-mf"
+                owner = f", from the plugin {_owners[key]}" if key in _owners else ""
                 raise InputError(
-                    f"the plugin {plugin} adds the {self.kind} {name!r}, which {owner} has already",
+                    f"the plugin {plugin} adds the {self.kind} {name!r}, which exists already{owner}",
                     remedy="give it another name",
                 )
             _owners[key] = plugin

@@ -48,7 +48,11 @@ def write(tmp_path):
         (GOOD + "[denoiser]\ntime_width = 7\n", 3, "denoiser time_width must be even, found 7"),
         (GOOD + '[structure]\ntransitions = "globl"\n', 4, "found 'globl'; the nearest is global."),
         (GOOD + "encoder = 3\n", 3, "encoder is a section, found 3; write [encoder]."),
-        ('task = "ner"\nsystem = "difusion-mf"\n', 2, "found 'difusion-mf'; the nearest is diffusion-mf."),
+        (
+            'task = "ner"\nsystem = "difusion-mf"\n',
+            2,
+            "found 'difusion-mf'; the nearest is diffusion-mf, or add --plugin MODULE",
+        ),
         (
             'task = "nerr"\nsystem = "lcrf"\n',
             1,

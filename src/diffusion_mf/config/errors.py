@@ -93,6 +93,8 @@ def explained(
     choices = re.findall(r"'([^']+)'", problem) or re.findall(r"[\w-]+", problem.partition("one of ")[2])
     close = difflib.get_close_matches(str(found), choices, n=1) if isinstance(found, str) else []
     remedy = f"the nearest is {close[0]}" if close else "correct it"
+    if key[:1] in (("system",), ("systems",)):
+        remedy += ", or add --plugin MODULE for one of your own"
     return InputError(f"{name} {problem}{shown}".strip(), path=path, line=line, remedy=remedy)
 
 

@@ -85,7 +85,8 @@ def model_card(
         "```python",
         "from diffusion_mf.tagger import TokenClassificationPipeline",
         "",
-        'pipeline = TokenClassificationPipeline.from_pretrained("this-folder", aggregation_strategy="simple")',
+        "pipeline = TokenClassificationPipeline.from_pretrained("
+        f'"this-folder"{argument}, aggregation_strategy="simple")',
         'pipeline("The text of a sentence.")',
         "```",
         "",
