@@ -151,8 +151,11 @@ def test_saved_configurations_only_say_what_they_need(here: Path) -> None:
     )
     with pytest.raises(InputError, match="needs the plugin own_system"):
         Config.model_validate({**OWN, "plugins": ["own_system"]})
-    with pytest.raises(InputError, match="no plugin adds the system 'own'; add --plugin MODULE"):
-        saved_config(OWN, path="x")
+    for damaged in ({}, {"plugins": [1]}, {"plugins": "x"}):
+        with pytest.raises(InputError, match="no plugin adds the system 'own'; add --plugin MODULE"):
+            saved_config({**OWN, **damaged}, path="x")
+    with pytest.raises(InputError, match="x: plugins"):
+        saved_config({**OWN, "system": "lcrf", "plugins": [1]}, path="x")
     assert "own_system" not in sys.modules
     import_plugins(["own_system"])
     with pytest.raises(InputError, match="the system 'else' is not added by own_system; give the version"):

@@ -204,18 +204,16 @@ def saved_config(values: Mapping[str, Any], *, path: StrPath, is_trained: bool =
     """
     values = _without_removed(values, path, is_trained=is_trained)
     plugins, system = values.get("plugins"), values.get("system")
-    if isinstance(plugins, list) and all(isinstance(plugin, str) for plugin in plugins):
-        check_imported(plugins, path=path)
+    # What is no list of names is left to the validation below.
+    needed = [plugin for plugin in plugins if isinstance(plugin, str)] if isinstance(plugins, list) else []
+    check_imported(needed, path=path)
     if isinstance(system, str) and system not in SYSTEMS:
-        raise InputError(
-            f"no plugin adds the system {system!r}"
-            if not plugins
-            else f"the system {system!r} is not added by {', '.join(plugins)}",
-            path=path,
-            remedy="add --plugin MODULE, the module that adds it"
-            if not plugins
-            else "give the version of the plugin that it was trained with",
-        )
+        if needed:
+            problem = f"the system {system!r} is not added by {', '.join(needed)}"
+            remedy = "give the version of the plugin that it was trained with"
+        else:
+            problem, remedy = f"no plugin adds the system {system!r}", "add --plugin MODULE, the module that adds it"
+        raise InputError(problem, path=path, remedy=remedy)
     try:
         return Config.model_validate(values)
     except pydantic.ValidationError as error:
