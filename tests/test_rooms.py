@@ -13,6 +13,7 @@ ROOT = Path(diffusion_mf.__file__).parent
 # Each imports only what stands before it; also inside functions, and for annotations.
 ROOMS = (
     "errors",
+    "plugins",
     "systems",
     "data",
     "config",

@@ -9,6 +9,7 @@ import torch
 
 from diffusion_mf.batches.batching import collate
 from diffusion_mf.batches.vocabulary import Vocabulary
+from diffusion_mf.config import Config
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.decoding import DECODERS
@@ -73,12 +74,14 @@ def test_the_nearest_projection_replaces_native_decoding_only() -> None:
 def test_the_documented_example_adds_a_system_an_encoder_and_a_structure() -> None:
     example = re.search(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     before = [set(table) for table in (SYSTEMS, ENCODERS, STRUCTURES)]
-    names: dict = {}
     try:
-        exec(example[1], names)
+        exec(example[1], {})
+        config = Config.model_validate(
+            {"task": "ner", "system": "diffusion-cautious", "encoder": {"kind": "bag-of-words", "width": 32}}
+        )
         sentences = [Sentence(("a", "b"), ("O", "S-X")), Sentence(("b",), ("S-X",))]
         vocabulary = Vocabulary.build(sentences)
-        labeller, batch = Labeller(names["config"], vocabulary, LabelScheme.BMES), collate(sentences, vocabulary)
+        labeller, batch = Labeller(config, vocabulary, LabelScheme.BMES), collate(sentences, vocabulary)
         losses = labeller.loss_sums(batch, seed=0, step=0, sentence_keys=torch.arange(2))
         assert losses.keys() == {"denoising", "posterior", "total"}
         losses["total"].backward()

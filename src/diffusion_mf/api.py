@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 
 from diffusion_mf.config import Config, load_config
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.tagger import Tagger
 
 
-def load(name: StrPath, *, device: str = "auto") -> Tagger:
-    """The tagger of a model folder, or of a model on the Hugging Face hub."""
-    return Tagger.from_pretrained(name, device=device)
+def load(name: StrPath, *, device: str = "auto", plugins: Sequence[str] = ()) -> Tagger:
+    """The tagger of a model folder, or of a model on the Hugging Face hub; ``plugins`` as for `Tagger.load`."""
+    return Tagger.from_pretrained(name, device=device, plugins=plugins)
 
 
 def train(

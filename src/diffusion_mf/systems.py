@@ -15,6 +15,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from diffusion_mf.plugins import Table
+
 Process = Literal["direct", "categorical", "bits"]
 
 
@@ -75,65 +77,68 @@ _ARGMAX = {"plain_decoders": ("argmax",), "constrained_decoders": ("argmax", "ma
 _VITERBI = {"plain_decoders": ("viterbi",), "constrained_decoders": ("viterbi",)}
 _NATIVE = {"plain_decoders": ("native",), "constrained_decoders": ("native", "mask-viterbi")}
 
-SYSTEMS: dict[str, System] = {
-    system.name: system
-    for system in (
-        System(
-            name="unigram",
-            title="Unigram",
-            process="direct",
-            structure="unigram",
-            weights=ObjectiveWeights(denoising=1),
-            **_ARGMAX,
-        ),
-        System(
-            name="mean-field",
-            title="Mean-Field",
-            process="direct",
-            structure="mean-field",
-            weights=ObjectiveWeights(denoising=1),
-            **_ARGMAX,
-        ),
-        System(
-            name="lcrf",
-            title="LCRF",
-            process="direct",
-            structure="linear-chain",
-            weights=ObjectiveWeights(sequence=1),
-            **_VITERBI,
-        ),
-        System(
-            name="diffusion-uni",
-            title="Diffusion-Uni",
-            process="categorical",
-            structure="unigram",
-            weights=ObjectiveWeights(denoising=1, posterior=1),
-            **_ARGMAX,
-        ),
-        System(
-            name="diffusion-mf",
-            title="Diffusion-MF",
-            process="categorical",
-            structure="mean-field",
-            weights=ObjectiveWeights(denoising=1, posterior=1),
-            **_ARGMAX,
-        ),
-        System(
-            name="diffusion-lcrf",
-            title="Diffusion-LCRF",
-            process="categorical",
-            structure="linear-chain",
-            # The posterior weight is chosen on dev: 0 for POS, 0.1 for NER and Chinese (scratch).
-            weights=ObjectiveWeights(sequence=1, marginal=1, posterior=0),
-            **_VITERBI,
-        ),
-        System(
-            name="diffusionsl",
-            title="DiffusionSL",
-            process="bits",
-            structure=None,
-            weights=ObjectiveWeights(bits=1),
-            **_NATIVE,
-        ),
-    )
-}
+SYSTEMS: Table[System] = Table(
+    "system",
+    {
+        system.name: system
+        for system in (
+            System(
+                name="unigram",
+                title="Unigram",
+                process="direct",
+                structure="unigram",
+                weights=ObjectiveWeights(denoising=1),
+                **_ARGMAX,
+            ),
+            System(
+                name="mean-field",
+                title="Mean-Field",
+                process="direct",
+                structure="mean-field",
+                weights=ObjectiveWeights(denoising=1),
+                **_ARGMAX,
+            ),
+            System(
+                name="lcrf",
+                title="LCRF",
+                process="direct",
+                structure="linear-chain",
+                weights=ObjectiveWeights(sequence=1),
+                **_VITERBI,
+            ),
+            System(
+                name="diffusion-uni",
+                title="Diffusion-Uni",
+                process="categorical",
+                structure="unigram",
+                weights=ObjectiveWeights(denoising=1, posterior=1),
+                **_ARGMAX,
+            ),
+            System(
+                name="diffusion-mf",
+                title="Diffusion-MF",
+                process="categorical",
+                structure="mean-field",
+                weights=ObjectiveWeights(denoising=1, posterior=1),
+                **_ARGMAX,
+            ),
+            System(
+                name="diffusion-lcrf",
+                title="Diffusion-LCRF",
+                process="categorical",
+                structure="linear-chain",
+                # The posterior weight is chosen on dev: 0 for POS, 0.1 for NER and Chinese (scratch).
+                weights=ObjectiveWeights(sequence=1, marginal=1, posterior=0),
+                **_VITERBI,
+            ),
+            System(
+                name="diffusionsl",
+                title="DiffusionSL",
+                process="bits",
+                structure=None,
+                weights=ObjectiveWeights(bits=1),
+                **_NATIVE,
+            ),
+        )
+    },
+)

@@ -118,6 +118,21 @@ def test_bad_usage_is_one_sentence(dmf: Callable, corpus: pathlib.Path, option: 
     assert (outcome.status, outcome.stdout, outcome.stderr) == (2, b"", sentence)
 
 
+def test_what_was_repaired_is_told(
+    dmf: Callable, corpus: pathlib.Path, model: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "test.conllu"
+    lines = (corpus / "test.conllu").read_text().splitlines(keepends=True)
+    number = next(number for number, line in enumerate(lines) if line.startswith("1\t"))
+    fields = lines[number].split("\t")
+    lines[number] = "\t".join([fields[0], "", *fields[2:]])
+    path.write_text("".join(lines))
+    arguments = [*splits(corpus)[:-1], path, "--model", f"ours={model}", "--only", "none", "--passes", "1"]
+    outcome = dmf("benchmark", "cpu", *arguments)
+    assert outcome.status == 0, outcome.stderr
+    assert f"dmf: {path}: 1 unit without a form read as" in outcome.stderr
+
+
 def test_a_match_is_as_good_and_as_fast() -> None:
     def row(system: str, accuracy: float, speed: int, *, is_ours: bool = True) -> dict:
         return {"system": system, "accuracy": accuracy, "words_per_second": speed, "is_ours": is_ours}

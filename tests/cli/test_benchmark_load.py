@@ -119,3 +119,16 @@ def test_what_cannot_be_measured(dmf, arguments: tuple[str, ...], message: str) 
     outcome = dmf("benchmark", *arguments, "--device", "cpu")
     assert outcome.status == 2
     assert message in outcome.stderr
+
+
+@pytest.mark.parametrize("benchmark", ["scaling", "agreement"])
+def test_repaired_tags_are_told(dmf, options: list[str], corpus: Path, tmp_path: Path, benchmark: str) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "dev.txt"
+    path.write_text("Mira E-PER\n\n" + (corpus / "dev.txt").read_text())
+    sizes = ("--times", "1", "--lengths", "5", "--units", "20", "--repeats", "1")
+    arguments = ("--task", "ner", *sizes, *options, "--set", f"data.dev={path}")
+    if benchmark == "agreement":
+        arguments = (small_models.write_model(tmp_path / "model"), path, "--device", "cpu")
+    outcome = dmf("benchmark", benchmark, *arguments)
+    assert outcome.status == 0, outcome.stderr
+    assert f"dmf: {path}: 1 span with irregular tags repaired, first on line 1" in outcome.stderr

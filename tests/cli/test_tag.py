@@ -347,10 +347,10 @@ def test_sentences_of_a_named_pipe_are_labelled_while_it_is_open(
 
     def write() -> None:
         with pipe.open("w") as stream:
-            # Of CoNLL-U the blank lines after a sentence belong to it, and the next line tells that there are no more.
-            stream.write(sentence + sentence)
+            stream.write(sentence)
             stream.flush()
             was_labelled.append(is_labelled.wait(10))
+            stream.write(sentence)
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config, load_config
 from diffusion_mf.config.errors import parse_override
 from diffusion_mf.config.files import config_names
-from diffusion_mf.config.sections import MILLIONS_OF_PARAMETERS, SIZES
+from diffusion_mf.config.sections import MILLIONS_OF_PARAMETERS, REMOVED, SIZES
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.model import count_parameters
@@ -47,7 +48,11 @@ def write(tmp_path):
         (GOOD + "[denoiser]\ntime_width = 7\n", 3, "denoiser time_width must be even, found 7"),
         (GOOD + '[structure]\ntransitions = "globl"\n', 4, "found 'globl'; the nearest is global."),
         (GOOD + "encoder = 3\n", 3, "encoder is a section, found 3; write [encoder]."),
-        ('task = "ner"\nsystem = "difusion-mf"\n', 2, "found 'difusion-mf'; the nearest is diffusion-mf."),
+        (
+            'task = "ner"\nsystem = "difusion-mf"\n',
+            2,
+            "found 'difusion-mf'; the nearest is diffusion-mf, or add --plugin MODULE",
+        ),
         (
             'task = "nerr"\nsystem = "lcrf"\n',
             1,
@@ -336,3 +341,24 @@ def test_conventional_systems_grow_the_encoder_and_diffusion_systems_the_denoise
     assert sized("lcrf", "S").encoder != sized("lcrf", "L").encoder
     assert sized("diffusion-mf", "S").encoder == sized("diffusion-mf", "L").encoder
     assert sized("diffusion-mf", "S").denoiser != sized("diffusion-mf", "L").denoiser
+
+
+def test_a_setting_that_was_removed_is_told_with_its_line(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "old.toml"
+    path.write_text('extends = "ner/diffusion-mf"\n[denoiser]\nlayers = 2\nstate_dropout = 0.0\n')
+    with pytest.raises(InputError) as caught:
+        load_config(path)
+    assert str(caught.value) == (
+        f"{path}, line 4: denoiser.state_dropout was removed: hiding states from the denoiser was no gain; delete it."
+    )
+    with pytest.raises(InputError, match=r"denoiser\.state_dropout was removed"):
+        load_config("ner/diffusion-mf", ["denoiser.state_dropout=0.1"])
+
+
+def test_removed_settings_are_gone() -> None:
+    for name in REMOVED:
+        place: Any = Config
+        *sections, key = name.split(".")
+        for section in sections:
+            place = place.model_fields[section].annotation
+        assert key not in place.model_fields

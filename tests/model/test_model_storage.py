@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from small_models import small_model, small_tagger, write_model
 
+from diffusion_mf.config import _note_once
+from diffusion_mf.config.sections import REMOVED, Removed
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
 from diffusion_mf.model import storage as storage_module
@@ -90,6 +92,42 @@ def test_pairs_of_neighbours_are_saved_and_older_models_have_none(tmp_path: Path
     del config["encoder"]["pair_width"], config["encoder"]["min_pair_count"]
     change(older, config=config)
     assert rows(Tagger.load(older, device="cpu")) == expected
+
+
+@pytest.mark.parametrize("value", [0.0, 0.2])
+def test_a_model_made_with_a_setting_that_was_removed(
+    tmp_path: Path, value: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_model(tmp_path / "model")
+    expected = rows(Tagger.load(folder, device="cpu"))
+    config = json.loads((folder / "config.json").read_text())["config"]
+    config["denoiser"]["state_dropout"] = value
+    change(folder, config=config)
+    _note_once.cache_clear()
+    with caplog.at_level("INFO", "diffusion_mf"):
+        for _ in range(2):
+            assert rows(Tagger.load(folder, device="cpu")) == expected
+    # It only mattered in training; said once, and loudly only if it had been used.
+    (record,) = caplog.records
+    assert record.getMessage().startswith("the setting denoiser.state_dropout is left out; it was removed: ")
+    assert record.levelname == ("INFO" if value == 0 else "WARNING")
+
+
+def test_a_removed_setting_that_the_model_depends_on_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_model(tmp_path / "model")
+    monkeypatch.setitem(REMOVED, "structure.magic", Removed("nothing was magic about it", 1, is_for_training=False))
+    config = json.loads((folder / "config.json").read_text())["config"]
+    config["structure"]["magic"] = 1
+    change(folder, config=config)
+    Tagger.load(folder, device="cpu")
+    config["structure"]["magic"] = 2
+    change(folder, config=config)
+    with pytest.raises(
+        InputError, match=r"config\.json: was made with structure\.magic = 2, which was removed: nothing"
+    ):
+        Tagger.load(folder, device="cpu")
 
 
 @pytest.mark.parametrize("system", ["diffusion-mf", "diffusionsl"])
@@ -218,7 +256,7 @@ class TestRefused:
         config = json.loads((folder / "config.json").read_text())["config"]
         config["encoder"]["widht"] = 3
         change(folder, config=config)
-        assert "unknown key encoder.widht; the nearest name is encoder.width" in refused(folder)
+        assert "holds the setting encoder.widht, which diffusion-mf" in refused(folder)
 
     @pytest.mark.parametrize("name", ["model.safetensors", "vocabulary.json"])
     def test_a_changed_byte(self, folder: Path, name: str) -> None:

@@ -72,20 +72,6 @@ def test_states_are_added_to_the_input_where_asked_for() -> None:
     torch.testing.assert_close(network(inputs, t, network.prepare(states), LAYOUT), expected)
 
 
-def test_states_of_whole_units_are_hidden_in_training_other_ones_each_time() -> None:
-    torch.manual_seed(0)
-    network = shaken(DiffusionTransformer(CONFIG.model_copy(update={"state_input": True, "state_dropout": 0.3}), 5))
-    states = torch.randn(40, 50, 5)
-    first, second = network.prepare(states), network.prepare(states)
-    hidden = (first.input == 0).all(-1)
-    assert 0.25 < hidden.float().mean() < 0.35
-    for part in (first.blocks[1], first.final):
-        assert torch.equal(hidden, (part == 0).all(-1))
-    assert not torch.equal(hidden, (second.input == 0).all(-1))
-    network.eval()
-    assert network.prepare(states).input.abs().sum(-1).min() > 0
-
-
 def test_modulation_is_a_linear_map_of_state_and_time_together() -> None:
     torch.manual_seed(0)
     modulation = shaken(DiffusionTransformer(CONFIG, 5)).blocks[0].modulation

@@ -326,8 +326,24 @@ def test_settings_that_exist_no_longer_are_told(begun: Path, corpus: Path) -> No
     manifest = json.loads(path.read_text())
     manifest["state"]["config"]["encoder"]["gone"] = 3
     path.write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match=r"begun with encoder\.gone = 3, not None"):
+    with pytest.raises(
+        InputError, match=r"holds the setting encoder\.gone, which diffusion-mf \S+ does not have; use the"
+    ):
         train(_config(corpus), output=begun, device="cpu", resume=True)
+
+
+def test_a_run_begun_with_a_setting_that_was_removed(begun: Path, corpus: Path) -> None:
+    path = begun / "checkpoint/state.json"
+    manifest = json.loads(path.read_text())
+    manifest["state"]["config"]["denoiser"]["state_dropout"] = 0.2
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(
+        InputError, match=r"state\.json: was made with denoiser\.state_dropout = 0\.2, which was removed"
+    ):
+        train(_config(corpus), output=begun, device="cpu", resume=True)
+    manifest["state"]["config"]["denoiser"]["state_dropout"] = 0.0
+    path.write_text(json.dumps(manifest))
+    train(_config(corpus), output=begun, device="cpu", resume=True)
 
 
 def test_moved_data_are_the_same_and_changed_data_are_not(begun: Path, corpus: Path, tmp_path: Path) -> None:

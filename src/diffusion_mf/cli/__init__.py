@@ -8,12 +8,12 @@ when they run, so that ``dmf --help`` does not wait for PyTorch.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from diffusion_mf.cli import benchmark, config, convert_encoder, data, demo, evaluate, experiment, score, tag, train
-from diffusion_mf.errors import DiffusionMFError
+from diffusion_mf.errors import DiffusionMFError, InputError
 
 app = typer.Typer(
     name="dmf",
@@ -62,8 +62,36 @@ def _options(
         False, "--version", is_eager=True, callback=_print_version, help="Print the version and stop."
     ),
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error (works after the command too)."),
+    plugins: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plugin",
+            metavar="MODULE",
+            help="Import a module or a .py file that adds systems, structures, encoders or decoders; may be repeated "
+            "(works after the command too).",
+        ),
+    ] = None,
 ) -> None:
-    pass
+    from diffusion_mf.plugins import from_environment, import_plugins
+
+    import_plugins([*from_environment(), *(plugins or ())])
+
+
+def _options_first(arguments: list[str]) -> list[str]:
+    """The arguments with every ``--plugin`` in front of the command, where Typer looks for what all commands share."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options: list[str] = []
+    others: list[str] = []
+    given = iter(arguments[:end])
+    for argument in given:
+        if argument == "--plugin":
+            module = next(given, None)
+            if module is None:
+                raise InputError("--plugin names no module", remedy="write --plugin MODULE")
+            options += [argument, module]
+        else:
+            (options if argument.startswith("--plugin=") else others).append(argument)
+    return [*options, *others, *arguments[end:]]
 
 
 def main() -> None:
@@ -72,7 +100,7 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         # On its own, Typer would draw boxes around what it has to say about wrong usage.
-        status = app(args=arguments, prog_name="dmf", standalone_mode=False)
+        status = app(args=_options_first(arguments), prog_name="dmf", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except _UsageError as error:
         print(_usage_sentence(error), end="", file=sys.stderr)

@@ -241,6 +241,9 @@ def cpu(
         known = {peer.name: peer for peer in chosen}
         chosen = [known_one("--only", name, known, kind="peer") for name in names]
     train_corpus, dev_corpus, test_corpus = (read_task(path, Task.POS) for path in (train, dev, test))
+    for read in (train_corpus, dev_corpus, test_corpus):
+        if read.repaired is not None:
+            note(read.repaired)
     torch.set_num_threads(threads or num_cores())
     contestants = [model_contestant(name, folder, calls=calls) for name, folder, calls in given]
     contestants += peer_contestants(chosen, train_corpus, dev_corpus, peers, note=note)

@@ -20,7 +20,7 @@ from diffusion_mf.cli.benchmark_options import (
     rounded,
 )
 from diffusion_mf.errors import InputError
-from diffusion_mf.evaluation.terminal import half_up, print_json, print_table
+from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table
 
 ONE_TASK = "pos"
 TIMES, LENGTHS, COUNTS = "1,4,16", "16,32,64,128,256,512,1024,2000", "1,2,4,8,12"
@@ -151,6 +151,8 @@ def agreement(
 
     stored = load_model(model)
     corpus = read_task(file, stored.config.task, column=stored.config.data.column)
+    if corpus.repaired is not None:
+        note(corpus.repaired)
     measured = measure_agreement(
         stored,
         corpus.sentences,

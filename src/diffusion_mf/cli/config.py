@@ -28,7 +28,7 @@ class _Setting(NamedTuple):
     name: str
     value: Any
     origin: str
-    """file, name, --set, size or default"""
+    """file, name, --set, plugin, size or default"""
     source: str
     """the origin with its details, for people"""
     file: str | None = None
@@ -77,6 +77,8 @@ def _settings(config: Config, sources: Mapping[Key, Source]) -> list[_Setting]:
                 path = None if source.path is None else _short(source.path)
                 shown = str(source._replace(path=path))
                 found.append(_Setting(section, name, value, source.option or "file", shown, path, source.line))
+            elif name == "plugins" and value:
+                found.append(_Setting(section, name, value, "plugin", "the plugins that add what is used"))
             elif name in sized.get(section, {}):
                 found.append(_Setting(section, name, value, "size", f"size {config.size}"))
             else:

@@ -158,6 +158,7 @@ def _record(path: Path, config: Config, folder: Path, *, config_path: str, overr
 
     options = "".join(f" --set {shlex.quote(override)}" for override in overrides)
     options += "" if device == "auto" else f" --device {device}"
+    options += "".join(f" --plugin {shlex.quote(plugin)}" for plugin in config.plugins)
     log = (folder.parent / "log.jsonl").read_text(encoding="utf-8").splitlines()
     row = {
         "task": config.task,

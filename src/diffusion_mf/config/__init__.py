@@ -5,6 +5,8 @@ Settings have the names of `Config`'s fields, in sections (``[encoder]`` …); `
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
@@ -12,9 +14,11 @@ from typing import Annotated, Any, Self
 import pydantic
 from pydantic import Field, NonNegativeInt
 
+from diffusion_mf import __version__
 from diffusion_mf.config.errors import Key, explained
-from diffusion_mf.config.files import Source, nested_overrides, read_settings
+from diffusion_mf.config.files import Source, import_listed, nested_overrides, read_settings
 from diffusion_mf.config.sections import (
+    REMOVED,
     SIZES,
     BitsConfig,
     DataConfig,
@@ -31,6 +35,8 @@ from diffusion_mf.config.sections import (
 )
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
+from diffusion_mf.errors import InputError
+from diffusion_mf.plugins import check_imported, import_named, owners, short_name
 from diffusion_mf.systems import SYSTEMS, ObjectiveWeights, System
 
 __all__ = [
@@ -46,6 +52,7 @@ __all__ = [
     "TrainingConfig",
     "load_config",
     "load_with_sources",
+    "saved_config",
     "with_overrides",
 ]
 
@@ -57,6 +64,8 @@ class Config(Section):
     system: str
     seed: NonNegativeInt = 1
     size: Size | None = None
+    plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """the modules that add the system, structure, encoder or decoders; imported before, and named here by themselves"""
     data: DataConfig = DataConfig()
     encoder: EncoderConfig = EncoderConfig()
     denoiser: DenoiserConfig = DenoiserConfig()
@@ -66,6 +75,12 @@ class Config(Section):
     objective: ObjectiveConfig = ObjectiveConfig()
     training: TrainingConfig = TrainingConfig()
     inference: InferenceConfig = InferenceConfig()
+
+    @pydantic.field_validator("plugins")
+    @classmethod
+    def _plugins_are_imported(cls, plugins: tuple[str, ...]) -> tuple[str, ...]:
+        check_imported(plugins)
+        return tuple(dict.fromkeys(map(short_name, plugins)))
 
     @pydantic.field_validator("system")
     @classmethod
@@ -98,6 +113,22 @@ class Config(Section):
             if isinstance(given, Mapping):
                 filled[section] = {**settings, **given}
         return filled
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _name_plugins(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        given, system = values.get("plugins", ()), values.get("system")
+        entry = SYSTEMS.get(system) if isinstance(system, str) else None
+        if entry is None or not isinstance(given, (list, tuple)):
+            return values
+        encoder = values.get("encoder", {})
+        kind = encoder.get("kind") if isinstance(encoder, Mapping) else getattr(encoder, "kind", None)
+        parts = [("system", entry.name), ("structure", entry.structure), ("encoder", kind)]
+        parts += [("decoder", name) for name in (*entry.plain_decoders, *entry.constrained_decoders)]
+        added = [plugin for plugin in owners(parts) if plugin not in map(short_name, given)]
+        return {**values, "plugins": [*given, *added]}
 
     @property
     def system_entry(self) -> System:
@@ -153,6 +184,9 @@ def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
     """``config`` with other settings, written as for `load_config`."""
     values = config.model_dump(mode="json")
     given = nested_overrides(overrides)
+    import_listed(given.get("plugins"))
+    encoder = given.get("encoder")
+    import_named([given.get("system"), encoder.get("kind") if isinstance(encoder, dict) else None])
     _expand_paths(given)
     for name, value in given.items():
         values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
@@ -160,6 +194,64 @@ def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
         return Config.model_validate(values)
     except pydantic.ValidationError as error:
         raise explained(error, Config, path="--set") from None
+
+
+def saved_config(values: Mapping[str, Any], *, path: StrPath, is_trained: bool = False) -> Config:
+    """The configuration that a model folder, a checkpoint or a run holds in ``path``; what is wrong is an `InputError`.
+
+    Settings that were removed are left out where nothing depends on them any more: for a model that ``is_trained``, on those
+    of training. Plugins are not imported: whoever loads it asks for them.
+    """
+    values = _without_removed(values, path, is_trained=is_trained)
+    plugins, system = values.get("plugins"), values.get("system")
+    # What is no list of names is left to the validation below.
+    needed = [plugin for plugin in plugins if isinstance(plugin, str)] if isinstance(plugins, list) else []
+    check_imported(needed, path=path)
+    if isinstance(system, str) and system not in SYSTEMS:
+        if needed:
+            problem = f"the system {system!r} is not added by {', '.join(needed)}"
+            remedy = "give the version of the plugin that it was trained with"
+        else:
+            problem, remedy = f"no plugin adds the system {system!r}", "add --plugin MODULE, the module that adds it"
+        raise InputError(problem, path=path, remedy=remedy)
+    try:
+        return Config.model_validate(values)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        if first["type"] == "extra_forbidden":
+            raise InputError(
+                f"holds the setting {'.'.join(map(str, first['loc']))}, which diffusion-mf {__version__} does not have",
+                path=path,
+                remedy="use the version that wrote it",
+            ) from None
+        raise explained(error, Config, path=path) from None
+
+
+def _without_removed(values: Mapping[str, Any], path: StrPath, *, is_trained: bool) -> dict[str, Any]:
+    kept = dict(values)
+    for name, removed in REMOVED.items():
+        section, _, key = name.rpartition(".")
+        place = kept if not section else kept.get(section)
+        if not isinstance(place, Mapping) or key not in place:
+            continue
+        value = place[key]
+        if value != removed.default and not (is_trained and removed.is_for_training):
+            raise InputError(
+                f"was made with {name} = {value}, which was removed: {removed.note}",
+                path=path,
+                remedy="use the version that wrote it, or train anew without that setting",
+            )
+        rest = {other: setting for other, setting in place.items() if other != key}
+        kept = {**kept, section: rest} if section else rest
+        _note_once(name, removed.note, is_default=value == removed.default)
+    return kept
+
+
+@functools.cache
+def _note_once(name: str, note: str, *, is_default: bool) -> None:
+    # At its default nobody misses it: every model of an earlier version holds it.
+    level = logging.INFO if is_default else logging.WARNING
+    logging.getLogger("diffusion_mf").log(level, "the setting %s is left out; it was removed: %s", name, note)
 
 
 def _expand_paths(values: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pydantic
 
+from diffusion_mf.config.sections import REMOVED
 from diffusion_mf.data.files import StrPath, open_input
 from diffusion_mf.errors import InputError
 
@@ -68,6 +69,8 @@ def explained(
         line = None if path is None else line_of(key, text)
     else:
         path, line = _longest(key, places) or (path, None)
+    if first["type"] == "extra_forbidden" and name in REMOVED:
+        return InputError(f"{name} was removed: {REMOVED[name].note}", path=path, line=line, remedy="delete it")
     if first["type"] == "extra_forbidden":
         nearest = _nearest(key, model)
         remedy = (
@@ -90,6 +93,8 @@ def explained(
     choices = re.findall(r"'([^']+)'", problem) or re.findall(r"[\w-]+", problem.partition("one of ")[2])
     close = difflib.get_close_matches(str(found), choices, n=1) if isinstance(found, str) else []
     remedy = f"the nearest is {close[0]}" if close else "correct it"
+    if key[:1] in (("system",), ("systems",)):
+        remedy += ", or add --plugin MODULE for one of your own"
     return InputError(f"{name} {problem}{shown}".strip(), path=path, line=line, remedy=remedy)
 
 

@@ -19,6 +19,7 @@ from diffusion_mf.config.sections import SIZES, preset
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import InputError
+from diffusion_mf.plugins import import_named, import_plugins, installed_names
 from diffusion_mf.systems import SYSTEMS
 
 _TABLES = {"encoders": "encoder", "tasks": "task", "systems": "system"}
@@ -93,7 +94,8 @@ def _found(path: Path) -> _Found | None:
         return _Found(path, {})
     rest = path.with_suffix("") if path.suffix == ".toml" else path
     chosen: dict[str, str] = {}
-    for kind, known in (("system", list(SYSTEMS)), ("task", [task.value for task in Task]), ("encoder", None)):
+    systems = [*SYSTEMS, *installed_names()]
+    for kind, known in (("system", systems), ("task", [task.value for task in Task]), ("encoder", None)):
         if (file := rest.parent / f"{rest.name}.toml").is_file():
             return _Found(file, chosen)
         if known is None or rest.name in known:
@@ -132,6 +134,7 @@ def read_settings(name: StrPath, overrides: Sequence[str] = ()) -> Settings:
     given = nested_overrides(overrides)
     files = _files(name)
     chosen = {kind: _chosen(kind, given, files) for kind in _TABLES.values()}
+    _import_plugins(given, files, chosen["system"])
     settings = Settings(files[-1].path, {}, {})
     for file in files:
         for prefix, table in _tables(file, chosen):
@@ -139,7 +142,24 @@ def read_settings(name: StrPath, overrides: Sequence[str] = ()) -> Settings:
         named = {kind: file.chosen[kind] for kind in ("task", "system") if kind in file.chosen}
         _lay_over(settings, named, lambda _: Source(None, option="name"))
     _lay_over(settings, given, lambda _: Source(None, option="--set"))
+    encoder = settings.values.get("encoder")
+    import_named([encoder.get("kind")] if isinstance(encoder, dict) else ())
     return settings
+
+
+def _import_plugins(given: Mapping[str, Any], files: Sequence[_File], system: str | None) -> None:
+    """Import the plugins that the overrides or else the last file name, before anything is looked up that they may add."""
+    import_listed(given.get("plugins"))
+    last = next((file for file in reversed(files) if "plugins" in file.values), None)
+    if last is not None and "plugins" not in given:
+        import_listed(last.values["plugins"], path=last.path, text=last.text)
+    import_named([system] if system not in SYSTEMS else ())
+
+
+def import_listed(plugins: object, *, path: str | None = None, text: str = "") -> None:
+    """Import the plugins that the key ``plugins`` of a file lists; what is no list of names is left to its validation."""
+    if isinstance(plugins, list) and all(isinstance(plugin, str) for plugin in plugins):
+        import_plugins(plugins, path=path, line=line_of(("plugins",), text))
 
 
 def _source_in_file(file: _File, prefix: Key, key: Key) -> Source:
@@ -233,7 +253,7 @@ def _matching(
         if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
             raise mistake((tables,), f"{tables} holds a table for each {kind}", f"write [{tables}.NAME]")
         for pattern, entry in entries.items():
-            known = {"task": [task.value for task in Task], "system": list(SYSTEMS)}.get(kind)
+            known = {"task": [task.value for task in Task], "system": [*SYSTEMS, *installed_names()]}.get(kind)
             if known is not None and not fnmatch.filter(known, pattern):
                 close = difflib.get_close_matches(pattern, known, n=1)
                 remedy = f"the nearest is {close[0]}" if close else f"choose from {', '.join(known)}"

@@ -9,7 +9,7 @@ denoiser. The paper publishes the totals only: the dimensions are ours.
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -49,6 +49,22 @@ def preset(size: Size, *, is_diffusion: bool) -> dict[str, dict[str, Any]]:
     table = _DIFFUSION if is_diffusion else _DIRECT
     return {section: dict(values) for section, values in table[size].items()}
 
+
+class Removed(NamedTuple):
+    """A setting that earlier versions had."""
+
+    note: str
+    """why it is gone, or what there is instead"""
+    default: Any
+    """the value at which nothing changes without it"""
+    is_for_training: bool
+    """whether a finished model is the same without it, whatever its value was"""
+
+
+REMOVED: dict[str, Removed] = {
+    "denoiser.state_dropout": Removed("hiding states from the denoiser was no gain", 0.0, is_for_training=True),
+}
+"""Settings that no longer exist, by their dotted names: saved models and runs may still hold them."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
@@ -224,8 +240,6 @@ class DenoiserConfig(Section):
     """of the timestep embedding"""
     state_input: bool = False
     """add the encoder's states to the embedded labels, too, and not only to the modulations (ours)"""
-    state_dropout: Dropout = 0.0
-    """in training, the share of units whose state is hidden from the denoiser (ours)"""
     recall: Annotated[int, Field(ge=0, le=64)] = 0
     """categorical diffusion: so many other occurrences of a unit's form in its document whose beliefs are seen, too (ours)"""
 

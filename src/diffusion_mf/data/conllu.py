@@ -78,34 +78,34 @@ def read_conllu(
 
 
 def read_conllu_blocks(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS) -> Iterator[ConlluBlock]:
-    """Stream ``path`` sentence by sentence without losing a byte; what `ConlluBlock.text` is for: see `with_labels`."""
+    """Stream ``path`` sentence by sentence without losing a byte; what `ConlluBlock.text` is for: see `with_labels`.
+
+    A sentence ends with its empty line, so that whoever writes into a pipe need not begin another to get an answer; further
+    empty lines belong to the sentence after them, and at the end of the file to a block without one.
+    """
     index = _label_index(column)
     limits = SentenceLimits.from_environment()
     raw: list[str] = []
     lines: list[str] = []
-    sentence: Sentence | None = None
     first, document = 1, 0
     for number, raw_line in enumerate(read_raw_lines(path), 1):
         line = raw_line.removesuffix("\n").removesuffix("\r")
         if number == 1:
             line = line.removeprefix(BYTE_ORDER_MARK)
+        raw.append(raw_line)
         if line:
-            if sentence is not None:
-                yield ConlluBlock("".join(raw), sentence)
-                raw, sentence = [], None
             if not lines:
                 first = number
             lines.append(line)
         elif lines:
             document += _begins_document(lines)
-            sentence = _parse_sentence(lines, first, index, path, document, limits)
-            lines = []
-        raw.append(raw_line)
+            yield ConlluBlock("".join(raw), _parse_sentence(lines, first, index, path, document, limits))
+            raw, lines = [], []
     if lines:
         document += _begins_document(lines)
-        sentence = _parse_sentence(lines, first, index, path, document, limits)
-    if raw:
-        yield ConlluBlock("".join(raw), sentence)
+        yield ConlluBlock("".join(raw), _parse_sentence(lines, first, index, path, document, limits))
+    elif raw:
+        yield ConlluBlock("".join(raw), None)
 
 
 def _label_index(column: ConlluColumn) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ def model_card(
     data = config.data.train
     encoder = _encoder(config.encoder, base_model)
     has_recall = config.recall > 0
+    argument = f", plugins={json.dumps(config.plugins)}" if config.plugins else ""
+    options = "".join(f" --plugin {plugin}" for plugin in config.plugins)
     lines = [
         "---",
         "library_name: diffusion-mf",
@@ -47,6 +50,10 @@ def model_card(
         f"| labels | {len(labels)}: {label_names} |",
         f"| parameters | {num_parameters:,} |",
         f"| encoder | {encoder} |",
+        *(
+            [f"| plugins | {', '.join(config.plugins)}: code that does not come with the model |"]
+            * bool(config.plugins)
+        ),
         f"| trained on | {os.path.basename(data) if data else 'not recorded'} |",
         *([f"| trained for | {metrics['step']:,} steps, {metrics['epoch']} epochs |"] if "step" in metrics else []),
         f"| seed | {config.seed} |",
@@ -68,7 +75,7 @@ def model_card(
         "```python",
         "from diffusion_mf import Tagger",
         "",
-        'tagger = Tagger.from_pretrained("this-folder")  # or the name of this repository',
+        f'tagger = Tagger.from_pretrained("this-folder"{argument})  # or the name of this repository',
         'result = tagger.tag([["units", "of", "a", "sentence"]])[0]',
         "result.labels, result.scores, result.spans",
         "```",
@@ -78,13 +85,15 @@ def model_card(
         "```python",
         "from diffusion_mf.tagger import TokenClassificationPipeline",
         "",
-        'pipeline = TokenClassificationPipeline.from_pretrained("this-folder", aggregation_strategy="simple")',
+        "pipeline = TokenClassificationPipeline.from_pretrained("
+        f'"this-folder"{argument}, aggregation_strategy="simple")',
         'pipeline("The text of a sentence.")',
         "```",
         "",
-        "On the command line: `dmf tag this-folder FILE` or `dmf evaluate this-folder FILE`.",
+        f"On the command line: `dmf tag this-folder FILE{options}` or `dmf evaluate this-folder FILE{options}`.",
         "",
-        "The files are JSON and safetensors: loading them runs no code.",
+        "The files are JSON and safetensors: loading them runs no code"
+        + (" but that of the plugins that you name." if config.plugins else "."),
     ]
     return "\n".join(lines) + "\n"
 

@@ -88,10 +88,7 @@ class CategoricalCore(StructuredCore):
         noisy: NoisyLabels | None = None
         num_calls = self.choice(draws)
         if num_calls is not None:
-            # States that are hidden now may be seen there: then beliefs tell the denoiser something.
-            with torch.no_grad():
-                earlier = self.denoiser.prepare(states) if self.config.denoiser.state_dropout else conditions
-            beliefs, t = self._own_beliefs(num_calls, earlier, target, allowed, is_given, draws)
+            beliefs, t = self._own_beliefs(num_calls, conditions, target, allowed, is_given, draws)
         else:
             t = self.process.sample_timesteps(len(labels), uniforms=draws.uniforms(Use.TIMESTEP, ()))
             # Two numbers per unit, in this order, so that more padding changes none of them.

@@ -28,6 +28,7 @@ from diffusion_mf.diffusion import (
     sum_over_units,
     token_cross_entropy,
 )
+from diffusion_mf.errors import InputError
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.structures import STRUCTURES, InferenceSettings, LabelDistribution, Potentials
 from diffusion_mf.systems import ObjectiveWeights
@@ -250,6 +251,11 @@ class StructuredCore(Core):
         name = config.system_entry.structure
         if name is None:
             raise ValueError(f"the process of {config.system} needs a structure")
+        if name not in STRUCTURES:
+            raise InputError(
+                f"the system {config.system} needs the structure {name!r}, which nothing adds",
+                remedy="enter it in STRUCTURES before the system is used",
+            )
         self.structure = STRUCTURES[name]
         # Looking for bad scores would wait for the device at every call.
         self.settings = InferenceSettings(num_iterations=config.structure.num_iterations, backend=backend, check=False)

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -201,13 +200,9 @@ def _check_format(path: Path, description: Mapping[str, Any]) -> None:
 
 
 def _settings(path: Path, description: Mapping[str, Any]) -> tuple[Config, LabelScheme, str, float]:
-    from diffusion_mf.config import Config
-    from diffusion_mf.config.errors import explained
+    from diffusion_mf.config import saved_config
 
-    try:
-        config = Config.model_validate(_entry(path, description, "config", dict))
-    except ValidationError as error:
-        raise explained(error, Config, path=path / CONFIG) from None
+    config = saved_config(_entry(path, description, "config", dict), path=path / CONFIG, is_trained=True)
     scheme = _entry(path, description, "scheme", str)
     decoder = _entry(path, description, "decoder", str)
     temperature = float(_entry(path, description, "temperature", (int, float)))

@@ -115,17 +115,10 @@ class DiffusionTransformer(nn.Module):
         self.blocks = nn.ModuleList(DiffusionBlock(config, state_width) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, elementwise_affine=False)
         self.modulation = Modulation(state_width, config.time_width, 2 * config.width, is_zero=False)
-        self.state_dropout = config.state_dropout
         self.input_of_state = nn.Linear(state_width, config.width, bias=False) if config.state_input else None
 
     def prepare(self, states: Float[Tensor, "*units S"]) -> Conditions:
-        """The states' part of every modulation, and of the input; it holds 6·D numbers per layer and unit.
-
-        In training some states are hidden (`state_dropout`), other ones each time.
-        """
-        if self.training and self.state_dropout:
-            is_seen = torch.rand(states.shape[:-1], device=states.device) >= self.state_dropout
-            states = states * is_seen[..., None]
+        """The states' part of every modulation, and of the input; it holds 6·D numbers per layer and unit."""
         activated = F.silu(states)
         linears = [block.get_submodule("modulation.of_state") for block in self.blocks]
         return Conditions(

@@ -23,6 +23,7 @@ from diffusion_mf.networks.words import Encoder, NeighbourPairs, WordEncoder
 from diffusion_mf.ops.backends import CPU_LANES
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.ops.gelu import gelu
+from diffusion_mf.plugins import Table
 
 
 class ScratchEncoder(WordEncoder):
@@ -177,11 +178,9 @@ class WindowEncoder(WordEncoder):
         return sums.view(*parts.shape[:-1], self.width)
 
 
-ENCODERS: dict[str, Callable[[EncoderConfig, Vocabulary], Encoder]] = {
-    "scratch": ScratchEncoder,
-    "pretrained": PretrainedEncoder,
-    "window": WindowEncoder,
-}
+ENCODERS: Table[Callable[[EncoderConfig, Vocabulary], Encoder]] = Table(
+    "encoder", {"scratch": ScratchEncoder, "pretrained": PretrainedEncoder, "window": WindowEncoder}
+)
 
 
 def build_encoder(config: EncoderConfig, vocabulary: Vocabulary, *, files: Path | None = None) -> Encoder:
@@ -190,7 +189,7 @@ def build_encoder(config: EncoderConfig, vocabulary: Vocabulary, *, files: Path 
         close = difflib.get_close_matches(config.kind, ENCODERS, n=1)
         raise InputError(
             f"encoder.kind must be one of {', '.join(ENCODERS)}, found {config.kind!r}",
-            remedy=f"the nearest is {close[0]}" if close else "choose one of them",
+            remedy=f"the nearest is {close[0]}" if close else "choose one, or add --plugin MODULE for one of your own",
         )
     builder = ENCODERS[config.kind]
     if builder is PretrainedEncoder and files is not None:

@@ -4,16 +4,15 @@ A structure is added here: subclass `LabelDistribution` (or `Factorised`) and en
 systems look a name up. `docs/structures.md` shows an example.
 """
 
+from diffusion_mf.plugins import Table
 from diffusion_mf.structures.distribution import Factorised, InferenceSettings, LabelDistribution, Potentials
 from diffusion_mf.structures.linear_chain import LinearChain
 from diffusion_mf.structures.mean_field import MeanField
 from diffusion_mf.structures.unigram import Unigram
 
-STRUCTURES: dict[str, type[LabelDistribution]] = {
-    "unigram": Unigram,
-    "mean-field": MeanField,
-    "linear-chain": LinearChain,
-}
+STRUCTURES: Table[type[LabelDistribution]] = Table(
+    "structure", {"unigram": Unigram, "mean-field": MeanField, "linear-chain": LinearChain}
+)
 
 __all__ = [
     "STRUCTURES",

@@ -55,10 +55,16 @@ class TokenClassificationPipeline:
 
     @classmethod
     def from_pretrained(
-        cls, name: StrPath, *, device: str = "auto", aggregation_strategy: AggregationStrategy = "none"
+        cls,
+        name: StrPath,
+        *,
+        device: str = "auto",
+        plugins: Sequence[str] = (),
+        aggregation_strategy: AggregationStrategy = "none",
     ) -> TokenClassificationPipeline:
-        """The pipeline of a model folder, or of a model on the hub."""
-        return cls(Tagger.from_pretrained(name, device=device), aggregation_strategy=aggregation_strategy)
+        """The pipeline of a model folder, or of a model on the hub; ``plugins`` as for `Tagger.load`."""
+        tagger = Tagger.from_pretrained(name, device=device, plugins=plugins)
+        return cls(tagger, aggregation_strategy=aggregation_strategy)
 
     @overload
     def __call__(self, inputs: str) -> list[Entity]: ...  # type: ignore[overload-overlap]

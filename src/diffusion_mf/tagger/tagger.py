@@ -23,6 +23,7 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import calibrated
 from diffusion_mf.model.hub import download, upload
 from diffusion_mf.model.storage import StoredModel, load_model, save_model
+from diffusion_mf.plugins import import_plugins
 from diffusion_mf.prediction.cpu import (
     CPU_BATCH_UNITS,
     ONE_THREAD_WORK,
@@ -135,18 +136,26 @@ class Tagger:
         self._process = os.getpid()
 
     @classmethod
-    def load(cls, folder: StrPath, *, device: str | torch.device = "auto") -> Tagger:
-        """Read a model folder that `save` or ``dmf train`` wrote; ``auto`` is a GPU where there is one."""
+    def load(cls, folder: StrPath, *, device: str | torch.device = "auto", plugins: Sequence[str] = ()) -> Tagger:
+        """Read a model folder that `save` or ``dmf train`` wrote; ``auto`` is a GPU where there is one.
+
+        ``plugins`` are modules, or paths of their files, to import for it: a model says which it needs, but only you may ask.
+        """
+        import_plugins(plugins)
         return cls(load_model(folder), device=device)
 
     @classmethod
     def from_pretrained(
-        cls, name: StrPath, *, revision: str | None = None, device: str | torch.device = "auto"
+        cls,
+        name: StrPath,
+        *,
+        revision: str | None = None,
+        device: str | torch.device = "auto",
+        plugins: Sequence[str] = (),
     ) -> Tagger:
         """The model of a folder, or of a repository on the Hugging Face hub where there is no such folder."""
-        if os.path.exists(name):
-            return cls.load(name, device=device)
-        return cls.load(download(os.fspath(name), revision=revision), device=device)
+        folder = name if os.path.exists(name) else download(os.fspath(name), revision=revision)
+        return cls.load(folder, device=device, plugins=plugins)
 
     def save(self, folder: StrPath) -> None:
         """Write a model folder that `load` reads."""

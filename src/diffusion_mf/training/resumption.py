@@ -11,10 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pydantic
 import torch
 
-from diffusion_mf.config import Config
+from diffusion_mf.config import Config, saved_config
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.errors import InputError
 from diffusion_mf.model import Labeller
@@ -68,8 +67,8 @@ class TrainingState:
 
 
 EPOCHS = "training.epochs"
-# What may differ: files may have moved (their content is compared), and threads are warned about.
-_FREE_SETTINGS = {"data.train", "data.dev", "data.test", "data.strict", "training.threads"}
+# What may differ: files and modules may have moved (the files' content is compared), and threads are warned about.
+_FREE_SETTINGS = {"plugins", "data.train", "data.dev", "data.test", "data.strict", "training.threads"}
 
 
 class RunFolder(NamedTuple):
@@ -131,9 +130,10 @@ class BegunRun(NamedTuple):
 def begun_run(output: Path) -> BegunRun | None:
     """What the run of a folder was begun with; None without a checkpoint, and where one is damaged `load_run` says how."""
     try:
-        saved = json.loads((RunFolder(output).checkpoint / STATE_FILE).read_bytes())["state"]
+        path = RunFolder(output).checkpoint / STATE_FILE
+        saved = json.loads(path.read_bytes())["state"]
         overrides = [str(override) for override in saved.get("overrides", ())]
-        return BegunRun(Config.model_validate(saved["config"]), overrides)
+        return BegunRun(saved_config(saved["config"], path=path), overrides)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -191,7 +191,8 @@ def load_run(
     try:
         saved = checkpoint.state
         state = TrainingState.from_dict(saved["training"])
-        saved_config, conditions = _flat(_with_newer_settings(saved["config"])), dict(saved["conditions"])
+        before = _flat(saved_config(saved["config"], path=path).model_dump(mode="json"))
+        conditions = dict(saved["conditions"])
         log_bytes, fingerprint = int(saved["log_bytes"]), saved["data"]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(path, f"{error} among its entries") from None
@@ -200,12 +201,12 @@ def load_run(
     is_same_encoder = saved.get("encoder") == encoder_digest
     free = _FREE_SETTINGS | {"encoder.model"} if is_same_encoder or not is_same_data else _FREE_SETTINGS
     now = _flat(config.model_dump(mode="json"))
-    if now[EPOCHS] > saved_config.get(EPOCHS, now[EPOCHS]):
+    if now[EPOCHS] > before.get(EPOCHS, now[EPOCHS]):
         free = free | {EPOCHS}
         if state.best_score is None:
             # Without dev data the model is the last one, and this is to be another.
             state.best_decoder = None
-    _compare_config(now, saved_config, path, free)
+    _compare_config(now, before, path, free)
     if not is_same_data:
         raise InputError(
             "the run was begun with other training or dev data", path=path, remedy="name the same files as before"
@@ -245,14 +246,6 @@ def _conditions(processes: Processes, *, is_packed: bool) -> dict[str, Any]:
         "device": processes.device.type,
         "torch": torch.__version__,
     }
-
-
-def _with_newer_settings(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A saved configuration with the defaults of settings that did not exist when it was saved."""
-    try:
-        return Config.model_validate(values).model_dump(mode="json")
-    except pydantic.ValidationError:
-        return values  # the comparison says which setting is at fault
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

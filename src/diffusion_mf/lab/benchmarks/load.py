@@ -17,19 +17,19 @@ from typing import IO, Any
 
 import torch
 
+from diffusion_mf import plugins
 from diffusion_mf.config import Config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import DiffusionMFError, InputError
 from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
-from diffusion_mf.lab.benchmarks.sessions import Session
+from diffusion_mf.lab.benchmarks.sessions import Session, read_data
 from diffusion_mf.lab.benchmarks.throughput import CORPORA, FAST, IMPLEMENTATIONS, PLAIN, REPEATS, benchmark_config
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import StructuredCore
 from diffusion_mf.prediction.precision import Precision
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.tagger import StoredModel
-from diffusion_mf.training.corpora import read_training_data
 from diffusion_mf.training.evaluation import predict_all
 from diffusion_mf.training.processes import Processes
 
@@ -53,7 +53,7 @@ def measure_scaling(
 ) -> Iterator[list[dict[str, Any]]]:
     """Training and inference at several times the data, then inference at several lengths; a list of rows for each."""
     config = benchmark_config(task, SYSTEM, folder=folder, overrides=[*IMPLEMENTATIONS[FAST], *overrides])
-    data = read_training_data(config)
+    data = read_data(config)
     dev = data.dev
     if not dev:
         raise InputError("the configuration names no development data", remedy="set data.dev")
@@ -188,7 +188,7 @@ def measure_sharing(
     config: Config, *, corpus: str, device: str, counts: Sequence[int] = COUNTS, seconds: float = SECONDS
 ) -> Iterator[list[dict[str, Any]]]:
     """A row for each number of processes, as soon as it is known."""
-    read_training_data(config)  # what is wrong with the data is better said here than by a process
+    read_data(config)  # what is wrong with the data is better said here than by a process
     alone: float | None = None
     for count in counts:
         found = run_together(count, config, device=device, seconds=seconds)
@@ -252,6 +252,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
+            env={**os.environ, **plugins.environment()},
         )
         stack.callback(self._end)
         self.tell(task)

@@ -11,13 +11,14 @@ from torch import nn
 from diffusion_mf.batches.batching import EncodedSentences
 from diffusion_mf.config import Config
 from diffusion_mf.data.sentence import Sentence, cut_documents
+from diffusion_mf.evaluation.terminal import note
 from diffusion_mf.lab.benchmarks.timing import seconds_of, synchronise
 from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.prediction.sentences import predict_sentences
-from diffusion_mf.training.corpora import TrainingData
+from diffusion_mf.training.corpora import TrainingData, read_training_data
 from diffusion_mf.training.gradients import StepGradients
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Processes
@@ -25,6 +26,14 @@ from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan,
 
 MOST_WARM_UPS = 6
 STEPS_BETWEEN_LOOKS = 10
+
+
+def read_data(config: Config) -> TrainingData:
+    """The data that ``config`` names; what was repaired in them, and what else training would say, is told on stderr."""
+    data = read_training_data(config)
+    for message in data.notes:
+        note(message)
+    return data
 
 
 class Session:

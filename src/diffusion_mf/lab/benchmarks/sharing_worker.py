@@ -10,12 +10,14 @@ import torch
 
 from diffusion_mf.config import Config
 from diffusion_mf.lab.benchmarks.sessions import Session
+from diffusion_mf.plugins import from_environment, import_plugins
 from diffusion_mf.training.corpora import read_training_data
 
 
 def main() -> None:
     """A line in, a line out, a line in, a line out."""
     task = json.loads(sys.stdin.readline())
+    import_plugins(from_environment())
     config = Config.model_validate_json(task["config"])
     device = torch.device(task["device"])
     if config.training.threads is not None:

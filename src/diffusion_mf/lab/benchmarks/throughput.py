@@ -16,10 +16,10 @@ import torch
 from diffusion_mf.config import Config, load_config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.diffusion import CategoricalDiffusion
-from diffusion_mf.lab.benchmarks.sessions import Session, linear_operations
+from diffusion_mf.lab.benchmarks.sessions import Session, linear_operations, read_data
 from diffusion_mf.lab.experiments.paper import paper_tables
 from diffusion_mf.systems import SYSTEMS as SYSTEM_TABLE
-from diffusion_mf.training.corpora import TrainingData, read_training_data
+from diffusion_mf.training.corpora import TrainingData
 
 ROW_KEY = ("benchmark", "corpus", "system", "phase", "implementation", "setting", "parameters", "hardware")
 REPEATS = 5
@@ -94,7 +94,7 @@ def measure_throughput(
                 settings = [*IMPLEMENTATIONS[implementation], *overrides.get(task, ())]
                 config = benchmark_config(task, system, folder=folder, overrides=settings)
                 if task not in corpora:
-                    corpora[task] = read_training_data(config)
+                    corpora[task] = read_data(config)
                 yield _measure(config, corpora[task], device, implementation=implementation, repeats=repeats)
 
 
@@ -159,7 +159,7 @@ def measure_iterations(
         for iterations in numbers:
             changes = [*_FAST_SETTINGS, f"structure.num_iterations={iterations}", *overrides]
             config = benchmark_config(Task.POS, system, folder=folder, overrides=changes)
-            data = data or read_training_data(config)
+            data = data or read_data(config)
             rows = _measure(config, data, device, implementation=FAST)
             for row in rows:
                 first.setdefault(row["phase"], row["sentences_per_second"])
@@ -188,7 +188,7 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
             folder=folder,
             overrides=[*_FAST_SETTINGS, "denoiser.layers=1", "structure.num_iterations=1", *overrides],
         )
-        data = data or read_training_data(config)
+        data = data or read_data(config)
         assert data.dev is not None
         session = Session(config, data, device)
         for base in BASES:

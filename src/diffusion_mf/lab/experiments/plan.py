@@ -18,10 +18,11 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from diffusion_mf.config import Config, load_config
 from diffusion_mf.config.errors import explained, line_of, read_toml
-from diffusion_mf.config.files import locate_config
+from diffusion_mf.config.files import import_listed, locate_config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import InputError
+from diffusion_mf.plugins import import_named
 from diffusion_mf.systems import SYSTEMS
 
 TableKind = Literal[
@@ -115,6 +116,8 @@ class PlanFile(_Section):
     table: TableKind = "main"
     record: str | None = None
     """the result file that its rows belong to"""
+    plugins: list[str] = []
+    """modules, or paths of their files, that add systems, structures or encoders"""
     configs: str = "../{task}/{system}.toml"
     systems: list[str]
     corpora: list[str] | dict[str, CorpusEntry]
@@ -142,6 +145,14 @@ class PlanFile(_Section):
             if name not in SYSTEMS:
                 raise ValueError(f"must be some of {', '.join(SYSTEMS)}")
         return names
+
+
+def import_plugins_of(values: Mapping[str, Any], path: Path, text: str) -> None:
+    """Import what a plan or a search needs for its systems, which are looked up when it is validated."""
+    import_listed(values.get("plugins"), path=str(path), text=text)
+    systems = values.get("systems")
+    if isinstance(systems, list):
+        import_named(name for name in systems if name not in SYSTEMS)
 
 
 def without_repetitions(values: Any) -> Any:
@@ -295,7 +306,8 @@ def fingerprint(config: Config) -> str:
 
     Settings at their defaults are left out: a new one that changes nothing does not make old runs other runs.
     """
-    values = config.model_dump(mode="json", exclude_defaults=True)
+    # Plugins say where a system comes from, not which one it is.
+    values = config.model_dump(mode="json", exclude_defaults=True, exclude={"plugins"})
     for section, key in _WITHOUT_INFLUENCE:
         values.get(section, {}).pop(key, None)
     if config.encoder.model is not None:
@@ -312,6 +324,7 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
     """
     path = Path(path)
     values, text = read_toml(path)
+    import_plugins_of(values, path, text)
     try:
         plan = PlanFile.model_validate(values)
     except pydantic.ValidationError as error:

@@ -97,7 +97,9 @@ def _figure(pyplot: Any, outcomes: Outcomes, draw: Draw) -> Figure | None:
     entries = {
         label: handle for axes in panels[0] for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    ordered = sorted(entries, key=[system_title(system) for system in SYSTEMS].index)
+    titles = [system_title(system) for system in SYSTEMS]
+    # Those of plugins that are not imported come last.
+    ordered = sorted(entries, key=lambda title: titles.index(title) if title in titles else len(titles))
     # Three names are as wide as a panel.
     columns = min(len(ordered), 3 * len(places))
     figure.legend(

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import diffusion_mf
+from diffusion_mf import plugins
 from diffusion_mf.lab.experiments.claims import Claim
 from diffusion_mf.lab.experiments.folders import Outcome, RunPlace
 from diffusion_mf.lab.experiments.worker import EXIT_STATUSES
@@ -86,13 +87,14 @@ class RunProcess:
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """The runner's, with the package on the path and the cores shared out."""
+    """The runner's, with its plugins, the package on the path and the cores shared out."""
     source = str(Path(diffusion_mf.__file__).resolve().parents[1])
     path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
     return {
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
         **os.environ,
+        **plugins.environment(),
         "PYTHONPATH": path,
         "PYTHONUNBUFFERED": "1",
     }

@@ -29,6 +29,7 @@ from diffusion_mf.lab.experiments.plan import (
     check_names,
     chosen_corpora,
     flat_settings,
+    import_plugins_of,
     known_corpora,
     make_run,
     without_repetitions,
@@ -68,6 +69,7 @@ class SearchFile(_Section):
     """The file, as it stands."""
 
     name: str | None = None
+    plugins: list[str] = []
     configs: str = "../{task}/{system}.toml"
     systems: list[str]
     corpora: list[str] | dict[str, CorpusEntry]
@@ -173,6 +175,7 @@ def load_search(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: S
     """Read a search; everything wrong with it, and with the first configuration of every subject, is an `InputError`."""
     path = Path(path)
     values, text = read_toml(path)
+    import_plugins_of(values, path, text)
     try:
         plan = SearchFile.model_validate(values)
     except pydantic.ValidationError as error:

@@ -227,9 +227,14 @@ class Outcomes:
         ]
 
     def values(self, key: str) -> list[str]:
-        """The corpora, systems, encoders or variants there are, in the order of the plan; systems as in their table."""
+        """The corpora, systems, encoders or variants there are, in the order of the plan; systems as in their table.
+
+        Systems of plugins that are not imported come last.
+        """
         found = list(dict.fromkeys(getattr(group, key) for group in self.groups))
-        return sorted(found, key=list(SYSTEMS).index) if key == "system" else found
+        if key != "system":
+            return found
+        return [*(name for name in SYSTEMS if name in found), *(name for name in found if name not in SYSTEMS)]
 
 
 def read_outcomes(folder: ExperimentFolder, *, plan: str | None = None) -> tuple[dict[str, Any], Outcomes]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import json
 import os
 import shutil
 import signal
@@ -23,6 +22,7 @@ from pathlib import Path
 from diffusion_mf.errors import DivergenceError, InputError
 from diffusion_mf.lab.experiments.claims import SECONDS_BETWEEN_HEARTBEATS, Claim
 from diffusion_mf.lab.experiments.folders import Outcome, RunPlace
+from diffusion_mf.plugins import from_environment, import_plugins
 
 EXIT_STATUSES = {
     Outcome.COMPLETE: 0,
@@ -76,15 +76,15 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
     """Train what the run's folder describes, as far as it is not trained, and write its result."""
     # Before PyTorch is imported: threads that spin while they wait starve each other on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from diffusion_mf.config import Config
+    from diffusion_mf.config import saved_config
     from diffusion_mf.evaluation.terminal import Display
     from diffusion_mf.lab.experiments.scores import score_model
     from diffusion_mf.lab.results import provenance
     from diffusion_mf.training.loop import train
 
     description = place.description()
-    # As JSON: tuples were written as lists.
-    config = Config.model_validate_json(json.dumps(description["config"]))
+    import_plugins(from_environment())
+    config = saved_config(description["config"], path=place.root / "run.json")
     # A finished run comes back here when a plan wants it scored in more ways.
     known = (place.result() or {}) if place.model.exists() else {}
     if not known:

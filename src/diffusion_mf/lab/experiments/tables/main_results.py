@@ -61,7 +61,7 @@ def main_tables(outcomes: Outcomes) -> list[Table]:
 def _systems(outcomes: Outcomes, encoder: str) -> list[str]:
     """Those with results, in the order of their table."""
     found = {group.system for group in outcomes.find(encoder=encoder)}
-    return [system for system in SYSTEMS if system in found]
+    return [system for system in outcomes.values("system") if system in found]
 
 
 def _corpora(outcomes: Outcomes, encoder: str) -> list[str]:
@@ -273,12 +273,14 @@ def _tables(outcomes: Outcomes, task: str, metrics: tuple[str, ...]) -> list[Tab
 
 def _table(outcomes: Outcomes, corpus: str, encoder: str, split: str, metrics: tuple[str, ...]) -> Table:
     rows = []
-    for system, entry in SYSTEMS.items():
+    for system in dict.fromkeys((*SYSTEMS, *outcomes.values("system"))):
         group = outcomes.selected(corpus, system, encoder)
         selected = None if group is None else group.selected_decoder()
-        for index, decoder in enumerate(
-            entry.decoders(is_constrained=True) if group is None else (*group.decoders, *group.compared)
-        ):
+        if group is not None:
+            decoders = (*group.decoders, *group.compared)
+        else:
+            decoders = SYSTEMS[system].decoders(is_constrained=True) if system in SYSTEMS else ()
+        for index, decoder in enumerate(decoders):
             about = {"corpus": corpus, "system": system, "encoder": encoder, "selected": decoder == selected}
             cells = [
                 score_cell(
