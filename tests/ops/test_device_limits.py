@@ -38,7 +38,9 @@ def test_a_limit_is_the_largest_that_fits():
 
 
 def test_properties_are_read_from_the_gpu(monkeypatch):
-    properties = types.SimpleNamespace(multi_processor_count=58, shared_memory_per_block_optin=99 * KIB)
+    properties = types.SimpleNamespace(
+        multi_processor_count=58, shared_memory_per_block=48 * KIB, shared_memory_per_block_optin=99 * KIB
+    )
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     card_of.cache_clear()
     assert card_of(torch.device("cuda", 0)) == Card(58, 99 * KIB)

@@ -47,7 +47,9 @@ def card_of(device: torch.device) -> Card:
     if device.type != "cuda":
         return H200
     properties = torch.cuda.get_device_properties(device)
-    return Card(properties.multi_processor_count, properties.shared_memory_per_block_optin)
+    # AMD's cards have no larger one to opt in to.
+    shared_memory = getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block)
+    return Card(properties.multi_processor_count, shared_memory)
 
 
 def global_shared_memory(block: int) -> int:
