@@ -8,23 +8,9 @@ from collections import Counter
 
 import hypothesis
 import pytest
-from jaxtyping import install_import_hook
+import shape_checks
 
-# Every public tensor function is checked against its annotation. Modules of Triton kernels are left alone: a kernel
-# must reach the compiler as it was written.
-install_import_hook(
-    [
-        "diffusion_mf.structures",
-        "diffusion_mf.decoding",
-        "diffusion_mf.diffusion",
-        "diffusion_mf.networks.encoders",
-        "diffusion_mf.networks.denoisers",
-        "diffusion_mf.networks.scorers",
-        "diffusion_mf.model",
-        "diffusion_mf.model.core",
-    ],
-    "beartype.beartype",
-)
+shape_checks.install()
 
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=50, derandomize=True)
 hypothesis.settings.load_profile("suite")

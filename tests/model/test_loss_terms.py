@@ -11,8 +11,11 @@ from tiny_models import VOCABULARY, FixedScorer, batch_of, small_labeller
 
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.model import Labeller
-from diffusion_mf.model.core import StepDraws, Use
+from diffusion_mf.model.core import StepDraws, Use, structured_terms
 from diffusion_mf.model.storage import load_model, save_model
+from diffusion_mf.ops import forward_backward
+from diffusion_mf.structures import LinearChain
+from diffusion_mf.systems import ObjectiveWeights
 from oracles import mean_field_loops, noise_matrices
 from oracles.chain_enumeration import Enumerated
 from oracles.gaussian_bits import code, linear_betas, marginal_moments
@@ -144,6 +147,30 @@ def test_diffusion_lcrf_has_sequence_marginal_and_weighted_posterior_terms(weigh
         expected["posterior"] = posterior_divergence(marginals, noisy, timesteps)
         expected["total"] += weight * expected["posterior"]
     assert losses == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("objective", [{}, {"posterior": 0.1}, {"marginal": 0.0, "posterior": 0.1}], ids=str)
+def test_diffusion_lcrf_makes_one_pass_over_a_chain_per_step(objective, monkeypatch) -> None:
+    """L_seq takes log Z from the pass that found the marginals of the other terms; gradients are those of two passes."""
+    labeller, unary, transition = fixed_labeller("diffusion-lcrf", objective=objective)
+    calls, messages = [], forward_backward._messages
+    monkeypatch.setattr(
+        forward_backward, "_messages", lambda *arguments: calls.append(arguments) or messages(*arguments)
+    )
+    losses_of(labeller)
+    assert len(calls) == 1
+
+    batch, weights = short_batch(), ObjectiveWeights(sequence=1, marginal=1)
+    is_unit = torch.arange(unary.shape[1]) < batch.lengths[:, None]
+    scores = unary.requires_grad_(), transition.requires_grad_()
+    terms = structured_terms(LinearChain(*scores, batch.lengths), batch.label_ids, is_unit, weights)
+    found = torch.autograd.grad(sum(terms.values()), scores)
+    likelihood = LinearChain(*scores, batch.lengths).log_prob(batch.label_ids).sum()
+    log_marginals = LinearChain(*scores, batch.lengths).log_marginals()
+    chosen = log_marginals.gather(-1, batch.label_ids[..., None])[..., 0][is_unit].sum()
+    expected = torch.autograd.grad(-likelihood - chosen, scores)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
 def test_given_weights_replace_the_systems_own() -> None:

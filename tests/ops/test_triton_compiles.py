@@ -11,6 +11,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from diffusion_mf.ops.attention import triton as triton_attention  # noqa: E402
+from diffusion_mf.ops.device_limits import global_shared_memory  # noqa: E402
 from diffusion_mf.ops.forward_backward import triton_gradient, triton_messages, triton_tangents  # noqa: E402
 from diffusion_mf.ops.mean_field import triton_global, triton_local, triton_pair_sums, triton_short, triton_whole  # noqa: E402
 from diffusion_mf.ops.viterbi import triton as triton_viterbi  # noqa: E402
@@ -103,4 +104,6 @@ def test_kernel_compiles(kernel, num_labels, settings, num_warps):
         source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps, "num_stages": 1}
     )
     assert compiled.metadata.shared <= SHARED_MEMORY
+    if kernel in (triton_global.iterate_kernel, triton_global.gradient_kernel):
+        assert compiled.metadata.shared <= global_shared_memory(constants["BLOCK"])
     assert len(compiled.asm["cubin"]) > 0

@@ -15,8 +15,8 @@ from triton_forward_backward_cases import *  # noqa: F403
 from triton_mean_field_cases import *  # noqa: F403
 from triton_viterbi_cases import *  # noqa: F403
 
+from diffusion_mf.ops.device_limits import card_of, max_global_labels
 from diffusion_mf.ops.forward_backward import forward_backward
-from diffusion_mf.ops.mean_field import MAX_GLOBAL_LABELS
 from diffusion_mf.ops.viterbi import viterbi
 
 pytestmark = pytest.mark.gpu
@@ -49,7 +49,7 @@ def test_large_chains_with_constraints(device, shape, is_local):
 @KINDS
 def test_large_mean_field(device, shape, is_local):
     problem = random_problem(3, *shape, is_local=is_local, scale=0.5)
-    has_kernels = is_local or shape[-1] <= MAX_GLOBAL_LABELS
+    has_kernels = is_local or shape[-1] <= max_global_labels(card_of(torch.device(device)))
     backend = "triton" if has_kernels else "auto"
     check_mean_field(problem, device, torch.float32, num_iterations=5, backend=backend, **LOOSE)
 

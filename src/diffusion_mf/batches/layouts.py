@@ -228,7 +228,7 @@ class PackedLayout(NamedTuple):
         return _Unpacked.apply(values, self.units[:, :-1], self.pair_places)
 
     @property
-    def pair_units(self) -> Int[Tensor, "B N-1"]:
+    def pair_units(self) -> Int[Tensor, "B M"]:
         """Units of all places: a GPU copies longer than it multiplies."""
         return self.units[:, :-1]
 

@@ -164,13 +164,14 @@ def structured_terms(
     terms: dict[str, Tensor] = {}
     if weights.denoising:
         terms["denoising"] = sum_over_units(token_cross_entropy(distribution.log_marginals(), labels), is_unit)
-    if weights.sequence:
-        terms["sequence"] = sum_over_units(-distribution.log_prob(labels), is_unit[:, 0])
     if weights.marginal:
         terms["marginal"] = sum_over_units(token_cross_entropy(distribution.log_marginals(), labels), is_unit)
     if weights.posterior and noisy is not None:
         divergence = posterior_kl(noisy.process, distribution.log_marginals(), labels, noisy.labels, noisy.t)
         terms["posterior"] = sum_over_units(divergence, is_unit)
+    if weights.sequence:
+        # After the marginals: a linear chain's pass for them has found log Z, too.
+        terms["sequence"] = sum_over_units(-distribution.log_prob(labels), is_unit[:, 0])
     return terms
 
 

@@ -192,7 +192,7 @@ class CachedSentences(SentenceRows):
         sentences: Sequence[Sentence],
         rows: Int64[np.ndarray, " T"],
         form_ids: Int64[np.ndarray, " R"],
-        table: Float[Tensor, "R E"],
+        table: Float[Tensor, "room E"],
         *,
         recall: int = 0,
     ) -> None:

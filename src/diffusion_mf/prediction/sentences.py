@@ -47,7 +47,7 @@ def predict_sentences(
     *,
     budget: int,
     num_calls: int | None = None,
-    allowed: Sequence[Bool[Tensor, "N K"] | None] | None = None,
+    allowed: Sequence[Bool[Tensor, "_ K"] | None] | None = None,
     keep_trajectory: bool = False,
     rows: SentenceRows | None = None,
 ) -> Iterator[PredictedBatch]:
@@ -119,7 +119,7 @@ def _collated(
     return dataclasses.replace(batch, is_compact=True) if is_compact else batch
 
 
-def stack_allowed(clamps: Sequence[Tensor | None], batch: Batch) -> Bool[Tensor, "B N K"] | None:
+def stack_allowed(clamps: Sequence[Bool[Tensor, "_ K"] | None], batch: Batch) -> Bool[Tensor, "B N K"] | None:
     """The clamps of a batch, everything allowed where there is none and in padding; None if no sentence has any."""
     num_labels = next((clamp.shape[1] for clamp in clamps if clamp is not None), None)
     if num_labels is None:

@@ -64,7 +64,7 @@ def _label_id(name: object, vocabulary: Vocabulary, sentence: int) -> int:
     return found
 
 
-def _check_possible(allowed: Tensor, legality: Legality, sentence: int) -> None:
+def _check_possible(allowed: Bool[Tensor, "N K"], legality: Legality, sentence: int) -> None:
     """Go through the sentence with all labels that a legal beginning can reach."""
     reachable = legality.starts.cpu()
     transitions, ends = legality.transitions.cpu(), legality.ends.cpu()
@@ -89,7 +89,7 @@ class Request(NamedTuple):
 
     units: tuple[str, ...]
     prepared: Sentence
-    allowed: Tensor | None
+    allowed: Bool[Tensor, "N K"] | None
     """(N, K); None: all"""
 
     @property

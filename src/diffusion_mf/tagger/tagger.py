@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffusion_mf.data.corpus import Task
@@ -384,7 +385,12 @@ class Tagger:
             raise InputError(f"no decoder is called {name!r}", remedy=f"choose one of {', '.join(DECODERS)}")
         return name or self._model.decoder
 
-    def _scores(self, marginals: Tensor, label_ids: Tensor, allowed: Tensor | None) -> Tensor:
+    def _scores(
+        self,
+        marginals: Float[Tensor, "B N K"],
+        label_ids: Int[Tensor, "B N"],
+        allowed: Bool[Tensor, "B N K"] | None,
+    ) -> Float[Tensor, "B N"]:
         """The calibrated marginal of each chosen label, among the labels that clamps allow."""
         marginals = marginals.float().clamp(min=torch.finfo(torch.float32).tiny)
         if allowed is not None:

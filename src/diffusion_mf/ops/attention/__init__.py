@@ -50,14 +50,23 @@ def packed_attention(
     return reference.packed_attention(inputs, boundaries, cosine, sine)
 
 
-@torch.library.custom_op("diffusion_mf::packed_attention", mutates_args=())
+# With schemas: PyTorch cannot read the annotations of functions whose shapes are checked, as the tests do.
+@torch.library.custom_op(
+    "diffusion_mf::packed_attention",
+    mutates_args=(),
+    schema="(Tensor inputs, Tensor boundaries, Tensor cosine, Tensor sine) -> Tensor",
+)
 def _fused(inputs: Tensor, boundaries: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     from diffusion_mf.ops.attention import triton
 
     return triton.forward(inputs, boundaries, cosine, sine, len(cosine))
 
 
-@torch.library.custom_op("diffusion_mf::packed_attention_gradient", mutates_args=())
+@torch.library.custom_op(
+    "diffusion_mf::packed_attention_gradient",
+    mutates_args=(),
+    schema="(Tensor grad, Tensor inputs, Tensor boundaries, Tensor cosine, Tensor sine) -> Tensor",
+)
 def _fused_gradient(grad: Tensor, inputs: Tensor, boundaries: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     from diffusion_mf.ops.attention import triton
 

@@ -8,8 +8,9 @@ their backward pass instead of keeping them. Gradients have gradients, of any or
 A transition of −∞ has no finite expectation under a factorised q, so it enters as `ILLEGAL_TRANSITION`, a large finite
 penalty without gradient. Unary scores of −∞ (clamped labels) are exact: their belief is 0.
 
-The Triton kernels keep global transitions on chip, which ends at 128 labels. Beyond, ``backend="auto"`` takes the torch path, whose
-updates are matrix products, large enough then to keep a GPU busy by themselves; an explicit ``"triton"`` raises.
+The Triton kernels keep global transitions on chip, which ends at 128 labels, or fewer on a smaller card (`ops.device_limits`).
+Beyond, ``backend="auto"`` takes the torch path, whose updates are matrix products, large enough then to keep a GPU busy by
+themselves; an explicit ``"triton"`` raises.
 """
 
 from __future__ import annotations
@@ -22,12 +23,10 @@ from torch import Tensor
 
 from diffusion_mf.ops.backends import MAX_TRITON_LABELS, Backend, choose_backend, differentiable_gradients
 from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, length_tensor
+from diffusion_mf.ops.device_limits import card_of, max_global_labels
 from diffusion_mf.ops.mean_field import pytorch, reference
 
 ILLEGAL_TRANSITION = -1e4
-
-MAX_GLOBAL_LABELS = 128
-"""of Triton's kernels for global transitions, which keep them on chip: 128 × 128 is what fits"""
 
 
 class _MeanField(torch.autograd.Function):
@@ -81,7 +80,8 @@ def mean_field(
     With ``is_log`` their logarithms, for losses: no probability underflows, and every label keeps its gradient; −∞ for labels
     that are not allowed, 0 past each length.
     """
-    max_labels = MAX_GLOBAL_LABELS if transition_scores.dim() == 2 else MAX_TRITON_LABELS
+    is_global = transition_scores.dim() == 2
+    max_labels = max_global_labels(card_of(unary_scores.device)) if is_global else MAX_TRITON_LABELS
     chosen = choose_backend(backend, unary_scores, max_labels=max_labels)
     lengths = length_tensor(lengths, unary_scores)
     if chosen != "triton":

@@ -14,6 +14,7 @@ import triton
 from torch import Tensor
 
 from diffusion_mf.ops.chain_scores import accumulation_dtype
+from diffusion_mf.ops.device_limits import MAX_SUMMED_LABELS, card_of, num_summing_programs
 from diffusion_mf.ops.mean_field import pytorch, triton_global, triton_local, triton_short, triton_whole
 from diffusion_mf.ops.mean_field.triton_pair_sums import pair_sums_kernel
 from diffusion_mf.ops.triton_launch import padded_labels, triton_type
@@ -23,13 +24,11 @@ FAMILIES = {"global", "whole", "pair_sums", "short", "local"}
 
 All of them, except where `benchmarks/kernel_families.py` measures what each one brings."""
 
-# Up to so many labels the gradient of global transitions fits on chip, too.
-MAX_SUMMED_LABELS = 64
 # Local transitions among so many labels, of so many units, fit into the registers of one program; in bfloat16, of twice as many.
 MAX_SHORT_LABELS, MAX_SHORT_UNITS = 20, 32
 
-# Rows that the sum of outer products takes at a time, and programs that share them: two for each multiprocessor of an H200.
-_SUMMED_ROWS, _SUMMING_PROGRAMS = 32, 264
+# Rows that the sum of outer products takes at a time.
+_SUMMED_ROWS = 32
 
 
 def _settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float, cells: int) -> dict[str, Any]:
@@ -145,7 +144,8 @@ def _transition_sums(beliefs: Tensor, grads: Tensor, num_labels: int) -> Tensor:
         total.addmm_(grads[:-1].T, beliefs[1:])
         return total[:num_labels, :num_labels]
     # Parts are added up in a fixed order: results repeat bit for bit.
-    rows = max(_SUMMED_ROWS, triton.cdiv(triton.cdiv(num_rows, _SUMMING_PROGRAMS), _SUMMED_ROWS) * _SUMMED_ROWS)
+    most_programs = num_summing_programs(card_of(beliefs.device))
+    rows = max(_SUMMED_ROWS, triton.cdiv(triton.cdiv(num_rows, most_programs), _SUMMED_ROWS) * _SUMMED_ROWS)
     num_programs = triton.cdiv(num_rows, rows)
     parts = torch.empty((num_programs, block, block), dtype=beliefs.dtype, device=beliefs.device)
     pair_sums_kernel[(num_programs,)](

@@ -1,0 +1,68 @@
+"""Sizes of Triton kernels that depend on the card, and the rule for each.
+
+**Shared memory** of a program bounds the labels of Mean-Field's global kernels, which keep the transitions on chip: as float16 halves,
+as they are and transposed, 8 bytes per pair of labels; beside them a tile of 64 positions in float32; and up to 64 labels
+three products for the gradient of the transitions, 6 bytes per pair. The largest power of two that fits is the limit (`max_global_labels`).
+
+**Multiprocessors** decide into how many parts a long sum is cut: two programs for each (`num_summing_programs`).
+
+| card | shared memory of a program, KiB | multiprocessors | labels with global transitions | programs of a sum |
+|---|---|---|---|---|
+| H100, H200 | 227 | 132 | 128 | 264 |
+| A100 | 163 | 108 | 128 | 216 |
+| L4 | 99 | 58 | 64 | 116 |
+| T4 | 64 | 40 | 32 | 80 |
+
+**Registers** are 65,536 per multiprocessor on every card since compute capability 5, so sizes that they bound are constants, which
+stand beside the kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+MAX_SUMMED_LABELS = 64
+"""up to so many labels the gradient of global transitions is summed on chip, in registers"""
+_MAX_ROWS = 64
+_BLOCKS = (128, 64, 32, 16)
+
+
+class Card(NamedTuple):
+    """What of a GPU sizes depend on."""
+
+    num_multiprocessors: int
+    shared_memory: int
+    """bytes that a program may have at most"""
+
+
+H200 = Card(num_multiprocessors=132, shared_memory=227 * 1024)
+
+
+@functools.cache
+def card_of(device: torch.device) -> Card:
+    """The card that ``device`` is; for a CPU, on which Triton's interpreter has no limits, an H200."""
+    if device.type != "cuda":
+        return H200
+    properties = torch.cuda.get_device_properties(device)
+    # AMD's cards have no larger one to opt in to.
+    shared_memory = getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block)
+    return Card(properties.multi_processor_count, shared_memory)
+
+
+def global_shared_memory(block: int) -> int:
+    """Bytes that Mean-Field's global kernels take for ``block`` labels, a power of two."""
+    sums = 6 * block**2 if block <= MAX_SUMMED_LABELS else 0
+    return 8 * block**2 + 4 * _MAX_ROWS * block + sums
+
+
+def max_global_labels(card: Card) -> int:
+    """How many labels Mean-Field's global kernels take."""
+    return next((block for block in _BLOCKS if global_shared_memory(block) <= card.shared_memory), 0)
+
+
+def num_summing_programs(card: Card) -> int:
+    """How many programs share a sum over all positions."""
+    return 2 * card.num_multiprocessors
