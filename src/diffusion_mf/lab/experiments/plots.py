@@ -229,15 +229,9 @@ def _by_schedule(prefix: str, title: str, number: Callable[[str], float]) -> Dra
         is_drawn = False
         ticks: set[float] = set()
         for system, group in _selected(outcomes, corpus).items():
-            names = {
-                name
-                for result in group.results.values()
-                for name in result.get("schedules", {})
-                if name.startswith(prefix)
-            }
             decoder = ablation_decoder(group.task) if prefix == "calls=" else ""
             decoder = decoder if decoder in group.decoders else group.selected_decoder()
-            points = sorted((number(name.removeprefix(prefix)), name) for name in names)
+            points = sorted((number(name.removeprefix(prefix)), name) for name in group.schedules(prefix))
             is_drawn |= _line(
                 axes, system, [(place, group.scores("dev", decoder, schedule=name)) for place, name in points]
             )
