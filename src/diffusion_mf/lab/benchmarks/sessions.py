@@ -77,7 +77,7 @@ class Session:
         plans = self._warm_plans(members)
         return [self._timed_epoch(plans) for _ in range(repeats)]
 
-    def train_for(self, seconds: float, *, wait: Callable[[], None]) -> tuple[int, float]:
+    def train_for(self, seconds: float, *, wait: Callable[[], object]) -> tuple[int, float]:
         """Full updates for so many seconds, after warm-up and ``wait``: how many sentences they took, and how long."""
         plans = self._warm_plans()
         synchronise(self.device)
