@@ -63,14 +63,18 @@ def commit(*, measured: Sequence[StrPath] = ()) -> str | None:
 
 def hardware() -> str:
     """The GPU if there is one, the CPU's model and the number of cores this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    names = [f"{_cpu_model()}, {cores} cores"]
+    names = [f"{_cpu_model()}, {num_cores()} cores"]
     with contextlib.suppress(ImportError):
         import torch
 
         if torch.cuda.is_available():
             names.insert(0, torch.cuda.get_device_name())
     return "; ".join(names)
+
+
+def num_cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu_model() -> str:

@@ -11,7 +11,7 @@ from torch import nn
 from diffusion_mf.batches.batching import EncodedSentences
 from diffusion_mf.config import Config
 from diffusion_mf.data.sentence import Sentence, cut_documents
-from diffusion_mf.lab.benchmarks.timing import synchronise
+from diffusion_mf.lab.benchmarks.timing import Run, seconds_of, synchronise
 from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
@@ -75,7 +75,7 @@ class Session:
         sentences.
         """
         plans = self._warm_plans(members)
-        return [self._timed_epoch(plans) for _ in range(repeats)]
+        return [seconds_of(lambda: self._epoch(plans), self.device) for _ in range(repeats)]
 
     def train_for(self, seconds: float, *, wait: Callable[[], object]) -> tuple[int, float]:
         """Full updates for so many seconds, after warm-up and ``wait``: how many sentences they took, and how long."""
@@ -100,13 +100,6 @@ class Session:
         self.labeller.train()
         self._warm_up(lambda: self._epoch(plans), lambda: self._gradients.num_recordings)
         return plans
-
-    def _timed_epoch(self, plans: Sequence[StepPlan]) -> float:
-        synchronise(self.device)
-        start = time.perf_counter()
-        self._epoch(plans)
-        synchronise(self.device)
-        return time.perf_counter() - start
 
     def _epoch(self, plans: Sequence[StepPlan]) -> None:
         for prepared in self._preparer.stream(plans, 1):
@@ -150,14 +143,9 @@ class Session:
 
         with torch.inference_mode():
             self._warm_up(label, lambda: predictor.num_recordings)
-            seconds = []
-            for _ in range(repeats):
-                start = time.perf_counter()
-                label()
-                seconds.append(time.perf_counter() - start)
-        return seconds
+            return [seconds_of(label, self.device) for _ in range(repeats)]
 
-    def _warm_up(self, run, num_recordings) -> None:  # type: ignore[no-untyped-def]
+    def _warm_up(self, run: Run, num_recordings: Callable[[], int]) -> None:
         """Run once, and where work is recorded until nothing new is: forms are recorded when they are seen again."""
         before = 0
         for count in range(MOST_WARM_UPS):

@@ -58,12 +58,12 @@ IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
 
 def benchmark_config(task: Task, system: str, *, folder: str, overrides: Sequence[str] = ()) -> Config:
     """The configuration of a cell: the paper's for the task, at size L, everything else equal for all systems."""
+    denoiser = ["denoiser.layers=8", "denoiser.heads=16"] if system in SYSTEMS else []
     return load_config(
         f"{folder}/{task.value}/{system}.toml",
         [
             "size=L",
-            "denoiser.layers=8",
-            "denoiser.heads=16",
+            *denoiser,
             f"structure.transitions={CORPORA[task].transitions}",
             "structure.num_iterations=15",
             f"training.budget={BUDGET}",
@@ -157,19 +157,7 @@ def measure_iterations(
         first: dict[str, float] = {}
         for iterations in numbers:
             changes = [*_FAST_SETTINGS, f"structure.num_iterations={iterations}", *overrides]
-            if system == "mean-field":
-                config = load_config(
-                    f"{folder}/pos/{system}.toml",
-                    [
-                        "size=L",
-                        "structure.transitions=local",
-                        f"training.budget={BUDGET}",
-                        f"inference.budget={BUDGET}",
-                        *changes,
-                    ],
-                )
-            else:
-                config = benchmark_config(Task.POS, system, folder=folder, overrides=changes)
+            config = benchmark_config(Task.POS, system, folder=folder, overrides=changes)
             data = data or read_training_data(config)
             rows = _measure(config, data, device, implementation=FAST)
             for row in rows:

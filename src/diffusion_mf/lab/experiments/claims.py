@@ -96,10 +96,6 @@ class Claims:
             return None
         return claim
 
-    def is_taken(self, name: str) -> bool:
-        """Whether somebody works on the run."""
-        return any(not self._is_stale(path) for _, path in _generations(self._folder, name))
-
     def _is_stale(self, path: Path) -> bool:
         try:
             touched = path.stat().st_mtime

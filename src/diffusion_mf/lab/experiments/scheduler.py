@@ -19,7 +19,8 @@ from diffusion_mf.evaluation.terminal import Display, described_seconds
 from diffusion_mf.lab.experiments.claims import Claims
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, RunState
 from diffusion_mf.lab.experiments.plan import Plan
-from diffusion_mf.lab.experiments.processes import RunProcess, num_cores
+from diffusion_mf.lab.experiments.processes import RunProcess
+from diffusion_mf.lab.results import num_cores
 from diffusion_mf.training.signals import stop_signals
 
 if TYPE_CHECKING:

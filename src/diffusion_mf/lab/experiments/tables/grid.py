@@ -176,13 +176,13 @@ def make_table(
 
     A block of rows starts where ``block`` of the row's key changes.
     """
-    titled, blocks = list(columns), []
-    made = []
+    titled = list(columns)
+    made: list[Row] = []
+    last: object = None
     for heading, key in rows:
-        starts_block = block(key) not in blocks[-1:]
-        blocks.append(block(key))
         cells = [cell(key, column) for _, column in titled]
-        made.append(Row(heading=heading, cells=cells, starts_block=starts_block))
+        made.append(Row(heading=heading, cells=cells, starts_block=block(key) != last))
+        last = block(key)
     return Table(title=title, headings=headings, columns=[name for name, _ in titled], rows=made, notes=notes)
 
 
