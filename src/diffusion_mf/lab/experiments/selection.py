@@ -18,7 +18,9 @@ try:
     import pandas  # noqa: F401 (tables are made with it)
     from scipy import stats
 except ImportError:
-    raise InputError("tables need pandas and scipy", remedy="pip install 'diffusion-mf[experiments]'") from None
+    raise InputError(
+        "tables and plots need pandas and scipy", remedy="pip install 'diffusion-mf[experiments]'"
+    ) from None
 
 FEWEST_SEEDS_FOR_TEST = 4
 """with fewer, a t-test says next to nothing, and none is reported"""
