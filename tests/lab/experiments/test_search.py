@@ -329,7 +329,8 @@ def test_input_that_no_trial_can_read_stops_the_search_and_counts_for_nothing(tm
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('"lcrf", ', '"crf", '), "no system 'crf'"),
+        (('"lcrf", ', '"crf", '), "systems must be some of"),
+        (('only = ["lcrf"', 'only = ["crf"'), "no system 'crf'"),
         (('["local", "global"]', '"local"'), "no list of values"),
         (("low = 1e-4, high = 1e-2", "low = 1e-2, high = 1e-4"), "no range"),
         (('name = "optimisation"', 'name = "optimisation"\nonly = ["lcrf"]'), "nothing to vary for unigram"),

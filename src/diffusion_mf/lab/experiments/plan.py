@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pydantic
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -29,11 +29,13 @@ TableKind = Literal[
 ]
 
 
-class _Section(pydantic.BaseModel):
+class Section(pydantic.BaseModel):
+    """A part of a plan's file: unknown keys and values of the wrong type are refused."""
+
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class CorpusEntry(_Section):
+class CorpusEntry(Section):
     """A corpus: its task and its files, ``$NAME`` standing for environment variables.
 
     Of several names for a file, the first that exists counts.
@@ -79,7 +81,7 @@ def check_files(config: Config) -> None:
             )
 
 
-class ExceptionEntry(_Section):
+class ExceptionEntry(Section):
     """Settings for the runs that ``where`` describes, or none of them at all."""
 
     where: dict[Literal["corpus", "system", "encoder", "variant", "task", "seed"], str | int | list[str] | list[int]]
@@ -87,7 +89,7 @@ class ExceptionEntry(_Section):
     skip: bool = False
 
 
-class EvaluationEntry(_Section):
+class EvaluationEntry(Section):
     """What a finished model is scored with beside its own schedule: one checkpoint, several ways to use it."""
 
     calls: list[PositiveInt] = []
@@ -98,7 +100,7 @@ class EvaluationEntry(_Section):
     """also count where it errs, on dev"""
 
 
-class RunEntry(_Section):
+class RunEntry(Section):
     """How runs are run."""
 
     workers: PositiveInt = 1
@@ -108,32 +110,28 @@ class RunEntry(_Section):
     """of a finished run, beside its log: the scores alone, the model, too, or the checkpoint as well"""
 
 
-class PlanFile(_Section):
-    """The plan's file, as it stands."""
+class CommonFile(Section):
+    """What the files of plans and of searches have in common."""
 
     name: str | None = None
-    table: TableKind = "main"
-    record: str | None = None
-    """the result file that its rows belong to"""
     configs: str = "../{task}/{system}.toml"
     systems: list[str]
     corpora: list[str] | dict[str, CorpusEntry]
     """names of entries of ``corpora_file``, or entries"""
     corpora_file: str = "corpora.toml"
     encoders: dict[str, dict[str, Any]] = {"scratch": {}}
-    variants: dict[str, dict[str, Any]] = {}
-    grid: dict[str, Any] = {}
-    """lists of values of settings; all combinations are variants"""
     seeds: list[NonNegativeInt]
     set: dict[str, Any] = {}
-    exceptions: list[ExceptionEntry] = []
-    evaluation: EvaluationEntry = EvaluationEntry()
-    run: RunEntry = RunEntry()
 
     @pydantic.field_validator("systems", "corpora", "seeds")
     @classmethod
     def _each_once(cls, values: Any) -> Any:
-        return without_repetitions(values)
+        """A seed that is named twice would be counted twice."""
+        if isinstance(values, list):
+            for value in values:
+                if values.count(value) > 1:
+                    raise ValueError(f"must name {value!r} once")
+        return values
 
     @pydantic.field_validator("systems")
     @classmethod
@@ -144,27 +142,47 @@ class PlanFile(_Section):
         return names
 
 
-def without_repetitions(values: Any) -> Any:
-    """The list itself: a seed that is named twice would be counted twice."""
-    if isinstance(values, list):
-        for value in values:
-            if values.count(value) > 1:
-                raise ValueError(f"must name {value!r} once")
-    return values
+class PlanFile(CommonFile):
+    """The plan's file, as it stands."""
+
+    table: TableKind = "main"
+    record: str | None = None
+    """the result file that its rows belong to"""
+    variants: dict[str, dict[str, Any]] = {}
+    grid: dict[str, Any] = {}
+    """lists of values of settings; all combinations are variants"""
+    exceptions: list[ExceptionEntry] = []
+    evaluation: EvaluationEntry = EvaluationEntry()
+    run: RunEntry = RunEntry()
 
 
 class _CorporaFile(pydantic.RootModel[dict[str, CorpusEntry]]):
     pass
 
 
-def known_corpora(
-    wanted: list[str] | dict[str, CorpusEntry], default: Path, given: StrPath | None = None
-) -> dict[str, CorpusEntry]:
-    """The corpora that a plan may name: its own entries, or those of the file ``default``; those in ``given`` win."""
-    own = wanted if isinstance(wanted, dict) else {}
+File = TypeVar("File", bound=CommonFile)
+
+
+def read_plan_file(model: type[File], path: Path) -> tuple[File, str]:
+    """The file of a plan or of a search, and its text; what is wrong with it is an `InputError`."""
+    values, text = read_toml(path)
+    try:
+        plan = model.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise explained(error, model, path=path, text=text) from None
+    for name in ("systems", "corpora", "encoders", "seeds", "stages"):
+        if not getattr(plan, name, True):
+            raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
+    check_names([*plan.encoders, plan.name or path.stem], path)
+    return plan, text
+
+
+def known_corpora(plan: CommonFile, path: Path, given: StrPath | None = None) -> dict[str, CorpusEntry]:
+    """The corpora that the plan in ``path`` may name: its own entries, or those of its corpora file; those in ``given`` win."""
+    own = plan.corpora if isinstance(plan.corpora, dict) else {}
     if own and given is None:
         return own
-    source = default if given is None else Path(given)
+    source = path.parent / plan.corpora_file if given is None else Path(given)
     values, text = read_toml(source)
     try:
         return own | _CorporaFile.model_validate(values).root
@@ -176,6 +194,7 @@ def chosen_corpora(
     wanted: Iterable[str], known: Mapping[str, CorpusEntry], path: Path, text: str
 ) -> dict[str, CorpusEntry]:
     """The corpora that the plan in ``path`` names."""
+    check_names(list(wanted), path)
     for name in wanted:
         if name not in known:
             line = line_of(("corpora",), text)
@@ -311,18 +330,10 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
     ``overrides`` are settings for all runs, such as ``training.epochs=3``; ``corpora_file`` replaces the plan's.
     """
     path = Path(path)
-    values, text = read_toml(path)
-    try:
-        plan = PlanFile.model_validate(values)
-    except pydantic.ValidationError as error:
-        raise explained(error, PlanFile, path=path, text=text) from None
-    for name in ("systems", "corpora", "encoders", "seeds"):
-        if not getattr(plan, name):
-            raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
-    known = known_corpora(plan.corpora, path.parent / plan.corpora_file, corpora_file)
+    plan, text = read_plan_file(PlanFile, path)
+    known = known_corpora(plan, path, corpora_file)
     named = chosen_corpora(plan.corpora, known, path, text)
     corpora = {name: corpus for name, corpus in named.items() if not corpus.is_missing}
-    check_names([*corpora, *plan.encoders, plan.name or path.stem], path)
     variants = _variants(plan, path, text)
     _check_exceptions(plan, known, variants, path, text)
     places = itertools.product(plan.seeds, corpora, plan.encoders, variants, plan.systems)
