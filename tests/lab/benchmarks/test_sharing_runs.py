@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 import threading
 import time
 from pathlib import Path
@@ -15,8 +13,7 @@ import small_runs
 
 from diffusion_mf.config import Config
 from diffusion_mf.errors import DiffusionMFError, InputError
-from diffusion_mf.lab.benchmarks import load
-from diffusion_mf.lab.benchmarks.load import best_count, has_multi_process_service, run_together
+from diffusion_mf.lab.benchmarks.load import _train, best_count, has_multi_process_service, run_together
 
 
 def _rows(speeds: dict[int, float]) -> list[dict[str, Any]]:
@@ -39,10 +36,9 @@ def test_best_count(speeds: dict[int, float], expected: int) -> None:
 
 def test_a_run_that_fails_lets_the_others_go(tmp_path: Path) -> None:
     config = Config(task="ner", system="diffusion-mf", data={"train": str(tmp_path / "gone.txt")})
-    barrier = multiprocessing.Barrier(2)
-    load._set_start(barrier)
+    barrier = threading.Barrier(2)
     with pytest.raises(InputError, match=r"gone\.txt"):
-        load._train(config, "cpu", 0.1)
+        _train(config, "cpu", 0.1, barrier)
     assert barrier.broken
 
 
@@ -60,9 +56,10 @@ def test_a_process_that_ends_is_an_error(tmp_path: Path) -> None:
 def _kill_a_child() -> None:
     """Kill one of the two processes as soon as there are two."""
     while True:
-        children = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+        # A third one holds what they wait for.
+        children = [child for child in multiprocessing.active_children() if child.name.startswith("SpawnProcess")]
         if len(children) == 2:
-            os.kill(children[0], signal.SIGKILL)
+            children[0].kill()
             return
         time.sleep(0.05)
 

@@ -331,8 +331,8 @@ def test_input_that_no_trial_can_read_stops_the_search_and_counts_for_nothing(tm
     [
         (('"lcrf", ', '"crf", '), "systems must be some of"),
         (('only = ["lcrf"', 'only = ["crf"'), "no system 'crf'"),
-        (('["local", "global"]', '"local"'), "no list of values"),
-        (("low = 1e-4, high = 1e-2", "low = 1e-2, high = 1e-4"), "no range"),
+        (('["local", "global"]', '"local"'), "not a list of values"),
+        (("low = 1e-4, high = 1e-2", "low = 1e-2, high = 1e-4"), "not a range"),
         (('name = "optimisation"', 'name = "optimisation"\nonly = ["lcrf"]'), "nothing to vary for unigram"),
     ],
 )

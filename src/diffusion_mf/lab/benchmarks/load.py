@@ -11,7 +11,6 @@ import statistics
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import torch
@@ -230,8 +229,9 @@ def best_count(rows: Sequence[Mapping[str, Any]]) -> int:
 def run_together(count: int, config: Config, *, device: str, seconds: float) -> list[dict[str, Any]]:
     """What so many processes measure that train at the same time."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, context, initializer=_set_start, initargs=(context.Barrier(count),)) as pool:
-        runs = [pool.submit(_train, config, device, seconds) for _ in range(count)]
+    with context.Manager() as manager, ProcessPoolExecutor(count, context) as pool:
+        start = manager.Barrier(count)
+        runs = [pool.submit(_train, config, device, seconds, start) for _ in range(count)]
         errors = [error for run in runs if (error := run.exception()) is not None]
         # Where one run fails, the others are told not to wait for it.
         for error in sorted(errors, key=lambda each: isinstance(each, threading.BrokenBarrierError)):
@@ -239,24 +239,15 @@ def run_together(count: int, config: Config, *, device: str, seconds: float) -> 
         return [run.result() for run in runs]
 
 
-_start: Barrier
-"""where the processes wait for each other, in each of them"""
-
-
-def _set_start(barrier: Barrier) -> None:
-    global _start
-    _start = barrier
-
-
-def _train(config: Config, device: str, seconds: float) -> dict[str, Any]:
+def _train(config: Config, device: str, seconds: float, start: threading.Barrier) -> dict[str, Any]:
     """One of the processes: warms up, waits for the others and trains."""
     try:
         if config.training.threads is not None:
             torch.set_num_threads(config.training.threads)
         session = Session(config, read_training_data(config), torch.device(device))
-        num_sentences, measured = session.train_for(seconds, wait=_start.wait)
+        num_sentences, measured = session.train_for(seconds, wait=start.wait)
     except Exception:
-        _start.abort()
+        start.abort()
         raise
     return {
         "sentences": num_sentences,

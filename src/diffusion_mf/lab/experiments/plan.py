@@ -373,7 +373,7 @@ def chosen_runs(plan: Plan, conditions: Sequence[str]) -> list[Run]:
         key, equals, values = condition.partition("=")
         if not equals or key not in keys:
             raise InputError(
-                f"--only {condition} is no condition", remedy=f"write KEY=VALUE,VALUE; keys are {', '.join(keys)}"
+                f"--only {condition} is not a condition", remedy=f"write KEY=VALUE,VALUE; keys are {', '.join(keys)}"
             )
         known = dict.fromkeys(str(run.coordinates()[key]) for run in plan.runs)
         wanted = [value.strip() for value in values.split(",")]
@@ -412,7 +412,7 @@ def _check_exceptions(plan: PlanFile, corpora: Iterable[str], variants: Iterable
             for name in _names(wanted):
                 if name not in known[key]:
                     raise InputError(
-                        f"an exception is for the {key} {name!r}, which there is not",
+                        f"an exception is for the {key} {name!r}, which does not exist",
                         path=path,
                         line=line_of(("exceptions", str(number), "where"), text),
                         remedy=f"known are {', '.join(known[key])}",
@@ -425,7 +425,7 @@ def _variants(plan: PlanFile, path: Path, text: str) -> dict[str, dict[str, Any]
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise InputError(
-                f"grid.{key} is no list of values",
+                f"grid.{key} is not a list of values",
                 path=path,
                 line=line_of(("grid", *key.split(".")), text),
                 remedy=f"write {key} = [1, 2]",

@@ -11,7 +11,7 @@ from diffusion_mf.config.sections import SIZES
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
 from diffusion_mf.lab.experiments.paper import ablation_decoder
-from diffusion_mf.lab.experiments.selection import Group, Outcomes, summarise
+from diffusion_mf.lab.experiments.selection import Group, Outcomes, best_group, summarise
 from diffusion_mf.lab.experiments.tables.grid import short_title, system_title
 from diffusion_mf.lab.experiments.tables.sweeps import groups_by_setting
 from diffusion_mf.systems import SYSTEMS
@@ -196,14 +196,9 @@ def draw_learning_curves(
 
 
 def _selected(outcomes: Outcomes, corpus: str) -> dict[str, Group]:
-    """The selected group of every system, of the first encoder that has one."""
-    found = {}
-    for system in outcomes.values("system"):
-        for encoder in outcomes.values("encoder"):
-            group = outcomes.selected(corpus, system, encoder)
-            if group is not None and system not in found:
-                found[system] = group
-    return found
+    """The selected group of every system; the outcomes are those of one encoder."""
+    found = {system: best_group(outcomes.find(corpus=corpus, system=system)) for system in outcomes.values("system")}
+    return {system: group for system, group in found.items() if group is not None}
 
 
 Points = Iterable[tuple[float, dict[int, float]]]

@@ -224,11 +224,11 @@ def flat_settings_of_space(values: Mapping[str, Any]) -> dict[str, list[Any] | R
         elif isinstance(value, list) and value:
             found[name] = value
         else:
-            raise InputError(f"{name} in a stage's space is no list of values", remedy=f"write {name} = [1, 2]")
+            raise InputError(f"{name} in a stage's space is not a list of values", remedy=f"write {name} = [1, 2]")
     for name, bounds in ranges.items():
         if not {"low", "high"} <= set(bounds) or bounds["low"] >= bounds["high"]:
             raise InputError(
-                f"{name} in a stage's space is no range", remedy="write { low = 1e-4, high = 1e-3, log = true }"
+                f"{name} in a stage's space is not a range", remedy="write { low = 1e-4, high = 1e-3, log = true }"
             )
         found[name] = Range(float(bounds["low"]), float(bounds["high"]), bool(bounds.get("log")))
     return found

@@ -192,7 +192,7 @@ class Outcomes:
 
     def __init__(self, groups: Iterable[Group]) -> None:
         self.all_groups = list(groups)
-        """also those without any result, of which tables must say so"""
+        """also those without any result, which tables name"""
         self.groups = [group for group in self.all_groups if group.results]
 
     def find(self, **wanted: str) -> list[Group]:
