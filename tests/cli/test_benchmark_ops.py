@@ -113,7 +113,7 @@ def test_a_file_of_something_else_is_found_before_measuring(dmf: Callable, tmp_p
     output.write_text("{}")
     outcome = dmf(*ARGUMENTS, "--output", output)
     assert outcome.status == 2
-    assert "no list of result rows" in outcome.stderr
+    assert "not a list of result rows" in outcome.stderr
     assert output.read_text() == "{}"
 
 

@@ -100,7 +100,7 @@ def test_a_run_is_recorded_once(dmf, config: Path, copy: Path, tmp_path: Path) -
 def test_what_is_no_result_file_is_refused_before_training(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / "runs.json").write_text("scores: none\n")
     outcome = dmf("train", config, "--output", tmp_path / "run", "--device", "cpu", "--record", tmp_path / "runs.json")
-    _assert_refused(outcome, "runs.json", "no JSON")
+    _assert_refused(outcome, "runs.json", "not JSON")
     assert not (tmp_path / "run").exists()
     assert (tmp_path / "runs.json").read_text() == "scores: none\n"
 

@@ -21,6 +21,13 @@ def test_importing_the_package_and_its_commands_waits_for_nothing() -> None:
     assert not loaded & {"torch", "numpy", "matplotlib", "safetensors", "pydantic", "huggingface_hub"}
 
 
+def test_training_labelling_and_the_demonstration_do_without_the_libraries_of_experiments() -> None:
+    modules = ("training.loop", "tagger", "evaluation.report", "lab.demo.run", "lab.experiments.worker")
+    loaded = loaded_modules("\n".join(f"import diffusion_mf.{module}" for module in modules))
+    assert "torch" in loaded
+    assert not loaded & {"pandas", "scipy", "optuna"}
+
+
 def test_the_names_promised() -> None:
     from diffusion_mf import Tagger, load, train
 

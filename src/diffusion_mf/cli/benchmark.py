@@ -228,10 +228,9 @@ def cpu(
         all_peers,
         measure_cpu,
         model_contestant,
-        num_cores,
         peer_contestants,
     )
-    from diffusion_mf.lab.results import provenance, read_rows, write_rows
+    from diffusion_mf.lab.results import num_cores, provenance, read_rows, write_rows
 
     if output is not None:
         read_rows(output)

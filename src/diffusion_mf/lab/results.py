@@ -63,14 +63,18 @@ def commit(*, measured: Sequence[StrPath] = ()) -> str | None:
 
 def hardware() -> str:
     """The GPU if there is one, the CPU's model and the number of cores this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    names = [f"{_cpu_model()}, {cores} cores"]
+    names = [f"{_cpu_model()}, {num_cores()} cores"]
     with contextlib.suppress(ImportError):
         import torch
 
         if torch.cuda.is_available():
             names.insert(0, torch.cuda.get_device_name())
     return "; ".join(names)
+
+
+def num_cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu_model() -> str:
@@ -105,10 +109,10 @@ def read_rows(path: StrPath) -> list[dict[str, Any]]:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(
-            f"no JSON ({error.msg})", path=path, line=error.lineno, remedy="repair the file or name another"
+            f"not JSON ({error.msg})", path=path, line=error.lineno, remedy="repair the file or name another"
         ) from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError("no list of result rows", path=path, remedy="repair the file or name another")
+        raise InputError("not a list of result rows", path=path, remedy="repair the file or name another")
     return rows
 
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 
 import pytest
 
-from diffusion_mf.lab.experiments.selection import paired_difference, summarise, two_sided_p
+from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.selection import paired_difference, summarise
 
 
 def test_mean_and_sample_deviation_by_hand() -> None:
@@ -44,8 +47,9 @@ def test_too_few_seeds_have_no_test() -> None:
     assert not found.is_significant
 
 
-@pytest.mark.parametrize("degrees", range(1, 12))
-@pytest.mark.parametrize("t", [0.0, 0.3, -1.0, 2.5, 10.0])
-def test_t_distribution_agrees_with_scipy(t: float, degrees: int) -> None:
-    stats = pytest.importorskip("scipy.stats")
-    assert two_sided_p(t, degrees=degrees) == pytest.approx(2 * stats.t.sf(abs(t), degrees), abs=1e-10)
+@pytest.mark.parametrize("library", ["pandas", "scipy"])
+def test_without_the_extra_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, paired_difference.__module__)
+    with pytest.raises(InputError, match=r"need pandas and scipy; pip install 'diffusion-mf\[experiments\]'"):
+        importlib.import_module(paired_difference.__module__)

@@ -77,7 +77,7 @@ def test_of_several_files_the_first_that_exists_counts(tmp_path: Path) -> None:
         ('systems = ["unigrum"]\nseeds = [1]', "systems"),
         ('systems = ["unigram"]\nseeds = []', "seeds is empty"),
         ('systems = ["unigram"]\nseeds = [1]\nworker = 3', "unknown key worker"),
-        ('systems = ["unigram"]\nseeds = [1]\n[grid]\ntraining.epochs = 3', "no list of values"),
+        ('systems = ["unigram"]\nseeds = [1]\n[grid]\ntraining.epochs = 3', "not a list of values"),
         ('systems = ["unigram"]\nseeds = [1]\n[encoders."a/b"]', "part of a file's name"),
         ('systems = ["unigram"]\nseeds = [1]\n[set]\ntraining.epoch = 3', "training.epochs"),
     ],
@@ -113,7 +113,7 @@ def test_exceptions_for_seeds(tmp_path: Path) -> None:
     plan = load_plan(write_plan(tmp_path, text + 'where = { system = "lcrf", seed = [2, 3] }\nskip = true\n'))
     assert [run.seed for run in plan.runs if run.system == "lcrf"] == [1]
     assert [run.seed for run in plan.runs if run.system == "unigram"] == [1, 2, 3]
-    with pytest.raises(InputError, match="an exception is for the seed '4', which there is not"):
+    with pytest.raises(InputError, match="an exception is for the seed '4', which does not exist"):
         load_plan(write_plan(tmp_path, text + "where = { seed = 4 }\nskip = true\n"))
 
 
@@ -208,8 +208,8 @@ def test_some_runs_of_a_plan(tmp_path: Path) -> None:
     ("condition", "message"),
     [
         ("seed=4", "the plan has no seed '4'; choose among 1, 2, 3"),
-        ("seed", "is no condition"),
-        ("layers=4", "is no condition"),
+        ("seed", "is not a condition"),
+        ("layers=4", "is not a condition"),
     ],
 )
 def test_conditions_that_no_run_can_fulfil(tmp_path: Path, condition: str, message: str) -> None:

@@ -153,6 +153,17 @@ def test_stages_fix_what_they_choose_and_all_systems_get_as_many_trials(tmp_path
     assert chosen["set"]["structure.num_iterations"] == 5
 
 
+def test_searches_with_the_same_seed_draw_the_same(tmp_path: Path) -> None:
+    draws = []
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        search = make_search(tmp_path / str(number), storage=optuna.storages.InMemoryStorage(), text=ONE_SYSTEM)
+        assert finish(search)
+        subject = search.plan.subjects[0]
+        draws.append([trial.params for stage in range(3) for trial in search.counted(subject, stage)])
+    assert draws[0] == draws[1]
+
+
 def test_finished_search_starts_nothing_and_an_unfinished_one_goes_on(tmp_path: Path) -> None:
     first = make_search(tmp_path, text=ONE_SYSTEM)
     stop_after = 4
@@ -318,9 +329,10 @@ def test_input_that_no_trial_can_read_stops_the_search_and_counts_for_nothing(tm
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('"lcrf", ', '"crf", '), "no system 'crf'"),
-        (('["local", "global"]', '"local"'), "no list of values"),
-        (("low = 1e-4, high = 1e-2", "low = 1e-2, high = 1e-4"), "no range"),
+        (('"lcrf", ', '"crf", '), "systems must be some of"),
+        (('only = ["lcrf"', 'only = ["crf"'), "no system 'crf'"),
+        (('["local", "global"]', '"local"'), "not a list of values"),
+        (("low = 1e-4, high = 1e-2", "low = 1e-2, high = 1e-4"), "not a range"),
         (('name = "optimisation"', 'name = "optimisation"\nonly = ["lcrf"]'), "nothing to vary for unigram"),
     ],
 )

@@ -1,7 +1,5 @@
 """Taggers on a CPU: ours beside others, trained on the same sentences and called the way their users call them.
 
-Taggers for CPUs that ours are measured against, trained on the same sentences and called the way their users call them.
-
 Each is imported only when it takes part. A trained one lies in a folder of its own, and is not trained again.
 """
 
@@ -11,10 +9,8 @@ import abc
 import gc
 import hashlib
 import importlib
-import os
 import random
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -25,6 +21,8 @@ from diffusion_mf.data.corpus import Corpus
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.lab.benchmarks.timing import seconds_of
+from diffusion_mf.lab.results import num_cores
 from diffusion_mf.tagger import Tagger
 
 Labels = list[list[str]]
@@ -40,11 +38,8 @@ class Peer(abc.ABC):
     module: ClassVar[str]
     file: ClassVar[str]
     """what lies in its folder once it is trained"""
-
-    @property
-    @abc.abstractmethod
-    def description(self) -> str:
-        """How it is trained, for its row."""
+    description: str
+    """how it is trained, for its row"""
 
     def import_module(self) -> Any:
         """Its module; `ImportError` where it is not installed."""
@@ -67,11 +62,7 @@ class Crfsuite(Peer):
     """python-crfsuite: a linear-chain CRF over the features its users usually give it."""
 
     name, distribution, module, file = "python-crfsuite", "python-crfsuite", "pycrfsuite", "model.crfsuite"
-
-    @property
-    def description(self) -> str:
-        """Features and training."""
-        return "word, affixes, shape and window features; L-BFGS, 100 iterations, L2 0.1, features seen twice"
+    description = "word, affixes, shape and window features; L-BFGS, 100 iterations, L2 0.1, features seen twice"
 
     def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
         """L-BFGS with a little L2; it has no use for dev."""
@@ -142,11 +133,7 @@ class UDPipe(Peer):
 
     def __init__(self, *, iterations: int = 20) -> None:
         self.iterations = iterations
-
-    @property
-    def description(self) -> str:
-        """Its training."""
-        return f"tagger of UPOS alone, default templates, best on dev of {self.iterations} iterations"
+        self.description = f"tagger of UPOS alone, default templates, best on dev of {iterations} iterations"
 
     def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
         """Its own trainer, tagger only; dev stops it early."""
@@ -201,11 +188,7 @@ class Spacy(Peer):
 
     def __init__(self, *, width: int = 256, depth: int = 8, epochs: int = 8) -> None:
         self.width, self.depth, self.epochs = width, depth, epochs
-
-    @property
-    def description(self) -> str:
-        """Its size and training."""
-        return f"tok2vec of width {self.width} and depth {self.depth}, best on dev of {self.epochs} epochs"
+        self.description = f"tok2vec of width {width} and depth {depth}, best on dev of {epochs} epochs"
 
     def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
         """Adam with spaCy's defaults on batches of about a thousand words; the epoch best on dev is kept."""
@@ -233,7 +216,7 @@ class Spacy(Peer):
         # spaCy takes its own random numbers from here.
         spacy.util.fix_random_seed(1)
         optimizer = nlp.initialize(lambda: [example(sentence) for sentence in train])
-        best, steps = -1.0, 0
+        best, steps = -1, 0
         for _ in range(self.epochs):
             order = generator.sample(range(len(train)), len(train))
             for batch in _batches([train[index] for index in order], self.batch_words):
@@ -243,9 +226,7 @@ class Spacy(Peer):
                 nlp.update([example(sentence) for sentence in batch], sgd=optimizer, drop=0.1)
             with nlp.use_params(optimizer.averages):
                 tagged = self._tag(spacy, nlp, [sentence.units for sentence in dev])
-                score = sum(
-                    a == b for s, t in zip(dev, tagged, strict=True) for a, b in zip(s.labels or (), t, strict=True)
-                )
+                score = _num_right(dev, tagged)
                 if score > best:
                     best = score
                     nlp.to_disk(folder / "unfinished")
@@ -274,6 +255,15 @@ def _batches(sentences: Iterable[Sentence], num_words: int) -> Iterable[list[Sen
             batch, total = [], 0
     if batch:
         yield batch
+
+
+def _num_right(sentences: Iterable[Sentence], found: Labels) -> int:
+    """How many labels are those of the sentences."""
+    return sum(
+        label == gold
+        for sentence, labels in zip(sentences, found, strict=True)
+        for label, gold in zip(labels, sentence.labels or (), strict=True)
+    )
 
 
 def all_peers(*, udpipe_iterations: int, spacy_epochs: int) -> list[Peer]:
@@ -345,16 +335,14 @@ def measure_cpu(
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[dict[str, Any]]:
     """A row per contestant: accuracy (from an untimed pass), words per second (median of ``passes``) and both compared."""
-    sentences = [list(sentence.units) for sentence in test if sentence.units]
-    gold = [sentence.labels or () for sentence in test if sentence.units]
+    gold = [sentence for sentence in test if sentence.units]
+    sentences = [list(sentence.units) for sentence in gold]
     num_words = sum(map(len, sentences))
     if not num_words:
         raise InputError("there is nothing to tag", path=test.path, remedy="name a file with sentences")
     accuracies = []
     for contestant in contestants:
-        found = contestant.tag(sentences)
-        pairs = ((a, b) for row, labels in zip(gold, found, strict=True) for a, b in zip(row, labels, strict=True))
-        accuracies.append(100 * sum(a == b for a, b in pairs) / num_words)
+        accuracies.append(100 * _num_right(gold, contestant.tag(sentences)) / num_words)
         advance(1)
     seconds = _alternating_seconds(contestants, sentences, passes, advance)
     rows = []
@@ -389,11 +377,6 @@ def best_match(peer: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
     return max(matching, key=lambda row: row["words_per_second"])["system"] if matching else None
 
 
-def num_cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _alternating_seconds(
     contestants: Sequence[Contestant],
     sentences: Sequence[Sequence[str]],
@@ -406,8 +389,6 @@ def _alternating_seconds(
             # What a pass left behind is its own affair, not the next one's.
             gc.collect()
             contestant.forget()
-            start = time.perf_counter()
-            contestant.tag(sentences)
-            times.append(time.perf_counter() - start)
+            times.append(seconds_of(lambda tag=contestant.tag: tag(sentences), torch.device("cpu")))  # type: ignore[misc]
             advance(1)
     return found

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import itertools
-import json
+import multiprocessing
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 import torch
 
@@ -30,6 +28,7 @@ from diffusion_mf.model.core import StructuredCore
 from diffusion_mf.prediction.precision import Precision
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.tagger import StoredModel
+from diffusion_mf.training.corpora import read_training_data
 from diffusion_mf.training.evaluation import predict_all
 from diffusion_mf.training.processes import Processes
 
@@ -229,59 +228,36 @@ def best_count(rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def run_together(count: int, config: Config, *, device: str, seconds: float) -> list[dict[str, Any]]:
-    """What so many processes answer that begin together."""
-    task = json.dumps({"config": config.model_dump_json(), "device": device, "seconds": seconds})
-    with contextlib.ExitStack() as stack:
-        workers = [_Worker(task, stack) for _ in range(count)]
-        for worker in workers:
-            worker.hear()
-        for worker in workers:
-            worker.tell("go")
-        return [worker.hear() for worker in workers]
+    """What so many processes measure that train at the same time."""
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, ProcessPoolExecutor(count, context) as pool:
+        start = manager.Barrier(count)
+        task = (config, plugins.environment(), device, seconds, start)
+        runs = [pool.submit(_train, *task) for _ in range(count)]
+        errors = [error for run in runs if (error := run.exception()) is not None]
+        # Where one run fails, the others are told not to wait for it.
+        for error in sorted(errors, key=lambda each: isinstance(each, threading.BrokenBarrierError)):
+            raise DiffusionMFError(f"a run that shares the device has failed: {error}")
+        return [run.result() for run in runs]
 
 
-class _Worker:
-    """A process that is told things and answers, a line of JSON each; it ends with the stack."""
-
-    def __init__(self, task: str, stack: contextlib.ExitStack) -> None:
-        errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (the stack closes it)
-        self._errors: IO[str] = stack.enter_context(errors)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "diffusion_mf.lab.benchmarks.sharing_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env={**os.environ, **plugins.environment()},
-        )
-        stack.callback(self._end)
-        self.tell(task)
-
-    def tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        # One that has ended already will have nothing to say: `hear` finds out.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-
-    def hear(self) -> dict[str, Any]:
-        """Its next answer; an error with its last words if it has ended."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if line:
-            answer: dict[str, Any] = json.loads(line)
-            return answer
-        self._process.wait()
-        self._errors.seek(0)
-        words = [line.strip() for line in self._errors if line.strip()]
-        raise DiffusionMFError(f"a run that shares the device has failed: {words[-1] if words else 'without a word'}")
-
-    def _end(self) -> None:
-        # It has no files to finish: what it knows, it has said.
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
+def _train(
+    config: Config, environment: dict[str, str], device: str, seconds: float, start: threading.Barrier
+) -> dict[str, Any]:
+    """One of the processes: warms up, waits for the others and trains."""
+    try:
+        os.environ.update(environment)
+        plugins.import_plugins(plugins.from_environment())
+        if config.training.threads is not None:
+            torch.set_num_threads(config.training.threads)
+        session = Session(config, read_training_data(config), torch.device(device))
+        num_sentences, measured = session.train_for(seconds, wait=start.wait)
+    except Exception:
+        start.abort()
+        raise
+    return {
+        "sentences": num_sentences,
+        "seconds": measured,
+        "parameters": session.labeller.num_parameters(),
+        "peak_memory_gb": torch.cuda.max_memory_reserved() / 1e9 if device == "cuda" else None,
+    }

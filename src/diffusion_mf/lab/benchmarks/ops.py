@@ -252,7 +252,6 @@ def measure_ops(
     device: torch.device,
     note: Note,
     only: Collection[str] = CONTESTS.keys(),
-    blocks: int | None = None,
 ) -> Iterator[list[dict[str, Any]]]:
     """Rows of one operation after the other, on each shape with global and with local transitions."""
     peer_modules = import_peers()
@@ -264,7 +263,7 @@ def measure_ops(
             problem = random_problem(shape, is_local=is_local, device=device)
             for contest in contests(problem, peer_modules):
                 if contest.op in only:
-                    yield _measure_contest(contest, problem, denoiser, note=note, blocks=blocks)
+                    yield _measure_contest(contest, problem, denoiser, note=note)
 
 
 def num_contests(shapes: Sequence[Shape], *, device: torch.device, only: Collection[str] = CONTESTS.keys()) -> int:
@@ -273,7 +272,7 @@ def num_contests(shapes: Sequence[Shape], *, device: torch.device, only: Collect
 
 
 def _measure_contest(
-    contest: Contest, problem: Problem, denoiser: dict[str, Any] | None, *, note: Note, blocks: int | None
+    contest: Contest, problem: Problem, denoiser: dict[str, Any] | None, *, note: Note
 ) -> list[dict[str, Any]]:
     device = problem.device
     runs = {(library, "eager"): run for library, run in contest.runs.items()}
@@ -290,8 +289,7 @@ def _measure_contest(
             torch.cuda.empty_cache()
             note(f"{contest.op}, {contest.direction}: {key[0]} runs out of memory, and has no row")
             del runs[key]
-    settings = {} if blocks is None else {"blocks": blocks}
-    times = median_milliseconds(runs, device, **settings)
+    times = median_milliseconds(runs, device)
     peers = [milliseconds for (library, _), milliseconds in times.items() if library != OURS]
     rows = []
     for (library, mode), milliseconds in times.items():

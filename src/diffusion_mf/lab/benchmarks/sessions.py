@@ -12,7 +12,7 @@ from diffusion_mf.batches.batching import EncodedSentences
 from diffusion_mf.config import Config
 from diffusion_mf.data.sentence import Sentence, cut_documents
 from diffusion_mf.evaluation.terminal import note
-from diffusion_mf.lab.benchmarks.timing import seconds_of, synchronise
+from diffusion_mf.lab.benchmarks.timing import Run, seconds_of, synchronise
 from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
@@ -96,7 +96,7 @@ class Session:
 
         return run
 
-    def train_for(self, seconds: float, *, wait: Callable[[], None]) -> tuple[int, float]:
+    def train_for(self, seconds: float, *, wait: Callable[[], object]) -> tuple[int, float]:
         """Full updates for so many seconds, after warm-up and ``wait``: how many sentences they took, and how long."""
         plans = self._warm_plans()
         synchronise(self.device)
@@ -175,7 +175,7 @@ class Session:
 
         return run
 
-    def _warm_up(self, run, num_recordings) -> None:  # type: ignore[no-untyped-def]
+    def _warm_up(self, run: Run, num_recordings: Callable[[], int]) -> None:
         """Run once, and where work is recorded until nothing new is: forms are recorded when they are seen again."""
         before = 0
         for count in range(MOST_WARM_UPS):

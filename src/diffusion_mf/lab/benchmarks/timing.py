@@ -1,7 +1,5 @@
 """Time and memory of calls, measured so that rivals meet the same machine, and the problems they are measured on.
 
-Time and memory of calls, measured so that rivals meet the same machine.
-
 Calls that are compared take turns in short blocks within one process; each has its median over all blocks. A run's time is
 the wall clock between two synchronisations of the device: Python, autograd, launches and the work itself.
 """

@@ -19,9 +19,9 @@ from diffusion_mf.lab.synthetic import (
     FLAVOURS,
     SyntheticSentence,
     consistency,
+    drawn_scores,
     generate,
     realised_scores,
-    total_consistency,
     write_corpus,
 )
 from diffusion_mf.systems import SYSTEMS
@@ -48,22 +48,6 @@ class ComparisonRow(NamedTuple):
     limits: Mapping[str, float | None]
 
 
-def system_scores(
-    sentences: Sequence[SyntheticSentence], results: Iterable[TaggedSentence], *, flavour: str
-) -> dict[str, float | None]:
-    """Accuracy, exact match and consistency of predicted labels, under the names of `METRICS`."""
-    predicted = [result.labels for result in results]
-    pairs = list(zip(sentences, predicted, strict=True))
-    num_right = sum(sum(map(str.__eq__, sentence.labels, labels)) for sentence, labels in pairs)
-    num_exact = sum(list(sentence.labels) == labels for sentence, labels in pairs)
-    consistency = total_consistency([(sentence.units, labels) for sentence, labels in pairs], flavour=flavour)
-    return {
-        "accuracy": 100 * num_right / sum(len(sentence.units) for sentence in sentences),
-        "exact_match": 100 * num_exact / len(sentences),
-        **{f"consistency_{kind}": counts.percentage for kind, counts in consistency.items()},
-    }
-
-
 def compare(
     sentences: Sequence[SyntheticSentence], results: Mapping[str, Iterable[TaggedSentence]], *, flavour: str
 ) -> list[ComparisonRow]:
@@ -72,7 +56,7 @@ def compare(
     return [
         ComparisonRow(
             system,
-            system_scores(sentences, tagged, flavour=flavour),
+            drawn_scores(sentences, [result.labels for result in tagged], flavour=FLAVOURS[flavour]),
             {metric: limits[_LIMITS[system]][metric] for metric in METRICS},
         )
         for system, tagged in results.items()

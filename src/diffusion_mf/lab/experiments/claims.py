@@ -1,9 +1,9 @@
 """Claims: which of several runners, on one machine or many that share a folder, works on a run.
 
-A claim on a run is a file ``NAME.GENERATION.json``, made by an exclusive creation, which one of several succeeds in. Whoever
-works on the run touches its claim every few seconds. A claim that was not touched for long, or whose process is known to be
-gone, is stale; the next generation takes it over, and again only one can create that. Owners that were asleep find the newer
-generation at their next heartbeat, and stop. Ages are differences between times of files in the same folder, so clocks of
+A claim on a run is a file ``NAME.GENERATION.json``, created exclusively: only one of several runners can. The process that works
+on the run touches its claim every few seconds. A claim that was not touched for long, or whose process is known to have ended, is
+stale; a runner takes it over by creating the next generation, and again only one can. An owner that was suspended finds the newer
+generation at its next heartbeat, and stops. Ages are differences between times of files in the same folder, so the clocks of
 different machines need not agree.
 """
 
@@ -95,10 +95,6 @@ class Claims:
             path.unlink(missing_ok=True)
             return None
         return claim
-
-    def is_taken(self, name: str) -> bool:
-        """Whether somebody works on the run."""
-        return any(not self._is_stale(path) for _, path in _generations(self._folder, name))
 
     def _is_stale(self, path: Path) -> bool:
         try:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,36 +60,16 @@ class Outcome(enum.StrEnum):
     """no attempt: those before it no longer count"""
 
 
-@dataclass(frozen=True)
 class RunPlace:
     """The folder of a run."""
 
-    root: Path
-
-    @property
-    def name(self) -> str:
-        """The run's name."""
-        return self.root.name
-
-    @property
-    def model(self) -> Path:
-        """Its best model."""
-        return self.root / "model"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Where its training stands."""
-        return self.root / "checkpoint"
-
-    @property
-    def log(self) -> Path:
-        """Its training log."""
-        return self.root / "log.jsonl"
-
-    @property
-    def output(self) -> Path:
-        """What it printed."""
-        return self.root / "output.txt"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.name = root.name
+        self.model = root / "model"
+        self.checkpoint = root / "checkpoint"
+        self.log = root / "log.jsonl"
+        self.output = root / "output.txt"
 
     def description(self) -> dict[str, Any]:
         """What the run is."""
@@ -210,21 +189,13 @@ def schedule_names(evaluation: Mapping[str, Any], *, process: str = "categorical
     }
 
 
-@dataclass(frozen=True)
 class ExperimentFolder:
     """The folder of an experiment."""
 
-    root: Path
-
-    @property
-    def claims(self) -> Path:
-        """Who works on what."""
-        return self.root / "claims"
-
-    @property
-    def plans(self) -> Path:
-        """The plans that were run here."""
-        return self.root / "plans"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.claims = root / "claims"
+        self.plans = root / "plans"
 
     def run(self, name: str) -> RunPlace:
         """The folder of a run."""

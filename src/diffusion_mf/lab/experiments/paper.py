@@ -67,14 +67,6 @@ def paper_score(
     return None
 
 
-def paper_decoder(corpus: str, system: str, encoder: str) -> str | None:
-    """The decoder that the paper chose on dev."""
-    if corpus not in _CORPORA:
-        return None
-    rows = paper_tables()[_CORPORA[corpus]][f"{kind_of_encoder(encoder)}_dev"]["rows"]
-    return next((decoder for name, decoder, is_selected, *_ in rows if name == system and is_selected), None)
-
-
 def paper_ablation(kind: str, setting: str, corpus: str, *, difference: bool = False) -> PaperValue | None:
     """A value of the ablations, ``kind`` being ``objective`` or ``calls``; or the paired difference it makes."""
     table = paper_tables()[kind]

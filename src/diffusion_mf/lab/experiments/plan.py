@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pydantic
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -30,11 +30,13 @@ TableKind = Literal[
 ]
 
 
-class _Section(pydantic.BaseModel):
+class Section(pydantic.BaseModel):
+    """A part of a plan's file: unknown keys and values of the wrong type are refused."""
+
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class CorpusEntry(_Section):
+class CorpusEntry(Section):
     """A corpus: its task and its files, ``$NAME`` standing for environment variables.
 
     Of several names for a file, the first that exists counts.
@@ -80,7 +82,7 @@ def check_files(config: Config) -> None:
             )
 
 
-class ExceptionEntry(_Section):
+class ExceptionEntry(Section):
     """Settings for the runs that ``where`` describes, or none of them at all."""
 
     where: dict[Literal["corpus", "system", "encoder", "variant", "task", "seed"], str | int | list[str] | list[int]]
@@ -88,7 +90,7 @@ class ExceptionEntry(_Section):
     skip: bool = False
 
 
-class EvaluationEntry(_Section):
+class EvaluationEntry(Section):
     """What a finished model is scored with beside its own schedule: one checkpoint, several ways to use it."""
 
     calls: list[PositiveInt] = []
@@ -99,7 +101,7 @@ class EvaluationEntry(_Section):
     """also count where it errs, on dev"""
 
 
-class RunEntry(_Section):
+class RunEntry(Section):
     """How runs are run."""
 
     workers: PositiveInt = 1
@@ -109,13 +111,10 @@ class RunEntry(_Section):
     """of a finished run, beside its log: the scores alone, the model, too, or the checkpoint as well"""
 
 
-class PlanFile(_Section):
-    """The plan's file, as it stands."""
+class CommonFile(Section):
+    """What the files of plans and of searches have in common."""
 
     name: str | None = None
-    table: TableKind = "main"
-    record: str | None = None
-    """the result file that its rows belong to"""
     plugins: list[str] = []
     """modules, or paths of their files, that add systems, structures or encoders"""
     configs: str = "../{task}/{system}.toml"
@@ -124,19 +123,18 @@ class PlanFile(_Section):
     """names of entries of ``corpora_file``, or entries"""
     corpora_file: str = "corpora.toml"
     encoders: dict[str, dict[str, Any]] = {"scratch": {}}
-    variants: dict[str, dict[str, Any]] = {}
-    grid: dict[str, Any] = {}
-    """lists of values of settings; all combinations are variants"""
     seeds: list[NonNegativeInt]
     set: dict[str, Any] = {}
-    exceptions: list[ExceptionEntry] = []
-    evaluation: EvaluationEntry = EvaluationEntry()
-    run: RunEntry = RunEntry()
 
     @pydantic.field_validator("systems", "corpora", "seeds")
     @classmethod
     def _each_once(cls, values: Any) -> Any:
-        return without_repetitions(values)
+        """A seed that is named twice would be counted twice."""
+        if isinstance(values, list):
+            for value in values:
+                if values.count(value) > 1:
+                    raise ValueError(f"must name {value!r} once")
+        return values
 
     @pydantic.field_validator("systems")
     @classmethod
@@ -147,7 +145,7 @@ class PlanFile(_Section):
         return names
 
 
-def import_plugins_of(values: Mapping[str, Any], path: Path, text: str) -> None:
+def _import_plugins_of(values: Mapping[str, Any], path: Path, text: str) -> None:
     """Import what a plan or a search needs for its systems, which are looked up when it is validated."""
     import_listed(values.get("plugins"), path=str(path), text=text)
     systems = values.get("systems")
@@ -155,27 +153,48 @@ def import_plugins_of(values: Mapping[str, Any], path: Path, text: str) -> None:
         import_named(name for name in systems if name not in SYSTEMS)
 
 
-def without_repetitions(values: Any) -> Any:
-    """The list itself: a seed that is named twice would be counted twice."""
-    if isinstance(values, list):
-        for value in values:
-            if values.count(value) > 1:
-                raise ValueError(f"must name {value!r} once")
-    return values
+class PlanFile(CommonFile):
+    """The plan's file, as it stands."""
+
+    table: TableKind = "main"
+    record: str | None = None
+    """the result file that its rows belong to"""
+    variants: dict[str, dict[str, Any]] = {}
+    grid: dict[str, Any] = {}
+    """lists of values of settings; all combinations are variants"""
+    exceptions: list[ExceptionEntry] = []
+    evaluation: EvaluationEntry = EvaluationEntry()
+    run: RunEntry = RunEntry()
 
 
 class _CorporaFile(pydantic.RootModel[dict[str, CorpusEntry]]):
     pass
 
 
-def known_corpora(
-    wanted: list[str] | dict[str, CorpusEntry], default: Path, given: StrPath | None = None
-) -> dict[str, CorpusEntry]:
-    """The corpora that a plan may name: its own entries, or those of the file ``default``; those in ``given`` win."""
-    own = wanted if isinstance(wanted, dict) else {}
+File = TypeVar("File", bound=CommonFile)
+
+
+def read_plan_file(model: type[File], path: Path) -> tuple[File, str]:
+    """The file of a plan or of a search, and its text; what is wrong with it is an `InputError`."""
+    values, text = read_toml(path)
+    _import_plugins_of(values, path, text)
+    try:
+        plan = model.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise explained(error, model, path=path, text=text) from None
+    for name in ("systems", "corpora", "encoders", "seeds", "stages"):
+        if not getattr(plan, name, True):
+            raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
+    check_names([*plan.encoders, plan.name or path.stem], path)
+    return plan, text
+
+
+def known_corpora(plan: CommonFile, path: Path, given: StrPath | None = None) -> dict[str, CorpusEntry]:
+    """The corpora that the plan in ``path`` may name: its own entries, or those of its corpora file; those in ``given`` win."""
+    own = plan.corpora if isinstance(plan.corpora, dict) else {}
     if own and given is None:
         return own
-    source = default if given is None else Path(given)
+    source = path.parent / plan.corpora_file if given is None else Path(given)
     values, text = read_toml(source)
     try:
         return own | _CorporaFile.model_validate(values).root
@@ -187,6 +206,7 @@ def chosen_corpora(
     wanted: Iterable[str], known: Mapping[str, CorpusEntry], path: Path, text: str
 ) -> dict[str, CorpusEntry]:
     """The corpora that the plan in ``path`` names."""
+    check_names(list(wanted), path)
     for name in wanted:
         if name not in known:
             line = line_of(("corpora",), text)
@@ -323,19 +343,10 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
     ``overrides`` are settings for all runs, such as ``training.epochs=3``; ``corpora_file`` replaces the plan's.
     """
     path = Path(path)
-    values, text = read_toml(path)
-    import_plugins_of(values, path, text)
-    try:
-        plan = PlanFile.model_validate(values)
-    except pydantic.ValidationError as error:
-        raise explained(error, PlanFile, path=path, text=text) from None
-    for name in ("systems", "corpora", "encoders", "seeds"):
-        if not getattr(plan, name):
-            raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
-    known = known_corpora(plan.corpora, path.parent / plan.corpora_file, corpora_file)
+    plan, text = read_plan_file(PlanFile, path)
+    known = known_corpora(plan, path, corpora_file)
     named = chosen_corpora(plan.corpora, known, path, text)
     corpora = {name: corpus for name, corpus in named.items() if not corpus.is_missing}
-    check_names([*corpora, *plan.encoders, plan.name or path.stem], path)
     variants = _variants(plan, path, text)
     _check_exceptions(plan, known, variants, path, text)
     places = itertools.product(plan.seeds, corpora, plan.encoders, variants, plan.systems)
@@ -375,7 +386,7 @@ def chosen_runs(plan: Plan, conditions: Sequence[str]) -> list[Run]:
         key, equals, values = condition.partition("=")
         if not equals or key not in keys:
             raise InputError(
-                f"--only {condition} is no condition", remedy=f"write KEY=VALUE,VALUE; keys are {', '.join(keys)}"
+                f"--only {condition} is not a condition", remedy=f"write KEY=VALUE,VALUE; keys are {', '.join(keys)}"
             )
         known = dict.fromkeys(str(run.coordinates()[key]) for run in plan.runs)
         wanted = [value.strip() for value in values.split(",")]
@@ -414,7 +425,7 @@ def _check_exceptions(plan: PlanFile, corpora: Iterable[str], variants: Iterable
             for name in _names(wanted):
                 if name not in known[key]:
                     raise InputError(
-                        f"an exception is for the {key} {name!r}, which there is not",
+                        f"an exception is for the {key} {name!r}, which does not exist",
                         path=path,
                         line=line_of(("exceptions", str(number), "where"), text),
                         remedy=f"known are {', '.join(known[key])}",
@@ -427,7 +438,7 @@ def _variants(plan: PlanFile, path: Path, text: str) -> dict[str, dict[str, Any]
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise InputError(
-                f"grid.{key} is no list of values",
+                f"grid.{key} is not a list of values",
                 path=path,
                 line=line_of(("grid", *key.split(".")), text),
                 remedy=f"write {key} = [1, 2]",

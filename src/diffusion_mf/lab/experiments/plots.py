@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from diffusion_mf.config.sections import SIZES
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
 from diffusion_mf.lab.experiments.paper import ablation_decoder
-from diffusion_mf.lab.experiments.selection import Group, Outcomes, summarise
+from diffusion_mf.lab.experiments.selection import Group, Outcomes, best_group, summarise
 from diffusion_mf.lab.experiments.tables.grid import short_title, system_title
 from diffusion_mf.lab.experiments.tables.sweeps import groups_by_setting
 from diffusion_mf.systems import SYSTEMS
@@ -47,11 +47,11 @@ def write_plots(
     logs = read_logs(folder, record)
     plots: dict[str, Draw] = {
         "learning-curves": lambda axes, found, corpus: draw_learning_curves(axes, logs, found, corpus),
-        "calls": _by_schedule("calls=", "denoiser calls", int),
-        "base": _by_schedule("base=", "base of the reverse schedule", float),
-        "depth": _by_variant("denoiser.layers", "denoiser layers", int),
-        "size": _by_variant("size", "size", [str(size) for size in SIZES].index, labels=[str(size) for size in SIZES]),
-        "iterations": _by_variant("structure.num_iterations", "Mean-Field iterations", int),
+        "calls": _by_schedule("calls=", "denoiser calls"),
+        "base": _by_schedule("base=", "base of the reverse schedule"),
+        "depth": _by_variant("denoiser.layers", "denoiser layers"),
+        "size": _by_variant("size", "size", labels=[str(size) for size in SIZES]),
+        "iterations": _by_variant("structure.num_iterations", "Mean-Field iterations"),
         "calibration": _calibration,
         "errors-by-length": _errors("lengths", "units in the sentence"),
         "errors-by-rarity": _errors("rarity", "occurrences of the form in training"),
@@ -198,82 +198,65 @@ def draw_learning_curves(
 
 
 def _selected(outcomes: Outcomes, corpus: str) -> dict[str, Group]:
-    """The selected group of every system, of the first encoder that has one."""
-    found = {}
-    for system in outcomes.values("system"):
-        for encoder in outcomes.values("encoder"):
-            group = outcomes.selected(corpus, system, encoder)
-            if group is not None and system not in found:
-                found[system] = group
-    return found
+    """The selected group of every system; the outcomes are those of one encoder."""
+    found = {system: best_group(outcomes.find(corpus=corpus, system=system)) for system in outcomes.values("system")}
+    return {system: group for system, group in found.items() if group is not None}
 
 
-def _line(axes: Axes, system: str, points: Sequence[tuple[float, dict[int, float]]]) -> bool:
-    """Means with sample deviations over seeds."""
-    summaries = [(place, summary) for place, scores in points if (summary := summarise(scores)) is not None]
-    if not summaries:
-        return False
-    axes.errorbar(
-        [place for place, _ in summaries],
-        [summary.mean for _, summary in summaries],
-        yerr=[summary.deviation or 0.0 for _, summary in summaries],
-        color=_colour(system),
-        marker="o",
-        markersize=4,
-        capsize=2,
-        label=system_title(system),
-    )
-    return True
+Points = Iterable[tuple[float, dict[int, float]]]
+"""places on the x axis, each with its scores by seed"""
 
 
-def _by_schedule(prefix: str, title: str, number: Callable[[str], float]) -> Draw:
+def _sweep(title: str, points_of: Callable[[Outcomes, str, str], Points], *, labels: Sequence[str] = ()) -> Draw:
+    """Draws means with sample deviations over seeds, a line per system, whose points ``points_of`` finds for a corpus."""
+
     def draw(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
-        is_drawn = False
-        ticks: set[float] = set()
-        for system, group in _selected(outcomes, corpus).items():
-            names = {
-                name
-                for result in group.results.values()
-                for name in result.get("schedules", {})
-                if name.startswith(prefix)
-            }
-            decoder = ablation_decoder(group.task) if prefix == "calls=" else ""
-            decoder = decoder if decoder in group.decoders else group.selected_decoder()
-            points = sorted((number(name.removeprefix(prefix)), name) for name in names)
-            is_drawn |= _line(
-                axes, system, [(place, group.scores("dev", decoder, schedule=name)) for place, name in points]
-            )
-            ticks |= {place for place, _ in points}
-        axes.set_xticks(sorted(ticks), [f"{tick:g}" for tick in sorted(ticks)])
-        axes.set_xlabel(title)
-        _label_scores(axes, outcomes, corpus)
-        _widen(axes)
-        return is_drawn
-
-    return draw
-
-
-def _by_variant(key: str, title: str, number: Callable[[str], float], *, labels: Sequence[str] | None = None) -> Draw:
-    def draw(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
-        is_drawn = False
         ticks: set[float] = set()
         for system in outcomes.values("system"):
-            groups = groups_by_setting(outcomes.find(corpus=corpus, system=system), key)
-            points = [
-                (number(setting), group.scores("dev", group.selected_decoder())) for setting, group in groups.items()
-            ]
-            is_drawn |= _line(axes, system, sorted(points, key=lambda point: point[0]))
-            ticks |= {place for place, _ in points}
-        if labels is not None:
-            axes.set_xticks(range(len(labels)), labels)
-        else:
-            axes.set_xticks(sorted(ticks), [f"{tick:g}" for tick in sorted(ticks)])
+            points = sorted(points_of(outcomes, corpus, system), key=lambda point: point[0])
+            summaries = {place: summary for place, scores in points if (summary := summarise(scores)) is not None}
+            if summaries:
+                axes.errorbar(
+                    list(summaries),
+                    [summary.mean for summary in summaries.values()],
+                    yerr=[summary.deviation or 0.0 for summary in summaries.values()],
+                    color=_colour(system),
+                    marker="o",
+                    markersize=4,
+                    capsize=2,
+                    label=system_title(system),
+                )
+            ticks |= set(summaries)
+        places = range(len(labels)) if labels else sorted(ticks)
+        axes.set_xticks(places, labels or [f"{tick:g}" for tick in places])
         axes.set_xlabel(title)
         _label_scores(axes, outcomes, corpus)
         _widen(axes)
-        return is_drawn
+        return bool(ticks)
 
     return draw
+
+
+def _by_schedule(prefix: str, title: str) -> Draw:
+    def points(outcomes: Outcomes, corpus: str, system: str) -> Points:
+        group = _selected(outcomes, corpus).get(system)
+        if group is None:
+            return
+        decoder = ablation_decoder(group.task) if prefix == "calls=" else ""
+        decoder = decoder if decoder in group.decoders else group.selected_decoder()
+        for name in group.schedules(prefix):
+            yield float(name.removeprefix(prefix)), group.scores("dev", decoder, schedule=name)
+
+    return _sweep(title, points)
+
+
+def _by_variant(key: str, title: str, *, labels: Sequence[str] = ()) -> Draw:
+    def points(outcomes: Outcomes, corpus: str, system: str) -> Points:
+        for setting, group in groups_by_setting(outcomes.find(corpus=corpus, system=system), key).items():
+            place = labels.index(setting) if labels else float(setting)
+            yield place, group.scores("dev", group.selected_decoder())
+
+    return _sweep(title, points, labels=labels)
 
 
 def _analyses(group: Group) -> list[dict[str, Any]]:
@@ -298,31 +281,25 @@ def _calibration(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
 
 def calibration_points(analyses: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
     """Mean score and share of right labels in every bin with enough labels, over all seeds."""
-    bins: dict[int, list[dict[str, float]]] = {}
-    for analysis in analyses:
-        for each in analysis["calibration"]["bins"]:
-            bins.setdefault(min(9, int(10 * each["score"])), []).append(each)
-    points = []
-    for members in (bins[index] for index in sorted(bins)):
-        size = sum(each["size"] for each in members)
-        if size >= FEWEST_LABELS:
-            score, accuracy = (
-                sum(each["size"] * each[key] for each in members) / size for key in ("score", "accuracy")
-            )
-            points.append((score, accuracy))
-    return points
+    import pandas
+
+    rows = [each for analysis in analyses for each in analysis["calibration"]["bins"]]
+    bins = pandas.DataFrame(rows, columns=["size", "score", "accuracy"])
+    place = (10 * bins["score"]).astype(int).clip(upper=9)
+    sizes = bins["size"].groupby(place).sum()
+    means = bins[["score", "accuracy"]].mul(bins["size"], axis=0).groupby(place).sum().div(sizes, axis=0)
+    return list(means[sizes >= FEWEST_LABELS].itertuples(index=False, name=None))
 
 
 def error_rates(analyses: Sequence[Mapping[str, Any]], key: str) -> dict[str, float]:
     """The mean percentage of wrong labels over seeds, in every group that is large enough."""
-    found: dict[str, list[float]] = {}
+    import pandas
+
+    found = [row for analysis in analyses for row in analysis[key]]
+    rows = pandas.DataFrame(found, columns=["name", "size", "accuracy"])
     # Those by length count sentences.
-    fewest = FEWEST_SENTENCES if key == "lengths" else FEWEST_LABELS
-    for analysis in analyses:
-        for row in analysis[key]:
-            if row["size"] >= fewest:
-                found.setdefault(row["name"], []).append(100 - row["accuracy"])
-    return {name: sum(rates) / len(rates) for name, rates in found.items()}
+    rows = rows[rows["size"] >= (FEWEST_SENTENCES if key == "lengths" else FEWEST_LABELS)]
+    return (100 - rows["accuracy"]).groupby(rows["name"], sort=False).mean().to_dict()
 
 
 def _errors(key: str, title: str) -> Draw:

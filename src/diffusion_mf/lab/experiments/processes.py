@@ -98,8 +98,3 @@ def _environment(threads: int) -> dict[str, str]:
         "PYTHONPATH": path,
         "PYTHONUNBUFFERED": "1",
     }
-
-
-def num_cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

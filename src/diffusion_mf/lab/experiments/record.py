@@ -43,9 +43,7 @@ def record_rows(outcomes: Outcomes, *, experiment: str) -> list[dict[str, Any]]:
     for group in groups:
         schedules: Sequence[str | None] = [None]
         if prefix is not None and (experiment != "base" or group.is_diffusion):
-            schedules = sorted(
-                {n for result in group.results.values() for n in result.get("schedules", {}) if n.startswith(prefix)}
-            )
+            schedules = sorted(group.schedules(prefix))
         for schedule in schedules:
             others = () if schedule else group.compared
             rows += [_row(group, decoder, schedule, experiment) for decoder in (*group.decoders, *others)]

@@ -19,7 +19,8 @@ from diffusion_mf.evaluation.terminal import Display, described_seconds
 from diffusion_mf.lab.experiments.claims import Claims
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, RunState
 from diffusion_mf.lab.experiments.plan import Plan
-from diffusion_mf.lab.experiments.processes import RunProcess, num_cores
+from diffusion_mf.lab.experiments.processes import RunProcess
+from diffusion_mf.lab.results import num_cores
 from diffusion_mf.training.signals import stop_signals
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class SchedulerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run to be run, and what whoever asks for it wants to know."""
+    """A run to be run, and the callbacks of its caller."""
 
     name: str
     description: Mapping[str, Any]
@@ -214,7 +215,7 @@ class _Scheduler:
         if len(waiting) > 1:
             return  # it is in the queue, or running
         place = self.folder.run(job.name)
-        # What was wrong with the input may have been mended since; what one trial gave up may be good enough for another.
+        # Bad input may have been corrected since; a run that one trial gave up may be good enough for another.
         is_forgiven = place.outcomes()[-1:] in ([Outcome.REFUSED], [Outcome.PRUNED])
         if is_forgiven or (self.options.retry_failed and self._state(job.name) is RunState.FAILED):
             place.forgive()
@@ -240,7 +241,7 @@ class _Scheduler:
         return self.folder.run(name).state(retries=self.options.retries, evaluation=evaluation)
 
     def _update_state(self, name: str) -> RunState:
-        """Look how the run stands; whoever asked for it is told once it is closed."""
+        """Read the state of the run; its callers are told once it is closed."""
         state = self.table.states[name] = self._state(name)
         if not state.is_open:
             for job in self.jobs.pop(name):

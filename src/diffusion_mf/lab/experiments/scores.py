@@ -182,11 +182,14 @@ def score_model(
     else:
         result |= _own_scores(model, config, data, processes)
     if model.labeller.codes is not None:
-        result["compared"] = known.get("compared") or _compared_scores(model, config, data, processes)
+        # What native thresholding and the nearest code score where they are no candidates: for comparison alone.
+        others = [name for name in ("native", "argmax") if name not in candidate_decoders(model.labeller)]
+        result["compared"] = known.get("compared") or _split_scores(model, config, data, processes, decoders=others)
     schedules = dict(known.get("schedules", {}))
     for name, changes in schedule_names(evaluation, process=config.system_entry.process).items():
         if name not in schedules:
-            schedules[name] = _schedule_scores(model, config, data, processes, changes)
+            changed = config.model_copy(update={"inference": config.inference.model_copy(update=changes)})
+            schedules[name] = _split_scores(model, changed, data, processes)
     result["schedules"] = schedules
     if evaluation.get("analysis", True) and data.dev:
         result["analysis"] = known.get("analysis") or analyse(model, data, device=processes.device)
@@ -205,24 +208,19 @@ def _own_scores(model: StoredModel, config: Config, data: TrainingData, processe
     return scores
 
 
-def _compared_scores(model: StoredModel, config: Config, data: TrainingData, processes: Processes) -> dict[str, Scores]:
-    """Of bits, what native thresholding and the nearest code score where they are no candidates: for comparison alone."""
-    others = [name for name in ("native", "argmax") if name not in candidate_decoders(model.labeller)]
-    splits = {"dev": data.dev, "test": data.test}
-    return {
-        split: _scores(model, config, data, sentences, processes, decoders=others)
-        for split, sentences in splits.items()
-        if sentences
-    }
-
-
-def _schedule_scores(
-    model: StoredModel, config: Config, data: TrainingData, processes: Processes, changes: Mapping[str, Any]
+def _split_scores(
+    model: StoredModel,
+    config: Config,
+    data: TrainingData,
+    processes: Processes,
+    *,
+    decoders: Sequence[str] | None = None,
 ) -> dict[str, Scores]:
-    changed = config.model_copy(update={"inference": config.inference.model_copy(update=dict(changes))})
-    splits = {"dev": data.dev, "test": data.test}
+    """Scores on dev and test, as far as they are there."""
     return {
-        split: _scores(model, changed, data, sentences, processes) for split, sentences in splits.items() if sentences
+        split: _scores(model, config, data, sentences, processes, decoders=decoders)
+        for split, sentences in (("dev", data.dev), ("test", data.test))
+        if sentences
     }
 
 

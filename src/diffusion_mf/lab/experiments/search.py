@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import statistics
 import time
@@ -28,46 +29,15 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-FIXED = "fixed_params"
-"""Optuna's name for the settings of trials that were enqueued"""
-
-
-class NumberedSampler(BaseSampler):
-    """Draws for each trial with a sampler made for its number: ``make(seed)``.
-
-    Searches that share a study never draw the same by accident; a sampler with a generator of its own would begin anew in
-    every process and after every interruption.
-    """
-
-    def __init__(self, name: str, make: Callable[[int], BaseSampler]) -> None:
-        self._name, self._make = name, make
-        self._current: tuple[int, BaseSampler] | None = None
-
-    def _for(self, trial: FrozenTrial) -> BaseSampler:
-        if self._current is None or self._current[0] != trial.number:
-            seed = zlib.crc32(f"{self._name}/{trial.number}".encode())
-            self._current = (trial.number, self._make(seed))
-        return self._current[1]
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """As the sampler of the trial's number does."""
-        return self._for(trial).infer_relative_search_space(study, trial)
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """As the sampler of the trial's number does."""
-        return self._for(trial).sample_relative(study, trial, search_space)
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """As the sampler of the trial's number does."""
-        return self._for(trial).sample_independent(study, trial, param_name, param_distribution)
+RETRIED = "failed_trial"
+"""Optuna's attribute of trials that repeat one that was lost"""
 
 
 class CombinationSampler(BaseSampler):
-    """Every combination once, in an order of chance: the r-th trial that is no repetition takes the r-th of them."""
+    """Every combination once, in random order: the r-th trial that is no retry takes the r-th of them.
+
+    Optuna's samplers of combinations may draw the same for two searches at a time, and can only be used with its own loop.
+    """
 
     def __init__(self, name: str, combinations: Sequence[dict[str, Any]]) -> None:
         self._order = sorted(combinations, key=lambda each: zlib.crc32(f"{name}/{sorted(each.items())}".encode()))
@@ -87,12 +57,20 @@ class CombinationSampler(BaseSampler):
     ) -> Any:
         """The setting's value in the trial's combination."""
         trials = study.get_trials(deepcopy=False)
-        rank = sum(other.number < trial.number and FIXED not in other.system_attrs for other in trials)
+        rank = sum(other.number < trial.number and RETRIED not in other.system_attrs for other in trials)
         return self._order[rank % len(self._order)][param_name]
 
 
 SECONDS_BETWEEN_HEARTBEATS = 20
 SECONDS_UNTIL_STALE = 120
+
+
+def retry_trial() -> Callable[[optuna.Study, FrozenTrial], None]:
+    """What puts a lost trial back into the queue: its run continues from its checkpoint."""
+    with warnings.catch_warnings():
+        # Heartbeats have been "experimental" for years.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.storages.RetryHeartbeatStaleTrialCallback()
 
 
 def open_storage(url: str) -> Any:
@@ -109,6 +87,7 @@ def open_storage(url: str) -> Any:
                 url,
                 heartbeat_interval=SECONDS_BETWEEN_HEARTBEATS,
                 grace_period=SECONDS_UNTIL_STALE,
+                heartbeat_stale_trial_callback=retry_trial(),
                 engine_kwargs={"connect_args": {"timeout": 60}}
                 if url.startswith("sqlite")
                 else {"pool_pre_ping": True},
@@ -183,8 +162,9 @@ class Search:
             return run_jobs((), self.folder, options, display, more=self.jobs())
         finally:
             for each in self._open:
-                # Without a reason: it does not count, and will be continued.
-                each.study.tell(each.trial, state=TrialState.FAIL, skip_if_finished=True)
+                # Others may have taken it for lost, and ended it, while we were asleep.
+                with contextlib.suppress(ValueError):
+                    retry_trial()(each.study, each.study.tell(each.trial, state=TrialState.FAIL))
 
     def jobs(self) -> Iterator[Job | None]:
         """What to run next, until every stage of every subject has had its trials; None while others are at the last ones."""
@@ -201,16 +181,6 @@ class Search:
         if (subject.name, number) in self._studies:
             return self._studies[subject.name, number]
         stage, file = subject.stages[number], self.plan.file
-        samplers = optuna.samplers
-        name = f"{file.sampler_seed}/{subject.name}/{number}"
-        combinations = stage.combinations()
-        if combinations is not None:
-            sampler: Any = CombinationSampler(name, combinations)
-        elif file.sampler == "random":
-            sampler = NumberedSampler(name, lambda seed: samplers.RandomSampler(seed=seed))
-        else:
-            startup = max(2, stage.trials // 3)
-            sampler = NumberedSampler(name, lambda seed: samplers.TPESampler(seed=seed, n_startup_trials=startup))
         pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
         if file.pruner.enabled:
             pruner = optuna.pruners.MedianPruner(
@@ -221,13 +191,28 @@ class Search:
                 storage=self.storage,
                 study_name=f"{self.plan.name}/{subject.name}/{number}-{stage.name}",
                 direction="maximize",
-                sampler=sampler,
                 pruner=pruner,
                 load_if_exists=True,
             )
         except optuna.exceptions.StorageInternalError as error:
             raise InputError(f"the database cannot be used ({error})", remedy="check --storage") from None
         return study
+
+    def sampler(self, subject: Subject, number: int, trial: optuna.Trial) -> BaseSampler:
+        """The sampler of one trial of a stage, seeded with its number.
+
+        Searches that share a study never draw the same by accident; a sampler for all trials would start over in every process
+        and after every interruption.
+        """
+        stage, file = subject.stages[number], self.plan.file
+        name = f"{file.sampler_seed}/{subject.name}/{number}"
+        combinations = stage.combinations()
+        if combinations is not None:
+            return CombinationSampler(name, combinations)
+        seed = zlib.crc32(f"{name}/{trial.number}".encode())
+        if file.sampler == "random":
+            return optuna.samplers.RandomSampler(seed=seed)
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(2, stage.trials // 3))
 
     def counted(self, subject: Subject, number: int) -> list[Any]:
         """The trials of a stage that count, in order, no more than planned: finished, given up, failed or diverged."""
@@ -269,11 +254,11 @@ class Search:
                     warnings.simplefilter("ignore")
                     # Others may be at the last ones; if they are lost, their heartbeats stop, and it is our turn.
                     optuna.storages.fail_stale_trials(study)
-                    self._continue_lost_trials(study)
                     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
                     if num_counted + len(running) >= stage.trials:
                         break
                     trial = study.ask()
+                study.sampler = self.sampler(subject, number, trial)
                 chosen = {name: _suggest(trial, name, values) for name, values in stage.space.items()}
                 self._open.append(_OpenTrial(trial, study, subject, number, {**settings, **chosen}))
                 self._beat(at_once=True)
@@ -292,16 +277,6 @@ class Search:
                 self.storage.record_heartbeat(
                     self.storage.get_trial_id_from_study_id_trial_number(study_id, each.trial.number)
                 )
-
-    def _continue_lost_trials(self, study: Any) -> None:
-        """Settings of trials that were stopped or killed come first again; their checkpoints are still there."""
-        trials = study.get_trials(deepcopy=False)
-        known = [_params(trial) for trial in trials if trial.state != TrialState.FAIL or REASON in trial.user_attrs]
-        for trial in trials:
-            params = _params(trial)
-            if trial.state == TrialState.FAIL and REASON not in trial.user_attrs and params and params not in known:
-                study.enqueue_trial(params)
-                known.append(params)
 
     def _job(self, open_trial: _OpenTrial) -> Job | None:
         """The run of the trial's next seed; None where its settings are refused, which ends the trial."""
@@ -376,11 +351,6 @@ class Search:
         subject, number = open_trial.subject, open_trial.stage
         stage, count = subject.stages[number], len(self.counted(subject, number))
         self.note(f"{subject.name}, {stage.name}: {count} of {stage.trials} trials; {_described(trial)}")
-
-
-def _params(trial: Any) -> dict[str, Any]:
-    """A trial's settings, also those that are only enqueued."""
-    return dict(trial.system_attrs.get("fixed_params", trial.params))
 
 
 def _described(trial: Any) -> str:

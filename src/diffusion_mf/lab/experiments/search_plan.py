@@ -20,19 +20,19 @@ import pydantic
 from pydantic import NonNegativeInt, PositiveInt
 
 from diffusion_mf.config import Config
-from diffusion_mf.config.errors import explained, read_toml
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.plan import (
+    CommonFile,
     CorpusEntry,
     PlanFile,
+    Section,
     check_names,
     chosen_corpora,
     flat_settings,
-    import_plugins_of,
     known_corpora,
     make_run,
-    without_repetitions,
+    read_plan_file,
 )
 from diffusion_mf.systems import SYSTEMS
 
@@ -40,24 +40,20 @@ MOST_COMBINATIONS = 100
 """of a stage's values, up to which none is tried twice"""
 
 
-class _Section(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class StageEntry(_Section):
+class StageEntry(Section):
     """A stage: candidate values by setting, as lists, or ranges ``{low, high, log}``."""
 
     name: str
     trials: PositiveInt
-    space: dict[str, Any] = {}
+    space: dict[str, Any] = pydantic.Field({})
     """for all systems"""
-    system: dict[str, dict[str, Any]] = {}
+    system: dict[str, dict[str, Any]] = pydantic.Field({})
     """more of it, or instead, for the systems named"""
     only: list[str] | None = None
     """the systems that ``space`` is for; None: all"""
 
 
-class PrunerEntry(_Section):
+class PrunerEntry(Section):
     """Trials that fall behind the median of the others at the same epoch are given up."""
 
     startup_trials: NonNegativeInt = 3
@@ -65,28 +61,15 @@ class PrunerEntry(_Section):
     enabled: bool = True
 
 
-class SearchFile(_Section):
+class SearchFile(CommonFile):
     """The file, as it stands."""
 
-    name: str | None = None
-    plugins: list[str] = []
-    configs: str = "../{task}/{system}.toml"
-    systems: list[str]
-    corpora: list[str] | dict[str, CorpusEntry]
-    corpora_file: str = "corpora.toml"
-    encoders: dict[str, dict[str, Any]] = {"scratch": {}}
-    seeds: list[NonNegativeInt] = [1]
+    seeds: list[NonNegativeInt] = pydantic.Field([1])
     """a trial's score is the mean over them"""
-    set: dict[str, Any] = {}
     sampler: Literal["tpe", "random"] = "tpe"
     sampler_seed: NonNegativeInt = 0
     stages: list[StageEntry]
     pruner: PrunerEntry = PrunerEntry()
-
-    @pydantic.field_validator("systems", "corpora", "seeds")
-    @classmethod
-    def _each_once(cls, values: Any) -> Any:
-        return without_repetitions(values)
 
 
 @dataclass(frozen=True)
@@ -141,14 +124,7 @@ class SearchPlan:
         self.name = plan.name or path.stem
         self.file = plan
         self._path, self._corpora, self._overrides = path, corpora, overrides
-        self._as_plan = PlanFile(
-            configs=plan.configs,
-            systems=plan.systems,
-            corpora=dict(corpora),
-            encoders=plan.encoders,
-            seeds=plan.seeds,
-            set=plan.set,
-        )
+        self._as_plan = PlanFile(**{name: getattr(plan, name) for name in CommonFile.model_fields})
         self.subjects = [
             Subject(corpus=corpus, system=system, encoder=encoder, stages=_stages(plan, system, path))
             for corpus in corpora
@@ -174,21 +150,12 @@ class SearchPlan:
 def load_search(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: StrPath | None = None) -> SearchPlan:
     """Read a search; everything wrong with it, and with the first configuration of every subject, is an `InputError`."""
     path = Path(path)
-    values, text = read_toml(path)
-    import_plugins_of(values, path, text)
-    try:
-        plan = SearchFile.model_validate(values)
-    except pydantic.ValidationError as error:
-        raise explained(error, SearchFile, path=path, text=text) from None
-    for system in [*plan.systems, *(name for stage in plan.stages for name in (*stage.system, *(stage.only or ())))]:
+    plan, text = read_plan_file(SearchFile, path)
+    for system in [name for stage in plan.stages for name in (*stage.system, *(stage.only or ()))]:
         if system not in SYSTEMS:
             raise InputError(f"there is no system {system!r}", path=path, remedy=f"known are {', '.join(SYSTEMS)}")
-    for name in ("systems", "corpora", "seeds", "stages"):
-        if not getattr(plan, name):
-            raise InputError(f"{name} is empty: there is nothing to search", path=path, remedy="name at least one")
-    known = known_corpora(plan.corpora, path.parent / plan.corpora_file, corpora_file)
-    corpora = chosen_corpora(plan.corpora, known, path, text)
-    check_names([*corpora, *plan.encoders, *(stage.name for stage in plan.stages), plan.name or path.stem], path)
+    corpora = chosen_corpora(plan.corpora, known_corpora(plan, path, corpora_file), path, text)
+    check_names([stage.name for stage in plan.stages], path)
     search = SearchPlan(path, plan, corpora, overrides)
     for subject in search.subjects:
         search.config(subject, {}, plan.seeds[0])
@@ -257,11 +224,11 @@ def flat_settings_of_space(values: Mapping[str, Any]) -> dict[str, list[Any] | R
         elif isinstance(value, list) and value:
             found[name] = value
         else:
-            raise InputError(f"{name} in a stage's space is no list of values", remedy=f"write {name} = [1, 2]")
+            raise InputError(f"{name} in a stage's space is not a list of values", remedy=f"write {name} = [1, 2]")
     for name, bounds in ranges.items():
         if not {"low", "high"} <= set(bounds) or bounds["low"] >= bounds["high"]:
             raise InputError(
-                f"{name} in a stage's space is no range", remedy="write { low = 1e-4, high = 1e-3, log = true }"
+                f"{name} in a stage's space is not a range", remedy="write { low = 1e-4, high = 1e-3, log = true }"
             )
         found[name] = Range(float(bounds["low"]), float(bounds["high"]), bool(bounds.get("log")))
     return found

@@ -14,6 +14,14 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome
 from diffusion_mf.systems import SYSTEMS
 
+try:
+    import pandas  # noqa: F401 (tables are made with it)
+    from scipy import stats
+except ImportError:
+    raise InputError(
+        "tables and plots need pandas and scipy", remedy="pip install 'diffusion-mf[experiments]'"
+    ) from None
+
 FEWEST_SEEDS_FOR_TEST = 4
 """with fewer, a t-test says next to nothing, and none is reported"""
 
@@ -28,39 +36,8 @@ class Summary:
     mean: float
     deviation: float | None
     seeds: tuple[int, ...]
-
-
-def summarise(scores: Mapping[int, float]) -> Summary | None:
-    """Of scores by seed; None for none."""
-    if not scores:
-        return None
-    values = list(scores.values())
-    return Summary(statistics.fmean(values), sample_deviation(values), tuple(sorted(scores)))
-
-
-def sample_deviation(values: Sequence[float]) -> float | None:
-    """√(Σ (x − mean)² / (n − 1)); None for fewer than two values.
-
-    >>> sample_deviation([1.0, 2.0, 3.0])
-    1.0
-    """
-    return statistics.stdev(values) if len(values) > 1 else None
-
-
-@dataclass(frozen=True)
-class PairedDifference:
-    """Differences of two settings, seed by seed."""
-
-    mean: float
-    deviation: float | None
-    seeds: tuple[int, ...]
-    p_value: float | None
-    """of a two-sided paired t-test; None with too few seeds, or where all differences are equal"""
-
-    @property
-    def standard_error(self) -> float | None:
-        """deviation / √n."""
-        return None if self.deviation is None else self.deviation / math.sqrt(len(self.seeds))
+    p_value: float | None = None
+    """of differences alone"""
 
     @property
     def is_significant(self) -> bool:
@@ -68,37 +45,38 @@ class PairedDifference:
         return self.p_value is not None and self.p_value < LARGEST_P
 
 
+@dataclass(frozen=True)
+class PairedDifference(Summary):
+    """Differences of two settings, seed by seed, and the p of a two-sided paired t-test.
+
+    There is no p with too few seeds, or where all differences are equal.
+    """
+
+    @property
+    def standard_error(self) -> float | None:
+        """deviation / √n."""
+        return None if self.deviation is None else self.deviation / math.sqrt(len(self.seeds))
+
+
+def summarise(scores: Mapping[int, float]) -> Summary | None:
+    """Of scores by seed; None for none."""
+    if not scores:
+        return None
+    values = list(scores.values())
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Summary(statistics.fmean(values), deviation, tuple(sorted(scores)))
+
+
 def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> PairedDifference | None:
     """``first`` − ``second`` over the seeds that both have; None if there are none."""
-    seeds = sorted(set(first) & set(second))
-    if not seeds:
+    differences = {seed: first[seed] - second[seed] for seed in sorted(set(first) & set(second))}
+    found = summarise(differences)
+    if found is None:
         return None
-    values = [first[seed] - second[seed] for seed in seeds]
-    mean, deviation = statistics.fmean(values), sample_deviation(values)
     p_value = None
-    if deviation and len(seeds) >= FEWEST_SEEDS_FOR_TEST:
-        p_value = two_sided_p(mean / (deviation / math.sqrt(len(seeds))), degrees=len(seeds) - 1)
-    return PairedDifference(mean, deviation, tuple(seeds), p_value)
-
-
-def two_sided_p(t: float, *, degrees: int) -> float:
-    """P(|T| ≥ |t|) for Student's distribution with a whole number of degrees of freedom ν.
-
-    With θ = atan(t/√ν), P(|T| < |t|) is a finite sum (Abramowitz and Stegun 26.7.3 and 26.7.4): for even ν
-    sin θ · (1 + ½ cos²θ + (1·3)/(2·4) cos⁴θ + …), and for odd ν (2/π) · (θ + sin θ · (cos θ + ⅔ cos³θ + …)).
-
-    >>> round(two_sided_p(12.706, degrees=1), 3), round(two_sided_p(3.182, degrees=3), 3)
-    (0.05, 0.05)
-    """
-    angle = math.atan(abs(t) / math.sqrt(degrees))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    total, is_odd = 0.0, degrees % 2
-    term = cosine if is_odd else 1.0
-    for power in range(is_odd, degrees - 1, 2):
-        total += term
-        term *= cosine**2 * (power + 1) / (power + 2)
-    inside = 2 / math.pi * (angle + sine * total) if is_odd else sine * total
-    return max(0.0, 1.0 - inside)
+    if found.deviation and len(differences) >= FEWEST_SEEDS_FOR_TEST:
+        p_value = float(stats.ttest_1samp(list(differences.values()), 0.0).pvalue)
+    return PairedDifference(found.mean, found.deviation, found.seeds, p_value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +120,11 @@ class Group:
         """Decoders that were scored for comparison, and are not to be selected."""
         found = (name for result in self.results.values() for name in result.get("compared", {}).get("dev", {}))
         return tuple(name for name in dict.fromkeys(found) if name not in self.decoders)
+
+    def schedules(self, prefix: str) -> list[str]:
+        """The evaluations with other schedules whose names begin with ``prefix``, such as calls=5 with calls=."""
+        found = (name for result in self.results.values() for name in result.get("schedules", {}))
+        return [name for name in dict.fromkeys(found) if name.startswith(prefix)]
 
     def invalid_rates(self, decoder: str) -> dict[int, float]:
         """Dev sentences with invalid spans, in per cent, by seed; of the seeds of which it is known for ``decoder``."""
@@ -209,7 +192,7 @@ class Outcomes:
 
     def __init__(self, groups: Iterable[Group]) -> None:
         self.all_groups = list(groups)
-        """also those without any result, of which tables must say so"""
+        """also those without any result, which tables name"""
         self.groups = [group for group in self.all_groups if group.results]
 
     def find(self, **wanted: str) -> list[Group]:

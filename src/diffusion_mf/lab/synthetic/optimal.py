@@ -1,6 +1,4 @@
-"""The best that any model can score on the synthetic corpus, and whether labels of dependent groups fit each other.
-
-Consistency: whether the labels predicted for a dependent group can occur together.
+"""The best that any model can score on the synthetic corpus, and whether labels of dependent groups can occur together.
 
 Groups are recognised from the units alone, so the predictions of any model, or of a file, can be scored.
 """
@@ -15,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from diffusion_mf.data.label_schemes import extract_spans
+from diffusion_mf.evaluation import score_sentences
 from diffusion_mf.lab.synthetic.flavours import find_flavour
 from diffusion_mf.lab.synthetic.grammar import KINDS, DependentGroup, Flavour, GroupTemplate, Pattern, SyntheticSentence
 
@@ -53,30 +52,23 @@ def _group_vocabularies(flavour: Flavour) -> list[tuple[GroupTemplate, frozenset
     return vocabularies
 
 
-def is_consistent(group: DependentGroup, labels: Sequence[str]) -> bool:
-    """Whether the labels at the group's positions are one of its patterns."""
-    predicted = tuple(labels[position] for position in group.positions)
-    return any(predicted == pattern.labels for pattern in group.patterns)
-
-
 def consistency(units: Sequence[str], labels: Sequence[str], *, flavour: str | Flavour) -> dict[str, Consistency]:
     """Groups and consistent groups of one sentence, by kind."""
-    counts = dict.fromkeys(KINDS, Consistency(0, 0))
-    for group in find_groups(units, flavour=flavour):
-        before = counts[group.kind]
-        counts[group.kind] = Consistency(before.groups + 1, before.consistent + is_consistent(group, labels))
-    return counts
+    return total_consistency([(units, labels)], flavour=flavour)
 
 
 def total_consistency(
     sentences: Iterable[tuple[Sequence[str], Sequence[str]]], *, flavour: str | Flavour
 ) -> dict[str, Consistency]:
     """`consistency` summed over (units, labels) pairs."""
-    totals = dict.fromkeys(KINDS, Consistency(0, 0))
+    totals: Counter[str] = Counter()
+    consistent: Counter[str] = Counter()
     for units, labels in sentences:
-        for kind, count in consistency(units, labels, flavour=flavour).items():
-            totals[kind] = Consistency(totals[kind].groups + count.groups, totals[kind].consistent + count.consistent)
-    return totals
+        for group in find_groups(units, flavour=flavour):
+            predicted = tuple(labels[position] for position in group.positions)
+            totals[group.kind] += 1
+            consistent[group.kind] += any(predicted == pattern.labels for pattern in group.patterns)
+    return {kind: Consistency(totals[kind], consistent[kind]) for kind in KINDS}
 
 
 Decoder = Callable[[GroupTemplate], tuple[str, ...]]
@@ -317,32 +309,28 @@ def _heaviest_spans(weights: Mapping[tuple[int, int, str], float]) -> list[tuple
 
 def realised_scores(sentences: Sequence[SyntheticSentence], *, flavour: Flavour) -> dict[str, Scores]:
     """What the same decoders score against the labels that were drawn: the figures to hold a model's scores against."""
-    return {name: _scores_against_drawn(sentences, flavour, name) for name in DECODERS}
+    return {
+        name: drawn_scores(
+            sentences, [decode(sentence, flavour=flavour, decoder=name) for sentence in sentences], flavour=flavour
+        )
+        for name in DECODERS
+    }
 
 
-def _scores_against_drawn(sentences: Sequence[SyntheticSentence], flavour: Flavour, decoder: str) -> Scores:
-    units = correct = exact = 0
-    spans = {metric: SpanCounts() for metric in flavour.span_metrics}
-    groups: Counter[str] = Counter()
-    consistent: Counter[str] = Counter()
-    for sentence in sentences:
-        predicted = decode(sentence, flavour=flavour, decoder=decoder)
-        agreeing = sum(map(str.__eq__, predicted, sentence.labels))
-        units += len(predicted)
-        correct += agreeing
-        exact += agreeing == len(predicted)
-        for metric, typed in flavour.span_metrics.items():
-            gold_spans, predicted_spans = (
-                spans_of(labels, flavour, typed=typed) for labels in (sentence.labels, predicted)
-            )
-            spans[metric].add(SpanCounts(len(gold_spans & predicted_spans), len(predicted_spans), len(gold_spans)))
-        for group in sentence.groups:
-            groups[group.kind] += 1
-            consistent[group.kind] += is_consistent(group, predicted)
-    scores: Scores = {"accuracy": _percentage(correct, units), "exact_match": _percentage(exact, len(sentences))}
-    scores |= {metric: counts.f1 for metric, counts in spans.items()}
-    scores |= {f"consistency_{kind}": _percentage(consistent[kind], groups[kind]) for kind in KINDS}
-    return scores
+def drawn_scores(
+    sentences: Sequence[SyntheticSentence], predicted: Sequence[Sequence[str]], *, flavour: Flavour
+) -> Scores:
+    """Accuracy, exact match, span F1 and consistency of predicted labels, against the labels that were drawn."""
+    gold = [sentence.labels for sentence in sentences]
+    metrics = score_sentences(flavour.name, flavour.scheme, gold, predicted)
+    pairs = [(sentence.units, labels) for sentence, labels in zip(sentences, predicted, strict=True)]
+    return {
+        **{name: metrics[name] for name in ("accuracy", "exact_match", *flavour.span_metrics)},
+        **{
+            f"consistency_{kind}": counts.percentage
+            for kind, counts in total_consistency(pairs, flavour=flavour).items()
+        },
+    }
 
 
 def _percentage(part: float, whole: float) -> float | None:

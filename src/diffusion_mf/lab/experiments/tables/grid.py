@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
+
+import pandas
 
 from diffusion_mf.evaluation.metrics import half_up
 from diffusion_mf.lab.experiments.paper import PaperValue, kind_of_encoder, paper_encoder
 from diffusion_mf.lab.experiments.selection import FEWEST_SEEDS_FOR_TEST, Group, PairedDifference, Summary
 from diffusion_mf.systems import SYSTEMS
+
+RowKey = TypeVar("RowKey")
+ColumnKey = TypeVar("ColumnKey")
 
 _SMALL = "Small figures are the paper's"
 PAPER_NOTE = f"{_SMALL}."
@@ -66,12 +69,10 @@ def system_title(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Our value and the paper's; either may be missing."""
+    """Our value, which may be a paired difference, and the paper's; either may be missing."""
 
     summary: Summary | None = None
     paper: PaperValue | None = None
-    difference: PairedDifference | None = None
-    """instead of a summary, in tables of differences"""
     is_best: bool = False
     digits: int = 2
     planned: int | None = None
@@ -82,34 +83,21 @@ class Cell:
     @property
     def mean(self) -> float | None:
         """Ours."""
-        found = self.difference or self.summary
-        return None if found is None else found.mean
-
-    @property
-    def deviation(self) -> float | None:
-        """Ours."""
-        found = self.difference or self.summary
-        return None if found is None else found.deviation
-
-    @property
-    def num_seeds(self) -> int:
-        """Of ours."""
-        found = self.difference or self.summary
-        return 0 if found is None else len(found.seeds)
+        return None if self.summary is None else self.summary.mean
 
     def record(self) -> dict[str, Any]:
         """Everything about the cell, for CSV and JSON."""
-        found = self.difference or self.summary
+        ours, paper = self.summary, self.paper
         record = {
             **self.about,
-            "seeds": [] if found is None else list(found.seeds),
+            "seeds": [] if ours is None else list(ours.seeds),
             "mean": self.mean,
-            "deviation": self.deviation,
-            "paper_mean": None if self.paper is None else self.paper.mean,
-            "paper_deviation": None if self.paper is None else self.paper.deviation,
+            "deviation": None if ours is None else ours.deviation,
+            "paper_mean": None if paper is None else paper.mean,
+            "paper_deviation": None if paper is None else paper.deviation,
         }
-        if self.difference is not None:
-            record |= {"p_value": self.difference.p_value, "standard_error": self.difference.standard_error}
+        if isinstance(ours, PairedDifference):
+            record |= {"p_value": ours.p_value, "standard_error": ours.standard_error}
         return record
 
 
@@ -136,55 +124,92 @@ class Table:
         """All that there are."""
         return [cell for row in self.rows for cell in row.cells if cell is not None]
 
+    @property
+    def has_results(self) -> bool:
+        """Whether any cell has a value of ours."""
+        return any(cell.mean is not None for cell in self.cells())
+
     def shown_notes(self) -> list[str]:
         """The notes, without that on the paper's figures where there are none."""
         has_paper = any(cell.paper is not None for cell in self.cells())
         return [note for note in self.notes if has_paper or not note.startswith(_SMALL)]
 
-    def with_best(self, groups: Iterable[Sequence[int]] | None = None) -> Table:
-        """The largest mean of every column marked as best; ``groups`` of rows are judged apart, single runs not at all."""
-        rows = [list(row.cells) for row in self.rows]
-        for members in groups or [range(len(rows))]:
-            for column in range(len(self.columns)):
-                means = {
-                    index: cell.mean
-                    for index in members
-                    if (cell := rows[index][column]) is not None and cell.mean is not None and cell.num_seeds > 1
-                }
-                if len(means) < 2:
-                    continue
-                best = max(means.values())
-                for index, mean in means.items():
-                    cell = rows[index][column]
-                    if mean == best and cell is not None:
-                        rows[index][column] = replace(cell, is_best=True)
-        return replace(self, rows=[replace(row, cells=cells) for row, cells in zip(self.rows, rows, strict=True)])
+    def with_best(self, *, by_row: bool = False) -> Table:
+        """The largest mean of every column, or row, marked as best; single runs are not compared."""
+        means = pandas.DataFrame(
+            [
+                [
+                    cell.mean if cell is not None and cell.summary is not None and len(cell.summary.seeds) > 1 else None
+                    for cell in row.cells
+                ]
+                for row in self.rows
+            ],
+            dtype=float,
+        )
+        means = means.T if by_row else means
+        is_best = means.eq(means.max()) & (means.count() > 1)
+        is_best = is_best.T if by_row else is_best
+        rows = [
+            replace(
+                row,
+                cells=[
+                    replace(cell, is_best=True) if cell is not None and best else cell
+                    for cell, best in zip(row.cells, marks, strict=True)
+                ],
+            )
+            for row, marks in zip(self.rows, is_best.to_numpy(), strict=True)
+        ]
+        return replace(self, rows=rows)
+
+
+def make_table(
+    title: str,
+    *,
+    headings: tuple[str, ...],
+    rows: Iterable[tuple[tuple[str, ...], RowKey]],
+    columns: Iterable[tuple[str, ColumnKey]],
+    cell: Callable[[RowKey, ColumnKey], Cell | None],
+    notes: Sequence[str] = (),
+    block: Callable[[RowKey], object] = lambda key: None,
+) -> Table:
+    """A table from the headings of rows and columns, each with a key, and the cell of two keys.
+
+    A block of rows starts where ``block`` of the row's key changes.
+    """
+    titled = list(columns)
+    made: list[Row] = []
+    last: object = None
+    for heading, key in rows:
+        cells = [cell(key, column) for _, column in titled]
+        made.append(Row(heading=heading, cells=cells, starts_block=block(key) != last))
+        last = block(key)
+    return Table(title=title, headings=headings, columns=[name for name, _ in titled], rows=made, notes=notes)
 
 
 def score_cell(
     group: Group | None,
     split: str,
-    decoder: str,
-    metric: str,
+    metric: str | None = None,
     *,
-    paper: PaperValue | None,
+    decoder: str | None = None,
     schedule: str | None = None,
-    about: dict[str, Any],
+    paper: PaperValue | None = None,
+    digits: int = 2,
+    about: Mapping[str, Any],
 ) -> Cell:
-    """The cell of a group's metric."""
-    summary = None if group is None else group.summary(split, decoder, metric, schedule=schedule)
-    is_short = group is not None and summary is not None and len(summary.seeds) < len(group.planned)
+    """The cell of a group's metric (default: the one that selects) with a decoder (default: the selected one)."""
+    described = {**about, "split": split, "metric": metric or "", "decoder": decoder or ""}
+    if group is None:
+        return Cell(paper=paper, digits=digits, about=described)
+    metric, decoder = metric or group.metric, decoder or group.selected_decoder()
+    summary = group.summary(split, decoder, metric, schedule=schedule)
+    is_short = summary is not None and len(summary.seeds) < len(group.planned)
     return Cell(
         summary=summary,
         paper=paper,
-        planned=len(group.planned) if is_short and group is not None else None,
-        about={
-            **about,
-            **({} if group is None else {"variant": group.variant}),
-            "split": split,
-            "metric": metric,
-            "decoder": decoder,
-        },
+        digits=digits,
+        planned=len(group.planned) if is_short else None,
+        about={**described, "variant": group.variant, "metric": metric, "decoder": decoder},
     )
 
 
@@ -203,20 +228,20 @@ def seed_notes(groups: Iterable[Group]) -> list[str]:
     return [f"{reason}: {'; '.join(places)}." for reason, places in found.items() if places]
 
 
-def significance_notes(cells: Iterable[Cell]) -> list[str]:
-    """How differences were tested, and where they could not be."""
-    found = [cell.difference for cell in cells if cell.difference is not None]
+def with_significance(table: Table) -> Table:
+    """The table with notes on how its differences were tested, and where they could not be."""
+    found = [cell.summary for cell in table.cells() if isinstance(cell.summary, PairedDifference)]
     if not found:
-        return []
-    notes = ["Differences are paired over seeds: mean ± sample deviation, p of a two-sided paired t-test."]
-    notes.append(
-        "An asterisk marks p < .05 in that test; many differences are tested, and p is not corrected for that."
-    )
+        return table
+    notes = [
+        "Differences are paired over seeds: mean ± sample deviation, p of a two-sided paired t-test.",
+        "An asterisk marks p < .05 in that test; many differences are tested, and p is not corrected for that.",
+    ]
     if any(len(difference.seeds) < FEWEST_SEEDS_FOR_TEST for difference in found):
         notes.append(
             f"With fewer than {FEWEST_SEEDS_FOR_TEST} seeds there are too few for a test: no p and no asterisk there."
         )
-    return notes
+    return replace(table, notes=notes)
 
 
 MISSING = "–"
@@ -253,32 +278,26 @@ def _p(value: float) -> str:
     return "p < .001" if value < 0.001 else f"p = {deviation(value, 3)}"
 
 
+def _with_deviation(value: Summary | PaperValue, sign: str, digits: int) -> str:
+    text = number(value.mean, digits)
+    return text if value.deviation is None else f"{text}{sign}{deviation(value.deviation, digits)}"
+
+
 def _markdown_cell(cell: Cell | None) -> str:
-    if cell is None or (cell.mean is None and cell.paper is None):
+    if cell is None:
         return MISSING
-    parts = []
-    if cell.mean is not None:
-        text = number(cell.mean, cell.digits)
-        if cell.deviation is not None:
-            text += f" ± {deviation(cell.deviation, cell.digits)}"
+    parts = [MISSING]
+    if cell.summary is not None:
+        text = _with_deviation(cell.summary, " ± ", cell.digits)
         text = f"**{text}**" if cell.is_best else text
-        parts.append(text + ("\\*" if _has_asterisk(cell) else ""))
-    else:
-        parts.append(MISSING)
-    if cell.difference is not None and cell.difference.p_value is not None:
-        parts.append(f"({_p(cell.difference.p_value)})")
-    if cell.planned is not None and cell.summary is not None:
-        parts.append(f"[{len(cell.summary.seeds)} of {cell.planned} seeds]")
+        parts = [text + ("\\*" if cell.summary.is_significant else "")]
+        if cell.summary.p_value is not None:
+            parts.append(f"({_p(cell.summary.p_value)})")
+        if cell.planned is not None:
+            parts.append(f"[{len(cell.summary.seeds)} of {cell.planned} seeds]")
     if cell.paper is not None:
-        text = number(cell.paper.mean, cell.digits)
-        if cell.paper.deviation is not None:
-            text += f" ± {deviation(cell.paper.deviation, cell.digits)}"
-        parts.append(f"<sub>{text}</sub>")
+        parts.append(f"<sub>{_with_deviation(cell.paper, ' ± ', cell.digits)}</sub>")
     return " ".join(parts)
-
-
-def _has_asterisk(cell: Cell) -> bool:
-    return cell.difference is not None and cell.difference.is_significant
 
 
 def markdown(tables: Sequence[Table]) -> str:
@@ -298,24 +317,19 @@ def _markdown_table(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _latex_value(mean: float, sd: float | None, digits: int, *, is_best: bool) -> str:
-    text = number(mean, digits) + ("" if sd is None else f"{{\\pm}}{deviation(sd, digits)}")
-    return f"$\\mathbf{{{text}}}$" if is_best else f"${text}$"
-
-
 def _latex_cell(cell: Cell | None) -> str:
-    if cell is None or (cell.mean is None and cell.paper is None):
+    if cell is None:
         return "--"
     parts = ["--"]
-    if cell.mean is not None:
-        parts = [_latex_value(cell.mean, cell.deviation, cell.digits, is_best=cell.is_best)]
-        if _has_asterisk(cell):
-            parts[0] += "$^{*}$"
-    if cell.difference is not None and cell.difference.p_value is not None:
-        parts.append(f"(${_p(cell.difference.p_value)}$)")
+    if cell.summary is not None:
+        text = _with_deviation(cell.summary, "{\\pm}", cell.digits)
+        text = f"$\\mathbf{{{text}}}$" if cell.is_best else f"${text}$"
+        parts = [text + ("$^{*}$" if cell.summary.is_significant else "")]
+        if cell.summary.p_value is not None:
+            parts.append(f"(${_p(cell.summary.p_value)}$)")
     if cell.paper is not None:
-        value = _latex_value(cell.paper.mean, cell.paper.deviation, cell.digits, is_best=False)
-        parts.append(f"{{\\scriptsize({value})}}")
+        text = _with_deviation(cell.paper, "{\\pm}", cell.digits)
+        parts.append(f"{{\\scriptsize(${text}$)}}")
     return " ".join(parts)
 
 
@@ -370,15 +384,9 @@ def _latex_text(text: str) -> str:
 
 def comma_separated(tables: Sequence[Table]) -> str:
     """One line per cell, with everything there is to say about it, numbers unrounded."""
-    records = [{"table": table.title, **cell.record()} for table in tables for cell in table.cells()]
-    fields = list(dict.fromkeys(key for record in records for key in record))
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, fields, lineterminator="\n")
-    writer.writeheader()
-    for record in records:
-        record["seeds"] = " ".join(map(str, record["seeds"]))
-        writer.writerow(record)
-    return stream.getvalue()
+    records = pandas.DataFrame([{"table": table.title, **cell.record()} for table in tables for cell in table.cells()])
+    records["seeds"] = [" ".join(map(str, seeds)) for seeds in records["seeds"]]
+    return records.to_csv(index=False, lineterminator="\n")
 
 
 def json_text(tables: Sequence[Table]) -> str:

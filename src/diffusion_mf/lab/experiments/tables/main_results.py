@@ -8,18 +8,19 @@ from diffusion_mf.lab.experiments.paper import LANGUAGES, kind_of_encoder, paper
 from diffusion_mf.lab.experiments.selection import Group, Outcomes, Summary, paired_difference
 from diffusion_mf.lab.experiments.tables.grid import (
     Cell,
-    Row,
     Table,
+    make_table,
     paper_note,
     score_cell,
     seed_notes,
     short_title,
-    significance_notes,
     system_title,
+    with_significance,
 )
 from diffusion_mf.systems import SYSTEMS
 
 LANGUAGE_NOTE = "The average is printed where all four languages have results."
+SPLITS = ("dev", "test")
 
 # (corpus, metric) of every column.
 _COLUMNS = (
@@ -36,7 +37,7 @@ def primary_metric(corpus: str) -> str:
 
 def main_tables(outcomes: Outcomes) -> list[Table]:
     """Test means with dev-selected settings and decoders, and what Diffusion-MF gains over each other system."""
-    tables = []
+    tables: list[Table | None] = []
     for encoder in outcomes.values("encoder"):
         known = {corpus for corpus, _ in _COLUMNS}
         corpora = [corpus for corpus in outcomes.values("corpus") if outcomes.find(corpus=corpus, encoder=encoder)]
@@ -49,19 +50,18 @@ def main_tables(outcomes: Outcomes) -> list[Table]:
         if extra:
             notes = seed_notes(group for group in planned if group.corpus not in known or not has_main)
             tables.append(_other_corpora_table(outcomes, encoder, extra, notes))
-        exact_match = _exact_match_table(outcomes, encoder, corpora)
-        if exact_match is not None:
-            tables.append(exact_match)
-        differences = difference_table(outcomes, encoder)
-        if differences is not None:
-            tables.append(differences)
-    return tables
+        tables += [_exact_match_table(outcomes, encoder, corpora), difference_table(outcomes, encoder)]
+    return [table for table in tables if table is not None]
 
 
 def _systems(outcomes: Outcomes, encoder: str) -> list[str]:
     """Those with results, in the order of their table."""
     found = {group.system for group in outcomes.find(encoder=encoder)}
     return [system for system in outcomes.values("system") if system in found]
+
+
+def _system_rows(outcomes: Outcomes, encoder: str) -> list[tuple[tuple[str, ...], str]]:
+    return [((system_title(system),), system) for system in _systems(outcomes, encoder)]
 
 
 def _corpora(outcomes: Outcomes, encoder: str) -> list[str]:
@@ -78,85 +78,74 @@ def _corpora(outcomes: Outcomes, encoder: str) -> list[str]:
     return [corpus for corpus in corpora if corpus in shown]
 
 
+def _paper_cell(outcomes: Outcomes, corpus: str, system: str, encoder: str, metric: str) -> Cell:
+    """The test score of the selected setting beside the paper's; also of the average over languages."""
+    paper = paper_score(corpus, system, encoder, metric)
+    place = {"corpus": corpus, "system": system, "encoder": encoder}
+    if corpus == "average":
+        about = {**place, "split": "test", "metric": metric}
+        return Cell(summary=_average(outcomes, system, encoder), paper=paper, about=about)
+    return score_cell(outcomes.selected(corpus, system, encoder), "test", metric, paper=paper, about=place)
+
+
 def _main_table(outcomes: Outcomes, encoder: str, seeds: list[str]) -> Table:
-    rows = []
     corpora = _corpora(outcomes, encoder)
-    places = [(corpus, metric) for corpus, metric in _COLUMNS if corpus in corpora]
-    systems = _systems(outcomes, encoder)
-    for system in systems:
-        about = {"system": system, "encoder": encoder}
-        cells: list[Cell | None] = []
-        for corpus, metric in places:
-            group = None if corpus == "average" else outcomes.selected(corpus, system, encoder)
-            decoder = "" if group is None else group.selected_decoder()
-            paper = paper_score(corpus, system, encoder, metric)
-            if corpus == "average":
-                cells.append(
-                    Cell(
-                        summary=_average(outcomes, system, encoder),
-                        paper=paper,
-                        about={**about, "corpus": corpus, "split": "test", "metric": metric},
-                    )
-                )
-            else:
-                cells.append(score_cell(group, "test", decoder, metric, paper=paper, about={**about, "corpus": corpus}))
-        rows.append(Row(heading=(system_title(system),), cells=cells))
-    columns = [
-        short_title(corpus) if corpus in (*LANGUAGES, "average") else f"{short_title(corpus)} {short_title(metric)}"
-        for corpus, metric in places
-    ]
     languages = [LANGUAGE_NOTE] if "average" in corpora else []
-    notes = [paper_note((encoder, corpora)), *languages, *seeds]
     groups = outcomes.find(encoder=encoder)
     num_places = len({(group.corpus, group.system) for group in groups})
     chosen = ["settings"] * (len(groups) > num_places) + ["decoder"] * any(len(group.decoders) > 1 for group in groups)
     title = f"Test results, encoder {encoder}"
     if chosen:
         title += f": {' and '.join(chosen)} selected, where there are several, by the mean dev score over seeds"
-    return Table(title=title, headings=("Model",), columns=columns, rows=rows, notes=notes).with_best()
+
+    def column_title(corpus: str, metric: str) -> str:
+        is_language = corpus in (*LANGUAGES, "average")
+        return short_title(corpus) if is_language else f"{short_title(corpus)} {short_title(metric)}"
+
+    return make_table(
+        title,
+        headings=("Model",),
+        rows=_system_rows(outcomes, encoder),
+        columns=[(column_title(*place), place) for place in _COLUMNS if place[0] in corpora],
+        cell=lambda system, place: _paper_cell(outcomes, place[0], system, encoder, place[1]),
+        notes=[paper_note((encoder, corpora)), *languages, *seeds],
+    ).with_best()
 
 
 def _other_corpora_table(outcomes: Outcomes, encoder: str, corpora: list[str], notes: list[str]) -> Table:
-    rows = []
-    for system in _systems(outcomes, encoder):
-        cells: list[Cell | None] = []
-        for corpus in corpora:
-            group = outcomes.selected(corpus, system, encoder)
-            if group is None:
-                cells += [None, None]
-                continue
-            about = {"corpus": corpus, "system": system, "encoder": encoder}
-            cells += [
-                score_cell(group, split, group.selected_decoder(), group.metric, paper=None, about=about)
-                for split in ("dev", "test")
-            ]
-        rows.append(Row(heading=(system_title(system),), cells=cells))
-    columns = [f"{corpus} {split}" for corpus in corpora for split in ("dev", "test")]
-    title = f"Corpora that are not the paper's, encoder {encoder}: primary metric"
-    return Table(title=title, headings=("Model",), columns=columns, rows=rows, notes=notes).with_best()
+    def cell(system: str, place: tuple[str, str]) -> Cell | None:
+        corpus, split = place
+        about = {"corpus": corpus, "system": system, "encoder": encoder}
+        group = outcomes.selected(corpus, system, encoder)
+        return None if group is None else score_cell(group, split, about=about)
+
+    return make_table(
+        f"Corpora that are not the paper's, encoder {encoder}: primary metric",
+        headings=("Model",),
+        rows=_system_rows(outcomes, encoder),
+        columns=[(f"{corpus} {split}", (corpus, split)) for corpus in corpora for split in SPLITS],
+        cell=cell,
+        notes=notes,
+    ).with_best()
 
 
 def _exact_match_table(outcomes: Outcomes, encoder: str, corpora: list[str]) -> Table | None:
     """Sentences without any error; None where no run has counted them."""
-    rows = []
-    for system in _systems(outcomes, encoder):
-        cells: list[Cell | None] = []
-        for corpus in corpora:
-            group = outcomes.selected(corpus, system, encoder)
-            decoder = "" if group is None else group.selected_decoder()
-            about = {"corpus": corpus, "system": system, "encoder": encoder}
-            cells += [
-                score_cell(group, split, decoder, "exact_match", paper=None, about=about) for split in ("dev", "test")
-            ]
-        rows.append(Row(heading=(system_title(system),), cells=cells))
-    table = Table(
-        title=f"Sentences without any error (exact match), encoder {encoder}",
+
+    def cell(system: str, place: tuple[str, str]) -> Cell:
+        corpus, split = place
+        about = {"corpus": corpus, "system": system, "encoder": encoder}
+        return score_cell(outcomes.selected(corpus, system, encoder), split, "exact_match", about=about)
+
+    table = make_table(
+        f"Sentences without any error (exact match), encoder {encoder}",
         headings=("Model",),
-        columns=[f"{short_title(corpus)} {split}" for corpus in corpora for split in ("dev", "test")],
-        rows=rows,
+        rows=_system_rows(outcomes, encoder),
+        columns=[(f"{short_title(corpus)} {split}", (corpus, split)) for corpus in corpora for split in SPLITS],
+        cell=cell,
         notes=["Settings and decoder are those selected by the primary metric. The paper does not report exact match."],
     )
-    return table.with_best() if any(cell.mean is not None for cell in table.cells()) else None
+    return table.with_best() if table.has_results else None
 
 
 def _average(outcomes: Outcomes, system: str, encoder: str) -> Summary | None:
@@ -175,37 +164,33 @@ def _average(outcomes: Outcomes, system: str, encoder: str) -> Summary | None:
 
 def difference_table(outcomes: Outcomes, encoder: str, *, against: str = "diffusion-mf") -> Table | None:
     """What ``against`` gains over every other system on test, paired over seeds; None where there is nothing to compare."""
-    corpora = [corpus for corpus in outcomes.values("corpus") if outcomes.selected(corpus, against, encoder)]
+    groups = {corpus: outcomes.selected(corpus, against, encoder) for corpus in outcomes.values("corpus")}
+    references = {corpus: group for corpus, group in groups.items() if group is not None}
     others = [system for system in _systems(outcomes, encoder) if system != against]
-    if not corpora or not others:
+    if not references or not others:
         return None
-    metrics = {corpus: outcomes.find(corpus=corpus)[0].metric for corpus in corpora}
-    rows = []
-    for system in others:
-        cells: list[Cell | None] = []
-        for corpus in corpora:
-            first, second = outcomes.selected(corpus, against, encoder), outcomes.selected(corpus, system, encoder)
-            difference = None
-            if first is not None and second is not None:
-                difference = paired_difference(_selected_test(first), _selected_test(second))
-            about = {"corpus": corpus, "system": against, "minus": system, "encoder": encoder}
-            about |= {"split": "test", "metric": metrics[corpus]}
-            cells.append(None if difference is None else Cell(difference=difference, about=about))
-        rows.append(Row(heading=(f"− {system_title(system)}",), cells=cells))
-    columns = [f"{short_title(corpus)} {short_title(metric)}" for corpus, metric in metrics.items()]
-    table = Table(
-        title=f"{system_title(against)} minus every other system on test, encoder {encoder}",
-        headings=(system_title(against),),
-        columns=columns,
-        rows=rows,
-    )
-    return Table(
-        title=table.title, headings=table.headings, columns=columns, rows=rows, notes=significance_notes(table.cells())
-    )
 
+    def test_scores(group: Group | None) -> dict[int, float]:
+        return {} if group is None else group.scores("test", group.selected_decoder())
 
-def _selected_test(group: Group) -> dict[int, float]:
-    return group.scores("test", group.selected_decoder())
+    def cell(system: str, corpus: str) -> Cell | None:
+        reference, other = references[corpus], outcomes.selected(corpus, system, encoder)
+        difference = paired_difference(test_scores(reference), test_scores(other))
+        about = {"corpus": corpus, "system": against, "minus": system, "encoder": encoder}
+        about |= {"split": "test", "metric": reference.metric}
+        return None if difference is None else Cell(summary=difference, about=about)
+
+    return with_significance(
+        make_table(
+            f"{system_title(against)} minus every other system on test, encoder {encoder}",
+            headings=(system_title(against),),
+            rows=[((f"− {system_title(system)}",), system) for system in others],
+            columns=[
+                (f"{short_title(corpus)} {short_title(group.metric)}", corpus) for corpus, group in references.items()
+            ],
+            cell=cell,
+        )
+    )
 
 
 def denoiser_tables(outcomes: Outcomes) -> list[Table]:
@@ -213,41 +198,21 @@ def denoiser_tables(outcomes: Outcomes) -> list[Table]:
     systems = ("diffusion-uni", "diffusion-lcrf", "diffusion-mf")
     if not any(group.system in systems for group in outcomes.groups):
         return []
-    rows = []
-    for encoder in outcomes.values("encoder"):
-        for corpus in _corpora(outcomes, encoder):
-            metric = primary_metric(corpus)
-            cells: list[Cell | None] = []
-            for system in systems:
-                paper = paper_score(corpus, system, encoder, metric)
-                about = {"corpus": corpus, "system": system, "encoder": encoder}
-                if corpus == "average":
-                    summary = _average(outcomes, system, encoder)
-                    cells.append(Cell(summary=summary, paper=paper, about={**about, "split": "test"}))
-                    continue
-                group = outcomes.selected(corpus, system, encoder)
-                decoder = "" if group is None else group.selected_decoder()
-                cells.append(score_cell(group, "test", decoder, metric, paper=paper, about=about))
-            rows.append(Row(heading=(f"{short_title(corpus)} {encoder}",), cells=cells))
-    table = Table(
-        title="Denoisers: primary metric on test after dev selection",
+    encoders = outcomes.values("encoder")
+    places = [(corpus, encoder) for encoder in encoders for corpus in _corpora(outcomes, encoder)]
+    table = make_table(
+        "Denoisers: primary metric on test after dev selection",
         headings=("Setting",),
-        columns=[system_title(system) for system in systems],
-        rows=[_best_of_row(row) for row in rows],
+        rows=[((f"{short_title(corpus)} {encoder}",), (corpus, encoder)) for corpus, encoder in places],
+        columns=[(system_title(system), system) for system in systems],
+        cell=lambda place, system: _paper_cell(outcomes, place[0], system, place[1], primary_metric(place[0])),
         notes=[
-            paper_note(*((encoder, _corpora(outcomes, encoder)) for encoder in outcomes.values("encoder"))),
+            paper_note(*((encoder, _corpora(outcomes, encoder)) for encoder in encoders)),
             LANGUAGE_NOTE,
-            *seed_notes(g for g in outcomes.all_groups if g.system in systems),
+            *seed_notes(group for group in outcomes.all_groups if group.system in systems),
         ],
     )
-    return [table]
-
-
-def _best_of_row(row: Row) -> Row:
-    turned = Table(
-        title="", headings=("",), columns=["x"], rows=[Row(heading=("",), cells=[cell]) for cell in row.cells]
-    ).with_best()
-    return Row(heading=row.heading, cells=[each.cells[0] for each in turned.rows])
+    return [table.with_best(by_row=True)]
 
 
 def ner_tables(outcomes: Outcomes) -> list[Table]:
@@ -267,39 +232,34 @@ def _tables(outcomes: Outcomes, task: str, metrics: tuple[str, ...]) -> list[Tab
         for corpus in corpora
         for encoder in outcomes.values("encoder")
         if outcomes.planned(corpus=corpus, encoder=encoder)
-        for split in ("dev", "test")
+        for split in SPLITS
     ]
 
 
 def _table(outcomes: Outcomes, corpus: str, encoder: str, split: str, metrics: tuple[str, ...]) -> Table:
+    systems = dict.fromkeys((*SYSTEMS, *outcomes.values("system")))
+    groups = {system: outcomes.selected(corpus, system, encoder) for system in systems}
+    selected = {system: None if group is None else group.selected_decoder() for system, group in groups.items()}
     rows = []
-    for system in dict.fromkeys((*SYSTEMS, *outcomes.values("system"))):
-        group = outcomes.selected(corpus, system, encoder)
-        selected = None if group is None else group.selected_decoder()
-        if group is not None:
-            decoders = (*group.decoders, *group.compared)
-        else:
-            decoders = SYSTEMS[system].decoders(is_constrained=True) if system in SYSTEMS else ()
-        for index, decoder in enumerate(decoders):
-            about = {"corpus": corpus, "system": system, "encoder": encoder, "selected": decoder == selected}
-            cells = [
-                score_cell(
-                    group,
-                    split,
-                    decoder,
-                    metric,
-                    paper=paper_score(corpus, system, encoder, metric, split=split, decoder=decoder),
-                    about=about,
-                )
-                for metric in metrics
-            ]
-            heading = (system_title(system), short_title(decoder) + ("†" if decoder == selected else ""))
-            rows.append(Row(heading=heading, cells=cells, starts_block=index == 0))
-    return Table(
-        title=f"{corpus}, {split}, encoder {encoder}, every decoder",
+    for system, group in groups.items():
+        usual = SYSTEMS[system].decoders(is_constrained=True) if system in SYSTEMS else ()
+        for decoder in usual if group is None else (*group.decoders, *group.compared):
+            mark = "†" if decoder == selected[system] else ""
+            rows.append(((system_title(system), short_title(decoder) + mark), (system, decoder)))
+
+    def cell(row: tuple[str, str], metric: str) -> Cell:
+        system, decoder = row
+        about = {"corpus": corpus, "system": system, "encoder": encoder, "selected": decoder == selected[system]}
+        paper = paper_score(corpus, system, encoder, metric, split=split, decoder=decoder)
+        return score_cell(groups[system], split, metric, decoder=decoder, paper=paper, about=about)
+
+    return make_table(
+        f"{corpus}, {split}, encoder {encoder}, every decoder",
         headings=("Model", "Dec."),
-        columns=[short_title(metric) for metric in metrics],
         rows=rows,
+        columns=[(short_title(metric), metric) for metric in metrics],
+        cell=cell,
+        block=lambda row: row[0],
         notes=[
             paper_note((encoder, [corpus])),
             "† marks the decoder selected by the mean dev score over seeds, or the only one.",
