@@ -1,4 +1,4 @@
-"""From scores to labels: constraints, and decoders by name.
+"""From scores to labels: constraints, decoders by name, and labels in the scheme that users read.
 
 A decoder is added here: a frozen object with a ``name`` that turns `Evidence` into labels, entered in `DECODERS`.
 """
@@ -6,6 +6,7 @@ A decoder is added here: a frozen object with a ``name`` that turns `Evidence` i
 from diffusion_mf.decoding.constraints import Legality
 from diffusion_mf.decoding.decoders import Argmax, Decoder, Evidence, MaskViterbi, NativeBits, Viterbi
 from diffusion_mf.decoding.k_best import BestSequences, k_best
+from diffusion_mf.decoding.output_labels import OutputLabels
 
 DECODERS: dict[str, Decoder] = {decoder.name: decoder for decoder in (Argmax(), MaskViterbi(), Viterbi(), NativeBits())}
 
@@ -18,6 +19,7 @@ __all__ = [
     "Legality",
     "MaskViterbi",
     "NativeBits",
+    "OutputLabels",
     "Viterbi",
     "k_best",
 ]
