@@ -213,9 +213,7 @@ class _Head:
         self.sentence = [self.separator.fields_of(line) for line in after if line[0] != "#"]
         self.rows = [self.separator.fields_of(line) for _, line in rows]
 
-    def layout(
-        self, form: str | None, tag: str | None, clamp: str | None, scheme: LabelScheme | None
-    ) -> ColumnLayout:
+    def layout(self, form: str | None, tag: str | None, clamp: str | None, scheme: LabelScheme | None) -> ColumnLayout:
         has_header = self.names is None and self._is_header([name for name in (form, tag, clamp) if name is not None])
         if has_header:
             self.names = self.first

@@ -34,7 +34,6 @@ from diffusion_mf.data.label_schemes import (
     translate_label,
 )
 
-
 _NEXT_TO_NOTHING = 1e-30
 
 
@@ -65,7 +64,9 @@ class OutputLabels:
         if self.depends_on_previous:
             self._behind = tuple(
                 format_label(Boundary.BEGIN, kind, target) if boundary in (Boundary.BEGIN, Boundary.SINGLE) else name
-                for name, (boundary, kind) in zip(self._alone, (parse_label(each, source) for each in labels), strict=True)
+                for name, (boundary, kind) in zip(
+                    self._alone, (parse_label(each, source) for each in labels), strict=True
+                )
             )
         self.names = self._alone if self.is_one_to_one else tuple(sorted({*self._alone, *self._behind}))
         """what is printed, in the order of a trajectory's columns"""

@@ -250,7 +250,8 @@ def _settings(
     temperature = float(_entry(path, description, "temperature", (int, float)))
     # Earlier versions did not write these two.
     source_scheme, legal = (
-        _entry(path, description, key, str) if key in description else None for key in ("source_scheme", "legal_decoder")
+        _entry(path, description, key, str) if key in description else None
+        for key in ("source_scheme", "legal_decoder")
     )
     has_schemes = {scheme, source_scheme or scheme} <= {*LabelScheme}
     if not has_schemes or not {decoder, legal or decoder} <= DECODERS.keys() or not (0 < temperature < math.inf):

@@ -82,9 +82,7 @@ class _ClampReader:
                 for position, wanted in part.items():
                     self._read_label(position, wanted)
 
-    def error(
-        self, problem: str, remedy: str, *, position: int = 0, kind: type[InputError] = InputError
-    ) -> InputError:
+    def error(self, problem: str, remedy: str, *, position: int = 0, kind: type[InputError] = InputError) -> InputError:
         """What is wrong with the clamp, with its place in a file."""
         if self.place is None:
             return kind(problem, remedy=remedy)
@@ -120,8 +118,9 @@ class _ClampReader:
 
     def _read_span(self, span: Mapping[Any, Any]) -> None:
         num_units, units, kind = len(self.labels), span.get("units"), span.get("type")
-        is_pair = isinstance(units, Sequence) and not isinstance(units, str) and len(units) == 2
-        if span.keys() != {"units", "type"} or not is_pair or not isinstance(kind, str):
+        if not isinstance(units, Sequence) or isinstance(units, str) or len(units) != 2:
+            units = None
+        if span.keys() != {"units", "type"} or units is None or not isinstance(kind, str):
             raise self.error(f"{self.owner} has the span {dict(span)!r}", 'give {"units": [start, end], "type": "PER"}')
         start, end = units
         if not (type(start) is type(end) is int and 0 <= start < end <= num_units):

@@ -441,13 +441,14 @@ class _Run:
     def _describe(self, score: float, decoder: str) -> str:
         return f"{PRIMARY_METRICS[self.config.task]} {score:.2f} ({decoder})"
 
-    def _describe_decoders(self, best: str, legal: str) -> str:
-        metric = PRIMARY_METRICS[self.config.task]
-        of_dev = self.best.metrics.get("decoders", {})
-        scores = {name: f" (dev {metric} {of_dev[name][metric]:.2f})" if name in of_dev else "" for name in (best, legal)}
+    def _describe_decoders(self, best: str, legal: str) -> str | None:
+        """Which decoder taggers will use, where another did better on dev."""
+        of_dev, metric = self.best.metrics.get("decoders", {}), PRIMARY_METRICS[self.config.task]
+        if best not in of_dev or legal not in of_dev or of_dev[legal][metric] == of_dev[best][metric]:
+            return None
         return (
-            f"taggers will use {legal}{scores[legal]}, whose labels are always a legal sequence; "
-            f"evaluation uses {best}{scores[best]}, the best of all on dev"
+            f"taggers will use {legal} (dev {metric} {of_dev[legal][metric]:.2f}), whose labels always are a legal sequence; "
+            f"evaluation uses {best} ({of_dev[best][metric]:.2f}), the best of all decoders on dev"
         )
 
     def checkpoint(self) -> None:
@@ -491,6 +492,6 @@ class _Run:
             ).scores[decoder]
             self.best.add_metrics({"test": dict(scores)})
             self._write_log("test", {"decoder": decoder, "scores": dict(scores)})
-        if self.best.legal_decoder != decoder:
-            self.display.note(self._describe_decoders(decoder, self.best.legal_decoder))
+        if (message := self._describe_decoders(decoder, self.best.legal_decoder)) is not None:
+            self.display.note(message)
         self.checkpoint()
