@@ -91,6 +91,13 @@ class OutputLabels:
                     found[index] = self._behind[self.model_labels.index(pair[1])]
         return found
 
+    def canonical(self, name: str) -> str:
+        """The name as it is printed: BMES also reads I for M, and IOBES M for I."""
+        try:
+            return name if self.target is LabelScheme.PLAIN else format_label(*parse_label(name, self.target), self.target)
+        except ValueError:
+            return name
+
     def ids(self, name: str) -> list[int]:
         """The labels of the model that may print as ``name``; none if it is no name."""
         pairs = zip(self._alone, self._behind, strict=True)

@@ -102,19 +102,21 @@ class _ClampReader:
                 f"{self.owner} leaves no label at position {position}", "allow a label there", position=position
             )
         # What a label means here is the output's; one that it does not have may be the model's own.
-        own = {name for name in names if isinstance(name, str) and self.output.ids(name)}
-        ids = {index for name in own for index in self.output.ids(name)}
-        others = {self._model_id(name, position) for name in names if name not in own}
-        self._allow(position, ids | others, names)
-        if self.pairs is not None:
-            at_start = self.output.prints_at_the_start(own)
-            after = self.output.prints_after(own)
-            for index in others:
-                at_start[index] = after[:, index] = True
-            if position:
-                self.pairs[position - 1] &= after
+        printed: set[str] = set()
+        others: set[int] = set()
+        for name in names:
+            if isinstance(name, str) and self.output.ids(self.output.canonical(name)):
+                printed.add(self.output.canonical(name))
             else:
-                self._allow(0, set(at_start.nonzero()[:, 0].tolist()), names)
+                others.add(self._model_id(name, position))
+        ids = {index for name in printed for index in self.output.ids(name)}
+        if self.pairs is not None and position == 0:
+            ids = set(self.output.prints_at_the_start(printed).nonzero()[:, 0].tolist())
+        elif self.pairs is not None:
+            after = self.output.prints_after(printed)
+            after[:, list(others)] = True
+            self.pairs[position - 1] &= after
+        self._allow(position, ids | others, names)
 
     def _read_span(self, span: Mapping[Any, Any]) -> None:
         num_units, units, kind = len(self.labels), span.get("units"), span.get("type")
