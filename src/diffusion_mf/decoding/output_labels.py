@@ -94,9 +94,9 @@ class OutputLabels:
     def canonical(self, name: str) -> str:
         """The name as it is printed: BMES also reads I for M, and IOBES M for I."""
         try:
-            return name if self.target is LabelScheme.PLAIN else format_label(*parse_label(name, self.target), self.target)
+            return format_label(*parse_label(name, self.target), self.target)
         except ValueError:
-            return name
+            return name  # labels without boundaries, and those of another scheme
 
     def ids(self, name: str) -> list[int]:
         """The labels of the model that may print as ``name``; none if it is no name."""
