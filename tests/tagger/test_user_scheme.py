@@ -384,6 +384,11 @@ class TestFiles:
             tag_file(tagger, path, tmp_path / "out.tsv", options=TaggingOptions(scheme=scheme))
             labels = [line.split("\t")[1] for line in (tmp_path / "out.tsv").read_text().splitlines()]
             assert labels == tagger.tag([["Ada", "sings", "in"]], scheme=scheme)[0].labels
+        # What is known stays in the scheme of the training data.
+        path.write_text("Ada\t_\nsings\tB-ORG\nin\tI-ORG\n")
+        options = TaggingOptions(scheme=LabelScheme.BILOU)
+        tag_file(tagger, path, tmp_path / "out.tsv", options=options, fields=_clamp_column("2"))
+        assert (tmp_path / "out.tsv").read_text().splitlines()[1:] == ["sings\tB-ORG", "in\tL-ORG"]
 
 
 def _clamp_column(name: str | None) -> FieldChoice:

@@ -242,10 +242,11 @@ def in_documents(requests: Iterable[Request]) -> Iterator[Request]:
 class RequestReader:
     """Turns what users give into requests; `InputError` naming the sentence, counted from 1, and the unit, from 0."""
 
-    def __init__(self, task: Task, data: DataConfig, legality: Legality | None) -> None:
+    def __init__(self, task: Task, data: DataConfig, legality: Legality | None, output: OutputLabels) -> None:
         self._task = task
         self._prepare = data.prepare
         self._legality = legality
+        self._output = output
 
     def __call__(
         self,
@@ -254,7 +255,10 @@ class RequestReader:
         documents: Iterable[Hashable] | None,
         output: OutputLabels,
     ) -> Iterator[Request]:
-        """Requests one by one; nothing is read before it is needed. ``output`` says what the labels of clamps mean."""
+        """Requests one by one; nothing is read before it is needed.
+
+        ``output`` says what the labels of clamps mean, save in files, which are in the user's scheme whatever is asked for.
+        """
         if documents is not None and (isinstance(documents, str) or not isinstance(documents, Iterable)):
             raise InputError("documents are given per sentence", remedy="give a list of names, one for each sentence")
         if isinstance(sentences, str):
@@ -295,7 +299,8 @@ class RequestReader:
                     f"there are fewer clamps than sentences, none for sentence {number}",
                     remedy="give None where nothing is known",
                 ) from None
-            allowed = read_clamp(clamp, len(units), output, self._legality, sentence=number) if clamp else None
+            meaning = self._output if isinstance(clamp, PlacedClamp) else output
+            allowed = read_clamp(clamp, len(units), meaning, self._legality, sentence=number) if clamp else None
             document = sentence.document if isinstance(sentence, Sentence) else 0
             if not isinstance(document, int) or document < 0:
                 raise InputError(

@@ -117,9 +117,9 @@ class Tagger:
         has_table = self.device.type == "cpu" and not self._predictor.is_packed
         self._words = known_words(model) if has_table else None
         self._most_units = CPU_BATCH_UNITS if self.device.type == "cpu" and has_transformer(model) else None
-        self._read_requests = RequestReader(model.config.task, model.config.data, model.labeller.legality)
         self._own = OutputLabels(model.vocabulary.labels, model.scheme, model.scheme)
         self._output = OutputLabels(model.vocabulary.labels, model.scheme, model.output_scheme)
+        self._read_requests = RequestReader(model.config.task, model.config.data, model.labeller.legality, self._output)
         self._one_thread_units = (
             ONE_THREAD_WORK // max(1, num_multiplications(model)) if self.device.type == "cpu" else 0
         )
