@@ -257,6 +257,18 @@ class TestClamps:
                         assert step.beliefs[position, columns].sum() == pytest.approx(1.0, abs=1e-4)
         assert num_checked > 25
 
+    @pytest.mark.parametrize("system", SYSTEMS)
+    def test_sets_of_labels_hold_with_decoders_that_look_at_single_units(self, system: str) -> None:
+        tagger = small_tagger(system, source_scheme=LabelScheme.BIO2, has_complete_labels=True)
+        generator = random.Random(7)
+        sentences = [generator.choices(FORMS, k=6) for _ in range(10)]
+        clamps = [{0: "B-ORG", 1: "I-ORG", 3: {"B-LOC", "O"}, 5: "O"}] * len(sentences)
+        for decoder in {"argmax", *SYSTEMS[system].constrained_decoders}:
+            for result in tagger.tag(sentences, clamp=clamps, decoder=decoder):
+                assert result.labels[:2] == ["B-ORG", "I-ORG"]
+                assert result.labels[3] in ("B-LOC", "O")
+                assert [result.scores[place] for place in (0, 1, 5)] == pytest.approx([1.0] * 3)
+
     def test_a_label_of_bio_may_be_any_that_prints_so(self) -> None:
         tagger = stand_in_tagger(
             {"Ada": {"B-PER": 0.5, "S-PER": 0.5}, "Byron": {"E-PER": 0.9, "O": 0.1}, "sings": {"O": 1.0}}
@@ -278,8 +290,8 @@ class TestClamps:
         assert result.spans[0][:3] == (0, 2, "PER")
 
     @pytest.mark.parametrize(("clamp", "message"), [
-        ({"units": [0, 3], "type": "PER"}, "has a span of the units [0, 3], but there are 2 unit(s); count units from 0, and"),
-        ({"units": [1, 1], "type": "PER"}, "has a span of the units [1, 1], but there are 2 unit(s)"),
+        ({"units": [0, 3], "type": "PER"}, "has a span of the units [0, 3], but the sentence has 2 unit(s); count units from 0, and"),
+        ({"units": [1, 1], "type": "PER"}, "has a span of the units [1, 1], but the sentence has 2 unit(s)"),
         ({"units": [0.5, 1], "type": "PER"}, "has a span of the units [0.5, 1]"),
         ({"units": [0], "type": "PER"}, "has the span {'units': [0], 'type': 'PER'}; give {\"units\": [start, end], \"type\""),
         ({"units": [0, 1]}, "has the span {'units': [0, 1]}"),
@@ -363,7 +375,7 @@ class TestFiles:
         ("a.tsv", "Ada\tO\n\nAda\tO\nsings\tI-PER\n", "2", "a.tsv, line 4: no legal sequence of labels fulfils the clamp"),
         ("a.tsv", "Ada\tO\n", "3", "a.tsv, line 1: there is no clamp column 3, only 2 column(s)"),
         ("a.tsv", "Ada\tO\n", "1", "a.tsv, line 1: column 1 cannot be form and clamp at once; choose them with --form-column and"),
-        ("a.jsonl", '{"units": ["Ada"], "clamp": {"7": "O"}}\n', None, "a.jsonl, line 1: the clamp names the position 7, but it has 1 unit(s)"),
+        ("a.jsonl", '{"units": ["Ada"], "clamp": {"7": "O"}}\n', None, "a.jsonl, line 1: the clamp names the position 7, but the sentence has 1 unit(s)"),
         ("a.jsonl", '{"units": ["Ada"], "clamp": "O"}\n', None, "a.jsonl, line 1: the clamp is 'O'; give labels by position"),
         ("a.jsonl", '{"units": ["Ada"]}\n', "2", "--clamp-column is for columns and conllu, not for jsonl; leave it out"),
         ("a.conllu", "1\tmira" + "\t_" * 8 + "\n", "misc", "the column misc of CoNLL-U cannot hold clamps for ner; choose --clamp-column upos"),

@@ -1,6 +1,7 @@
 """From scores to labels: constraints, decoders by name, and labels in the scheme that users read.
 
-A decoder is added here: a frozen object with a ``name`` that turns `Evidence` into labels, entered in `DECODERS`.
+A decoder is added here: a frozen object with a ``name`` that turns `Evidence` into labels and knows whether they always are a legal
+sequence, entered in `DECODERS`.
 """
 
 from diffusion_mf.decoding.constraints import Legality

@@ -93,7 +93,7 @@ class _ClampReader:
         num_units = len(self.labels)
         if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position < num_units:
             raise self.error(
-                f"{self.owner} names the position {position!r}, but it has {num_units} unit(s)",
+                f"{self.owner} names the position {position!r}, but the sentence has {num_units} unit(s)",
                 "count positions from 0",
             )
         names = [wanted] if isinstance(wanted, str) else list(wanted) if isinstance(wanted, Collection) else [wanted]
@@ -127,7 +127,7 @@ class _ClampReader:
         start, end = units
         if not (type(start) is type(end) is int and 0 <= start < end <= num_units):
             raise self.error(
-                f"{self.owner} has a span of the units {[start, end]!r}, but there are {num_units} unit(s)",
+                f"{self.owner} has a span of the units {[start, end]!r}, but the sentence has {num_units} unit(s)",
                 "count units from 0, and give as end the unit behind the last",
             )
         if self.output.source is LabelScheme.PLAIN:
