@@ -49,6 +49,6 @@ def test_a_label_unseen_in_training_is_named(tmp_path: Path) -> None:
     vocabulary = Vocabulary.build(read_task(train, Task.NER))
     message = describe_unknown_labels(read_task(dev, Task.NER), vocabulary.labels, owner="train does not have")
     assert message == (
-        f"{dev}: 1 of 3 units have labels that train does not have (S-Y), first on line 4: they count as wrong"
+        f"{dev}: 1 of 3 units have labels that train does not have (B-Y), first on line 4: they count as wrong"
     )
     assert describe_unknown_labels(read_task(train, Task.NER), vocabulary.labels, owner="train does not have") is None

@@ -200,7 +200,7 @@ def test_another_scheme(dmf: Callable, models: dict) -> None:
     assert [index for index, label in enumerate(labels) if label[0] == "B"] == [span["start"] for span in spans]
     refused = dmf("tag", models[Task.POS], "--scheme", "bio2", stdin=b"mira\n")
     assert (refused.status, refused.stderr) == (
-        2, "dmf: labels of the task pos cannot be written in the scheme bio2; leave out --scheme.\n",
+        2, "dmf: labels of the task pos cannot be written in the scheme bio2; leave out the scheme.\n",
     )  # fmt: skip
 
 

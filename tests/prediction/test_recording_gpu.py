@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def test_when_memory_runs_out_recordings_are_dropped_and_made_again(
     predictor = Predictor(labeller, config, torch.device("cuda"))
     sentences = data.train[:30]
 
-    def best(prediction: Prediction, *, allowed: torch.Tensor | None) -> list[torch.Tensor]:
+    def best(prediction: Prediction, *, members: Sequence[int], allowed: torch.Tensor | None) -> list[torch.Tensor]:
         assert prediction.evidence.unary_scores is not None
         return [prediction.evidence.unary_scores.argmax(-1)]
 

@@ -130,7 +130,7 @@ def test_sentences_may_have_been_looked_up_before() -> None:
     labeller = small_labeller("mean-field").eval()
     predictor = Predictor(labeller, labeller.config, torch.device("cpu"))
 
-    def finish(prediction: Prediction, *, allowed: Tensor | None) -> list[Tensor]:
+    def finish(prediction: Prediction, *, members: Sequence[int], allowed: Tensor | None) -> list[Tensor]:
         assert allowed is None
         return [prediction.marginals]
 

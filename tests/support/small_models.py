@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.model import Labeller
 from diffusion_mf.tagger import StoredModel, Tagger, save_model
@@ -35,6 +37,9 @@ def small_model(
     decoder: str | None = None,
     temperature: float = 1.5,
     settings: dict[str, Any] | None = None,
+    source_scheme: LabelScheme | None = None,
+    legal_decoder: str | None = None,
+    has_complete_labels: bool = False,
 ) -> StoredModel:
     """A model that knows nothing, but has opinions: its last weights are drawn wider than for training."""
     values = {
@@ -48,6 +53,8 @@ def small_model(
     }  # fmt: skip
     config = Config.model_validate(values | (settings or {}))
     vocabulary = vocabulary_of(task, min_pair_count=1 if config.encoder.pair_width else None)
+    if has_complete_labels:
+        vocabulary = dataclasses.replace(vocabulary, labels=tuple(complete_labels(vocabulary.labels, task.scheme)))
     generator = torch.Generator().manual_seed(seed)
     labeller = Labeller(config, vocabulary, task.scheme).eval()
     with torch.no_grad():
@@ -61,6 +68,8 @@ def small_model(
         decoder=decoder or labeller.decoders[-1],
         temperature=temperature,
         metrics={"dev": {"f1": 12.5}},
+        source_scheme=source_scheme,
+        legal_decoder=legal_decoder,
     )
 
 

@@ -40,14 +40,14 @@ def assert_same_labels(tagger: Tagger, one: list, other: list) -> None:
     if (name, decoder) != ("diffusionsl", "mask-viterbi")
 ])  # fmt: skip
 def test_batch_size_and_order_change_no_label(system: str, decoder: str) -> None:
-    tagger = small_tagger(system, decoder=decoder)
+    tagger = small_tagger(system)
     sentences = random_sentences(Task.NER, 30, seed=5)
-    expected = tagger.tag(sentences, trajectory=True)
+    expected = tagger.tag(sentences, decoder=decoder, trajectory=True)
     assert len({tuple(result.labels) for result in expected}) > 5
     for batch_tokens in (1, 33, 10_000):
-        assert_same_labels(tagger, expected, tagger.tag(sentences, batch_tokens=batch_tokens))
+        assert_same_labels(tagger, expected, tagger.tag(sentences, decoder=decoder, batch_tokens=batch_tokens))
     order = random.Random(1).sample(range(30), 30)
-    shuffled = tagger.tag([sentences[index] for index in order], batch_tokens=50)
+    shuffled = tagger.tag([sentences[index] for index in order], decoder=decoder, batch_tokens=50)
     assert_same_labels(tagger, [expected[index] for index in order], shuffled)
 
 

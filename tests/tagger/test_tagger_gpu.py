@@ -8,6 +8,7 @@ import pytest
 from small_models import small_model
 
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.tagger import TaggedSentence, Tagger
 
 pytestmark = pytest.mark.gpu
@@ -65,3 +66,19 @@ def test_documents(exit_tolerance: float | None) -> None:
     apart = Tagger(small_model(settings=recall), device="cpu").tag(sentences)
     assert [result.labels for result in apart] != [result.labels for result in expected]
     assert_alike(found, expected * 2, PRECISIONS["float32"])
+
+
+@pytest.mark.parametrize("has_clamps", [False, True])
+@pytest.mark.parametrize("scheme", [LabelScheme.BIO2, LabelScheme.IOB1])
+def test_labels_of_schemes_that_print_several_alike(scheme: LabelScheme, has_clamps: bool) -> None:
+    generator = random.Random(3)
+    sentences = [generator.choices(FORMS, k=generator.randrange(2, 30)) for _ in range(200)]
+    clamps = [{1: "I-PER"} if index % 2 else {"units": [0, 2], "type": "ORG"} for index in range(200)]
+    options = {"source_scheme": scheme, "has_complete_labels": True}
+    model = small_model("diffusion-mf", settings={"inference": {"precision": "float32"}}, **options)
+    clamp = clamps if has_clamps else None
+    found = Tagger(model, device="cuda").tag(sentences, clamp=clamp, batch_tokens=200)
+    expected = Tagger(small_model("diffusion-mf", **options), device="cpu").tag(sentences, clamp=clamp)
+    assert_alike(found, expected, PRECISIONS["float32"])
+    if has_clamps:
+        assert {result.labels[1] for result in found[1::2]} == {"I-PER"}

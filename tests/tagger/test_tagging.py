@@ -238,7 +238,7 @@ class TestClamps:
             ),
             ({0: {"O", 3}}, "names the label 3, which this model does not have"),
             ({0: set()}, "leaves no label at position 0; allow a label there"),
-            ({2: "O"}, r"names the position 2, but it has 1 unit\(s\); count positions from 0"),
+            ({2: "O"}, r"names the position 2, but the sentence has 1 unit\(s\); count positions from 0"),
             ({-1: "O"}, "names the position -1"),
             ({"0": "O"}, "names the position '0'"),
         ]:

@@ -18,7 +18,7 @@ def test_the_python_examples_run(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     write_model(tmp_path / "runs" / "ner" / "model")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", DOCUMENT, flags=re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     # The small model knows no type LOC but its own labels, all of which the examples use.
     exec("\n".join(blocks), {})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import logging
@@ -122,9 +123,7 @@ def _scripted(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
         found = real(predictor, sentences, **options)
         if len(sentences) == 1:
             return found  # the trial before training
-        return type(found)(
-            scores=found.scores, decoder=found.decoder, score=remaining.pop(0), temperature=found.temperature
-        )
+        return dataclasses.replace(found, score=remaining.pop(0))
 
     monkeypatch.setattr(loop, "evaluate", evaluate)
 

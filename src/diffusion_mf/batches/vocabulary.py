@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diffusion_mf.data.corpus import Corpus
+from diffusion_mf.data.label_schemes import LabelScheme, translate_label
 from diffusion_mf.data.sentence import Sentence
 
 PADDING_ID = 0
@@ -132,10 +133,16 @@ def describe_unknown_labels(corpus: Corpus, known: Iterable[str], *, owner: str)
         for index, label in enumerate(sentence.labels or ())
         if label not in known
     )
+    # In the file's own scheme: that is where a user will look for them.
+    has_other_scheme = corpus.scheme is not LabelScheme.PLAIN and corpus.source_scheme is not LabelScheme.PLAIN
+    shown = [
+        translate_label(label, corpus.scheme, corpus.source_scheme) if has_other_scheme else label for label in unknown
+    ]
+    shown = [*dict.fromkeys(shown)]
     share = f"{sum(counts[label] for label in unknown):,} of {counts.total():,}"
-    more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+    more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
     return (
-        f"{corpus.path}: {share} units have labels that {owner} ({', '.join(unknown[:3])}{more}), "
+        f"{corpus.path}: {share} units have labels that {owner} ({', '.join(shown[:3])}{more}), "
         f"first on line {line}: they count as wrong"
     )
 

@@ -60,7 +60,7 @@ def evaluate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
 ) -> None:
-    """Tag a labelled file and score the labels, as ``dmf tag`` and ``dmf score`` would, and the scores beside them."""
+    """Tag a labelled file and score the labels, as ``dmf tag`` with the same decoder and ``dmf score`` would, and the scores beside them."""
     from diffusion_mf.batches.vocabulary import describe_unknown_labels
     from diffusion_mf.data.corpus import check_labels
     from diffusion_mf.data.formats import read_task
@@ -94,11 +94,11 @@ def evaluate(
         )
     note_what_was_met(tagger)
     # In another scheme labels cannot be compared.
-    if corpus.scheme is tagger.scheme:
-        unknown = describe_unknown_labels(corpus, tagger.labels, owner="the model does not know")
+    if corpus.scheme is tagger.model.scheme:
+        unknown = describe_unknown_labels(corpus, tagger.model.vocabulary.labels, owner="the model does not know")
         if unknown is not None:
             note(unknown)
-    used = {"system": tagger.model.config.system, "decoder": decoder or tagger.decoder, "calls": calls}
+    used = {"system": tagger.model.config.system, "decoder": decoder or tagger.model.decoder, "calls": calls}
     if tagger.model.config.system_entry.process == "categorical":
         used["posterior"] = posterior or tagger.model.config.inference.posterior
     if as_json:

@@ -23,6 +23,14 @@ DecoderName = Annotated[
     str | None,
     typer.Option("--decoder", help="argmax, mask-viterbi, viterbi or native.", show_default="the best on dev"),
 ]
+LegalDecoderName = Annotated[
+    str | None,
+    typer.Option(
+        "--decoder",
+        help="argmax, mask-viterbi, viterbi or native.",
+        show_default="the best on dev of those whose labels always are a legal sequence",
+    ),
+]
 BatchTokens = Annotated[
     int | None,
     typer.Option(help="Units computed at once; 1 answers sentence by sentence.", show_default="as configured"),
@@ -62,11 +70,19 @@ def tag(
     label_names: LabelNamesOption = None,
     language: LanguageOption = None,
     scheme: Annotated[
-        LabelScheme | None, typer.Option(help="Scheme to write entities in.", show_default="the model's: bmes")
+        LabelScheme | None, typer.Option(help="Scheme to write entities in.", show_default="that of the training data")
+    ] = None,
+    clamp_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|NUMBER",
+            help="Column of labels that are known, in a column file or CoNLL-U (upos, xpos); empty or _ leaves a unit free.",
+            show_default="none",
+        ),
     ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Write the probability of every label, too.")] = False,
     calls: Calls = None,
-    decoder: DecoderName = None,
+    decoder: LegalDecoderName = None,
     batch_tokens: BatchTokens = None,
     on_long: OnLong = None,
     one_document: OneDocument = False,
@@ -91,12 +107,13 @@ def tag(
             tagger,
             file,
             output,
-            options=TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder, one_document=one_document),
+            options=TaggingOptions(
+                batch_tokens=batch_tokens, calls=calls, decoder=decoder, one_document=one_document, scheme=scheme
+            ),
             file_format=file_format,
             output_format=output_format,
-            fields=field_choice(form_column, tag_column, label_names, language),
+            fields=field_choice(form_column, tag_column, label_names, language)._replace(clamp_column=clamp_column),
             column=column,
-            scheme=scheme,
             use_scores=scores,
             advance=advance,
             note=note,

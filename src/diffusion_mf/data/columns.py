@@ -32,6 +32,9 @@ _COMMENT = re.compile(_COMMENT_START)
 COLUMN_FIELD = re.compile(rf"(?!{DOCUMENT_START}|{_COMMENT_START})[^\t\n\r\0]+")
 _BARE_FIELD = re.compile(rf"(?!{DOCUMENT_START})[^ \t\n\r\0]+")
 
+FREE = "_"
+"""what stands in the column of clamps where nothing is known"""
+
 _NEW_DOCUMENT = re.compile(r"# +newdoc(?=\s|$)")
 _COLUMN_NAMES = re.compile(r"# +global\.columns += +(.*)")
 _SKIPPED_NUMBER = re.compile(r"[0-9]+(-[0-9]+|\.[0-9]+)")
@@ -113,8 +116,8 @@ class Separator(enum.StrEnum):
 class ColumnLayout:
     """How a column file is laid out; columns count from 0, ``tag_column`` is None where there are no tags.
 
-    ``number_column`` is the column that numbers the units of a sentence, None if there is none. With ``has_header`` the first
-    row holds names instead of a unit.
+    ``number_column`` is the column that numbers the units of a sentence, ``clamp_column`` that of labels known before tagging;
+    None if there is none. With ``has_header`` the first row holds names instead of a unit.
     """
 
     separator: Separator
@@ -125,6 +128,7 @@ class ColumnLayout:
     is_scheme_detected: bool
     number_column: int | None = None
     has_header: bool = False
+    clamp_column: int | None = None
 
     def describe(self) -> str:
         """One phrase for the user, counting from 1."""
@@ -165,6 +169,7 @@ def detect_layout(
     separator: Separator | None = None,
     form_column: str | None = None,
     tag_column: str | None = None,
+    clamp_column: str | None = None,
     scheme: LabelScheme | None = None,
     repairs: Repairs | None = None,
 ) -> ColumnLayout:
@@ -176,7 +181,7 @@ def detect_layout(
     The scheme takes the whole file to tell. ``lines`` stands for the file's lines where they cannot be read twice.
     """
     lines = Rereadable(path, read_column_lines) if lines is None else lines
-    layout = _Head(read_head(iter(lines), path), path, separator).layout(form_column, tag_column, scheme)
+    layout = _Head(read_head(iter(lines), path), path, separator).layout(form_column, tag_column, clamp_column, scheme)
     if not layout.is_scheme_detected:
         return layout
     sentences = read_columns(path, layout, lines=lines, repairs=repairs)
@@ -208,18 +213,26 @@ class _Head:
         self.sentence = [self.separator.fields_of(line) for line in after if line[0] != "#"]
         self.rows = [self.separator.fields_of(line) for _, line in rows]
 
-    def layout(self, form: str | None, tag: str | None, scheme: LabelScheme | None) -> ColumnLayout:
-        has_header = self.names is None and self._is_header([name for name in (form, tag) if name is not None])
+    def layout(self, form: str | None, tag: str | None, clamp: str | None, scheme: LabelScheme | None) -> ColumnLayout:
+        has_header = self.names is None and self._is_header([name for name in (form, tag, clamp) if name is not None])
         if has_header:
             self.names = self.first
             del self.rows[0], self.sentence[0]
         form_column = None if form is None else self._given(form, "form")
         tag_column = None if tag is None else self._given(tag, "tag")
+        clamp_column = None if clamp is None else self._given(clamp, "clamp")
         number_column = 0 if self._is_numbered() and form_column != 0 else None
         if form_column is None:
             form_column = self._form(number_column)
         if tag_column is None:
             tag_column = self._tag(form_column, number_column)
+        if form_column == clamp_column:
+            raise InputError(
+                f"column {form_column + 1} cannot be form and clamp at once",
+                path=self.path,
+                line=self.line,
+                remedy="choose them with --form-column and --clamp-column",
+            )
         if form_column == tag_column:
             raise InputError(
                 f"column {form_column + 1} cannot be form and tag at once",
@@ -236,6 +249,7 @@ class _Head:
             is_scheme_detected=scheme is None and tag_column is not None,
             number_column=number_column,
             has_header=has_header,
+            clamp_column=clamp_column,
         )
 
     def _is_header(self, given: Sequence[str]) -> bool:
@@ -334,6 +348,8 @@ def read_columns(
                     continue
                 unit = fields[form_column]
                 tag = unit if tag_column is None else fields[tag_column]
+                if not tag and layout.clamp_column == tag_column:
+                    tag = FREE
                 if not unit and tag and repairs is not None:
                     unit = repairs.add_form(number)
                 if unit and tag:
@@ -407,6 +423,31 @@ class ColumnBlock(NamedTuple):
     layout: ColumnLayout
     is_first: bool
 
+    @property
+    def clamps(self) -> dict[int, str]:
+        """The labels in the column of the clamps, by the position of their units; `FREE` and nothing leave a unit free."""
+        column = self.layout.clamp_column
+        cells = [] if column is None else [fields[column] for _, fields in self._rows()]
+        return {position: label for position, label in enumerate(cells) if label not in ("", FREE)}
+
+    def _rows(self) -> Iterator[tuple[int, list[str]]]:
+        """The index of every unit's line in the text, and its fields."""
+        layout = self.layout
+        is_header = layout.has_header and self.is_first
+        for index, raw in enumerate(self.text.split("\n")):
+            line = raw.removesuffix("\r")
+            line = line.removeprefix(BYTE_ORDER_MARK) if self.is_first and index == 0 else line
+            if layout.is_skipped(line):
+                continue
+            if is_header:
+                is_header = False
+                continue
+            fields = layout.separator.fields_of(line)
+            if layout.lacks_form(line, len(fields)):
+                fields.insert(0, "")
+            if layout.is_unit(fields):
+                yield index, fields
+
     def with_tags(self, tags: Sequence[str], scores: Sequence[str] | None = None) -> str:
         """The block's text with ``tags`` in the column of the tags, and every other character unchanged.
 
@@ -418,21 +459,14 @@ class ColumnBlock(NamedTuple):
         gap = " " if is_spaced else "\t"
         rest = iter(tags if scores is None else map(gap.join, zip(scores, tags, strict=True)))
         lines = self.text.split("\n")
-        is_header = layout.has_header and self.is_first
-        for index, raw in enumerate(lines):
+        for index, _ in self._rows():
+            raw = lines[index]
             line = raw.removesuffix("\r")
             mark = BYTE_ORDER_MARK if self.is_first and index == 0 and line.startswith(BYTE_ORDER_MARK) else ""
+            end = raw[len(line) :]
             line = line.removeprefix(mark)
-            if layout.is_skipped(line):
-                continue
-            if is_header:
-                is_header = False
-                continue
-            fields = layout.separator.fields_of(line)
-            if not layout.is_unit(fields):
-                continue
-            end = raw[len(mark) + len(line) :]
-            lines[index] = mark + _with_tag(line, len(fields), layout, next(rest)) + end
+            num_fields = len(layout.separator.fields_of(line))
+            lines[index] = mark + _with_tag(line, num_fields, layout, next(rest)) + end
         return "\n".join(lines)
 
 
@@ -452,7 +486,12 @@ def _with_tag(line: str, num_fields: int, layout: ColumnLayout, tag: str) -> str
 
 
 def read_column_blocks(
-    path: StrPath, *, form_column: str | None = None, tag_column: str | None = None, repairs: Repairs | None = None
+    path: StrPath,
+    *,
+    form_column: str | None = None,
+    tag_column: str | None = None,
+    clamp_column: str | None = None,
+    repairs: Repairs | None = None,
 ) -> Iterator[ColumnBlock]:
     """Stream ``path`` sentence by sentence without losing a byte, for `ColumnBlock.with_tags`; without any sentence, nothing."""
     raw_lines = read_raw_lines(path, is_end=_is_blank)
@@ -475,7 +514,14 @@ def read_column_blocks(
     if all(_is_blank(line) or _COMMENT.match(line) for line in head):
         return
     # With a scheme given nobody goes through the file to find out which one its tags are in.
-    layout = detect_layout(path, lines=head, form_column=form_column, tag_column=tag_column, scheme=LabelScheme.PLAIN)
+    layout = detect_layout(
+        path,
+        lines=head,
+        form_column=form_column,
+        tag_column=tag_column,
+        clamp_column=clamp_column,
+        scheme=LabelScheme.PLAIN,
+    )
     before, block = held.copy(), list[str]()
 
     def lines() -> Iterator[str]:

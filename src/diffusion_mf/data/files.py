@@ -28,12 +28,14 @@ class FieldChoice(NamedTuple):
 
     ``form_column`` and ``tag_column`` are columns of a column file, by number, counting from 1, or by name; in a Hugging Face
     dataset they are keys. ``label_names`` are the names of tags that are numbers. ``language`` decides how raw text is split.
+    ``clamp_column`` holds labels that are known before tagging, for some units; None: no column does.
     """
 
     form_column: str | None = None
     tag_column: str | None = None
     label_names: tuple[str, ...] | None = None
     language: str | None = None
+    clamp_column: str | None = None
 
 
 DETECTED = FieldChoice()

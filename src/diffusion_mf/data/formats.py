@@ -13,9 +13,9 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 from diffusion_mf.data.annotations import ANNOTATION_FORMATS, AnnotationFormat, labelled_sentences, read_json_values
 from diffusion_mf.data.columns import (
@@ -55,18 +55,23 @@ def read_json_lines(path: StrPath, *, repairs: Repairs | None = None) -> Iterato
 
     An empty unit is refused, or with ``repairs`` keeps its place as a placeholder.
     """
+    return (sentence for sentence, _ in read_json_rows(path, repairs=repairs))
+
+
+def read_json_rows(path: StrPath, *, repairs: Repairs | None = None) -> Iterator[tuple[Sentence, Mapping[str, object]]]:
+    """`read_json_lines`, with the object that each sentence comes from."""
     number_of = DocumentNumbers()
     limits = SentenceLimits.from_environment()
     for number, line in enumerate(read_lines(path), 1):
         if line.strip():
             try:
-                sentence, document = _parse_line(line, number, path, repairs)
+                sentence, row = _parse_line(line, number, path, repairs)
                 if len(line) > limits.unit_size:
                     limits.check_units(sentence, path)
             except InputError as error:
                 refuse(repairs, error)
                 continue
-            yield sentence._replace(document=number_of(document))
+            yield sentence._replace(document=number_of(row.get("document"))), row
 
 
 def write_json_lines(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
@@ -80,8 +85,8 @@ def write_json_lines(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
         stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
 
 
-def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) -> tuple[Sentence, str | int | None]:
-    """The sentence, and the name of its document."""
+def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) -> tuple[Sentence, dict[str, Any]]:
+    """The sentence, and its object."""
 
     def fail(problem: str, remedy: str) -> NoReturn:
         raise InputError(problem, path=path, line=number, remedy=remedy)
@@ -112,7 +117,7 @@ def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) 
         fail("an empty sentence", "remove the line")
     if labels is not None and len(labels) != len(units):
         fail(f"{len(units)} units but {len(labels)} labels", "give every unit one label")
-    return Sentence(tuple(units), None if labels is None else tuple(labels), number), document
+    return Sentence(tuple(units), None if labels is None else tuple(labels), number), row
 
 
 # Only space and tab part units: a no-break or ideographic space may stand inside one.

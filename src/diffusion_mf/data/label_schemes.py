@@ -82,6 +82,11 @@ _BOUNDARIES: dict[LabelScheme, dict[str, Boundary]] = {
     scheme: {letter: boundary for boundary, letters in table.items() for letter in letters}
     for scheme, table in _LETTERS.items()
 }
+# What open schemes write for the boundaries of closed ones; a span that begins right after one of its type has B in IOB1.
+_MERGED: dict[LabelScheme, dict[Boundary, Boundary]] = {
+    LabelScheme.BIO2: {Boundary.SINGLE: Boundary.BEGIN, Boundary.END: Boundary.INSIDE},
+    LabelScheme.IOB1: dict.fromkeys((Boundary.BEGIN, Boundary.SINGLE, Boundary.END), Boundary.INSIDE),
+}
 # No letter means two things in two schemes, so that a repair can read them all.
 _ALL_BOUNDARIES = {letter: boundary for table in _BOUNDARIES.values() for letter, boundary in table.items()}
 
@@ -310,6 +315,25 @@ def convert_labels(labels: Sequence[str], source: LabelScheme, target: LabelSche
     if LabelScheme.PLAIN in (source, target):
         raise LabelError(f"labels of the scheme {source} cannot be converted to {target}", 0)
     return encode_spans(extract_spans(labels, source), len(labels), target)
+
+
+def begins_behind(previous: str, label: str, scheme: LabelScheme) -> bool:
+    """Whether ``label``, of the closed scheme ``scheme``, begins a span right behind a unit of its type: in IOB1, the place of B."""
+    boundary, kind = parse_label(label, scheme)
+    before, before_kind = parse_label(previous, scheme)
+    return boundary in (_BEGIN, _SINGLE) and before is not _OUTSIDE and before_kind == kind
+
+
+def translate_label(label: str, source: LabelScheme, target: LabelScheme) -> str:
+    """The label of ``target`` for one of the closed scheme ``source``, as if no span of its type stood before it.
+
+    >>> [translate_label(label, LabelScheme.BMES, LabelScheme.BIO2) for label in ("O", "B-X", "M-X", "E-X", "S-X")]
+    ['O', 'B-X', 'I-X', 'I-X', 'B-X']
+    """
+    if source is target:
+        return label
+    boundary, kind = parse_label(label, source)
+    return format_label(_MERGED.get(target, {}).get(boundary, boundary), kind, target)
 
 
 def characters_of_words(words: Iterable[str], tags: Iterable[str]) -> tuple[list[str], list[str]]:

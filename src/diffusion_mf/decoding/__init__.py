@@ -1,11 +1,13 @@
-"""From scores to labels: constraints, and decoders by name.
+"""From scores to labels: constraints, decoders by name, and labels in the scheme that users read.
 
-A decoder is added here: a frozen object with a ``name`` that turns `Evidence` into labels, entered in `DECODERS`.
+A decoder is added here: a frozen object with a ``name`` that turns `Evidence` into labels and knows whether they always are a legal
+sequence, entered in `DECODERS`.
 """
 
 from diffusion_mf.decoding.constraints import Legality
 from diffusion_mf.decoding.decoders import Argmax, Decoder, Evidence, MaskViterbi, NativeBits, Viterbi
 from diffusion_mf.decoding.k_best import BestSequences, k_best
+from diffusion_mf.decoding.output_labels import OutputLabels
 from diffusion_mf.plugins import Table
 
 DECODERS: Table[Decoder] = Table(
@@ -21,6 +23,7 @@ __all__ = [
     "Legality",
     "MaskViterbi",
     "NativeBits",
+    "OutputLabels",
     "Viterbi",
     "k_best",
 ]

@@ -37,6 +37,8 @@ class Evidence:
     """None: every sequence is legal"""
     allowed: Bool[Tensor, "B N K"] | None = None
     """clamps, always honoured"""
+    allowed_pairs: Bool[Tensor, "B N-1 K K"] | None = None
+    """clamps of neighbours, [previous, next]: honoured by the decoders that look at sequences"""
     backend: Backend = "auto"
     check: bool = True
     """raise `NoLegalSequenceError` where clamps and legality leave nothing; waits for a GPU"""
@@ -71,6 +73,8 @@ class Decoder(Protocol):
     """A way to decide on labels: a frozen object that turns evidence into (B, N) labels, 0 past each length."""
 
     name: ClassVar[str]
+    is_always_legal: ClassVar[bool]
+    """whether its output is a legal sequence whatever the scores are"""
 
     def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
         """The labels; `InputError` if the evidence lacks what this decoder needs."""
@@ -116,6 +120,7 @@ class Argmax:
     """
 
     name: ClassVar[str] = "argmax"
+    is_always_legal: ClassVar[bool] = False
 
     def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
         """The labels."""
@@ -135,6 +140,7 @@ class NativeBits:
     """
 
     name: ClassVar[str] = "native"
+    is_always_legal: ClassVar[bool] = False
 
     def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
         """The labels, or `diffusion.NO_LABEL`."""
@@ -161,6 +167,7 @@ class MaskViterbi:
     """
 
     name: ClassVar[str] = "mask-viterbi"
+    is_always_legal: ClassVar[bool] = True
 
     def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
         """The labels; `NoLegalSequenceError` where clamps leave no legal sequence."""
@@ -177,6 +184,7 @@ class Viterbi:
     """
 
     name: ClassVar[str] = "viterbi"
+    is_always_legal: ClassVar[bool] = True
 
     def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
         """The labels; `NoLegalSequenceError` where clamps and scores of −∞ leave no legal sequence."""
@@ -198,6 +206,9 @@ class Viterbi:
 
 def _best(potentials: Potentials, evidence: Evidence, *, allowed: Tensor | None) -> Tensor:
     unary, transition = constrained(potentials, evidence.lengths, legality=evidence.legality, allowed=allowed)
+    if evidence.allowed_pairs is not None:
+        forbidden = ~evidence.allowed_pairs.to(transition.device)
+        transition = transition.expand(forbidden.shape).masked_fill(forbidden, -torch.inf)
     found = viterbi(unary, transition, evidence.lengths, backend=evidence.backend)
     if evidence.check:
         check_legal(found.scores > -torch.inf)

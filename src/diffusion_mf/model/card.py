@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from diffusion_mf import __version__
+from diffusion_mf.data.label_schemes import LabelScheme
 
 if TYPE_CHECKING:
     from diffusion_mf.config import Config, EncoderConfig
@@ -18,13 +19,15 @@ def model_card(
     *,
     base_model: str | None = None,
     labels: Sequence[str],
+    scheme: LabelScheme,
     num_parameters: int,
     decoder: str,
+    tagging_decoder: str,
     temperature: float,
     metrics: Mapping[str, Any],
 ) -> str:
     """What the model is, how it was made, how good it was and how to use it."""
-    table = _scores(metrics) or ["Nothing was measured."]
+    table = _scores(metrics, decoder, tagging_decoder) or ["Nothing was measured."]
     label_names = ", ".join(labels).replace("|", "\\|")
     data = config.data.train
     encoder = _encoder(config.encoder, base_model)
@@ -48,6 +51,7 @@ def model_card(
         f"| system | {config.system} |",
         f"| task | {config.task} |",
         f"| labels | {len(labels)}: {label_names} |",
+        *([] if scheme is LabelScheme.PLAIN else [f"| scheme | {scheme} |"]),
         f"| parameters | {num_parameters:,} |",
         f"| encoder | {encoder} |",
         *(
@@ -57,7 +61,7 @@ def model_card(
         f"| trained on | {os.path.basename(data) if data else 'not recorded'} |",
         *([f"| trained for | {metrics['step']:,} steps, {metrics['epoch']} epochs |"] if "step" in metrics else []),
         f"| seed | {config.seed} |",
-        f"| decoder | {decoder} |",
+        f"| decoder | {_decoders(decoder, tagging_decoder)} |",
         *(
             ["| recall | looks at the other occurrences of a word in its document: say which sentences make one |"]
             * has_recall
@@ -106,9 +110,19 @@ def _encoder(config: EncoderConfig, hub_name: str | None) -> str:
     return f"pretrained: {name}, {config.pooling} subword"
 
 
-def _scores(metrics: Mapping[str, Any]) -> list[str]:
-    """A row per metric, a column per corpus: those of the decoder that the model uses."""
+def _decoders(best: str, tagging: str) -> str:
+    if best == tagging:
+        return tagging
+    return f"{tagging}: the best on dev of those whose output is always legal; {best} was the best of all"
+
+
+def _scores(metrics: Mapping[str, Any], decoder: str, tagging_decoder: str) -> list[str]:
+    """A row per metric, a column per corpus: those of the best decoder, and of the one that taggers use where it is another."""
     splits = {name: metrics[name] for name in ("dev", "test") if metrics.get(name)}
+    if decoder != tagging_decoder:
+        splits = {f"{name}, {decoder}": scores for name, scores in splits.items()}
+        if found := metrics.get("decoders", {}).get(tagging_decoder):
+            splits = {f"dev, {tagging_decoder}": found, **splits}
     names = dict.fromkeys(name for scores in splits.values() for name in scores)
     rows = [
         f"| {name} | "

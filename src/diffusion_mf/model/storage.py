@@ -2,7 +2,7 @@
 
 | file | holds |
 |---|---|
-| config.json | format version, the training configuration, label scheme, decoder, temperature, checksums of the others |
+| config.json | format version, the training configuration, label schemes, decoders, temperature, checksums of the others |
 | vocabulary.json | forms and characters with their counts, labels; pairs of neighbouring forms, if the encoder looks at them |
 | model.safetensors | the weights |
 | metrics.json | what was measured when the model was made; may be missing |
@@ -33,7 +33,7 @@ from diffusion_mf import __version__
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.data.files import StrPath, current_umask
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.decoding import DECODERS
+from diffusion_mf.decoding import DECODERS, OutputLabels
 from diffusion_mf.errors import InputError
 from diffusion_mf.model.card import model_card
 from diffusion_mf.networks.tensor_files import write_tensors
@@ -68,11 +68,34 @@ class StoredModel(NamedTuple):
     config: Config
     vocabulary: Vocabulary
     scheme: LabelScheme
+    """the one that the model works in"""
     decoder: str
     """the one that was best on the development data"""
     temperature: float
     """what the logarithms of marginals are divided by before they are reported as scores"""
     metrics: Mapping[str, Any]
+    source_scheme: LabelScheme | None = None
+    """that of the training data; None for models of earlier versions"""
+    legal_decoder: str | None = None
+    """the best of those whose output is always legal, or what the configuration names; None for models of earlier versions"""
+
+    @property
+    def output_scheme(self) -> LabelScheme:
+        """The scheme that users read: that of the training data, where it is known."""
+        return self.source_scheme or self.scheme
+
+    @property
+    def tagging_decoder(self) -> str:
+        """The decoder for those who want labels: the best one whose output is always legal."""
+        return self.legal_decoder or legal_decoder(self.config, self.scheme, self.decoder)
+
+
+def legal_decoder(config: Config, scheme: LabelScheme, decoder: str) -> str:
+    """``decoder`` if its output is always legal, nothing is illegal, or ``config`` names it; else the system's whose output is."""
+    if scheme is LabelScheme.PLAIN or DECODERS[decoder].is_always_legal or config.inference.decoder == decoder:
+        return decoder
+    names = config.system_entry.decoders(is_constrained=True, projection=config.bits.projection)
+    return next((name for name in reversed(names) if DECODERS[name].is_always_legal), decoder)
 
 
 def save_model(
@@ -84,10 +107,16 @@ def save_model(
     decoder: str,
     temperature: float,
     metrics: Mapping[str, Any],
+    source_scheme: LabelScheme | None = None,
+    legal_decoder: str | None = None,
 ) -> None:
     """Write a model folder; an older model in its place makes way, anything else is left alone and an `InputError`."""
-    if decoder not in DECODERS:
-        raise ValueError(f"no decoder is called {decoder!r}")
+    model = StoredModel(
+        labeller, config, vocabulary, scheme, decoder, temperature, metrics, source_scheme, legal_decoder
+    )
+    for name in (decoder, legal_decoder):
+        if name is not None and name not in DECODERS:
+            raise ValueError(f"no decoder is called {name!r}")
     if not (math.isfinite(temperature) and temperature > 0):
         raise ValueError(f"a temperature is a positive number, found {temperature}")
     # Weights that share memory are stored apart: safetensors knows no sharing.
@@ -102,7 +131,9 @@ def save_model(
             "format_version": FORMAT_VERSION,
             "written_by": __version__,
             "scheme": str(scheme),
+            **({} if source_scheme is None else {"source_scheme": str(source_scheme)}),
             "decoder": decoder,
+            **({} if legal_decoder is None else {"legal_decoder": legal_decoder}),
             "temperature": temperature,
             "checksums": {name: _checksum(written / name) for name in (*_CHECKED_FILES, *_encoder_files(written))},
             "config": config.model_dump(mode="json"),
@@ -111,9 +142,11 @@ def save_model(
         card = model_card(
             config,
             base_model=labeller.encoder.hub_name,
-            labels=vocabulary.labels,
+            labels=OutputLabels(vocabulary.labels, scheme, model.output_scheme).names,
+            scheme=model.output_scheme,
             num_parameters=sum(tensor.numel() for tensor in weights.values()),
             decoder=decoder,
+            tagging_decoder=model.tagging_decoder,
             temperature=temperature,
             metrics=metrics,
         )
@@ -133,7 +166,7 @@ def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
     for name in {*_CHECKED_FILES, *(name for name in checksums if _is_encoder_file(name))}:
         if _checksum(path / name) != checksums.get(name):
             raise InputError("damaged or changed since it was saved", path=path / name, remedy="copy the model again")
-    config, scheme, decoder, temperature = _settings(path, description)
+    config, scheme, decoder, temperature, source_scheme, legal = _settings(path, description)
     try:
         vocabulary = Vocabulary.from_dict(_read_object(path / VOCABULARY))
     except (KeyError, TypeError, ValueError):
@@ -146,6 +179,8 @@ def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
         decoder=decoder,
         temperature=temperature,
         metrics=read_metrics(path),
+        source_scheme=source_scheme,
+        legal_decoder=legal,
     )
 
 
@@ -199,20 +234,29 @@ def _check_format(path: Path, description: Mapping[str, Any]) -> None:
         raise InputError(f"there is no format version {version}", path=path / CONFIG, remedy="copy the model again")
 
 
-def _settings(path: Path, description: Mapping[str, Any]) -> tuple[Config, LabelScheme, str, float]:
+def _settings(
+    path: Path, description: Mapping[str, Any]
+) -> tuple[Config, LabelScheme, str, float, LabelScheme | None, str | None]:
     from diffusion_mf.config import saved_config
 
     config = saved_config(_entry(path, description, "config", dict), path=path / CONFIG, is_trained=True)
     scheme = _entry(path, description, "scheme", str)
     decoder = _entry(path, description, "decoder", str)
     temperature = float(_entry(path, description, "temperature", (int, float)))
-    if scheme not in list(LabelScheme) or decoder not in DECODERS or not (0 < temperature < math.inf):
+    # Earlier versions did not write these two.
+    source_scheme, legal = (
+        _entry(path, description, key, str) if key in description else None
+        for key in ("source_scheme", "legal_decoder")
+    )
+    has_schemes = {scheme, source_scheme or scheme} <= {*LabelScheme}
+    if not has_schemes or not {decoder, legal or decoder} <= DECODERS.keys() or not (0 < temperature < math.inf):
         raise InputError(
             f"the scheme {scheme}, the decoder {decoder} or the temperature {temperature} is not possible",
             path=path / CONFIG,
             remedy="copy the model again",
         )
-    return config, LabelScheme(scheme), decoder, temperature
+    source = None if source_scheme is None else LabelScheme(source_scheme)
+    return config, LabelScheme(scheme), decoder, temperature, source, legal
 
 
 def _entry(path: Path, description: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:

@@ -25,8 +25,10 @@ from diffusion_mf.prediction.predictor import BATCHES_IN_FLIGHT, Pending, Predic
 class Finish(Protocol):
     """Says what of a batch's prediction is to reach the host."""
 
-    def __call__(self, prediction: Prediction, *, allowed: Bool[Tensor, "B N K"] | None) -> Sequence[Tensor]:
-        """Tensors of the prediction; ``allowed`` are the labels that clamps leave to its units, None for all."""
+    def __call__(
+        self, prediction: Prediction, *, members: Sequence[int], allowed: Bool[Tensor, "B N K"] | None
+    ) -> Sequence[Tensor]:
+        """Tensors of the prediction of ``members``; ``allowed`` are the labels that clamps leave to its units, None for all."""
         ...
 
 
@@ -74,7 +76,7 @@ def predict_sentences(
                 clamps = clamps.to(predictor.device)
             pending = predictor.predict(
                 batch,
-                functools.partial(finish, allowed=clamps),
+                functools.partial(finish, members=members, allowed=clamps),
                 budget=budget,
                 lane=next(lanes),
                 num_calls=num_calls,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from diffusion_mf.data.annotations import Record, TextSpan, records_of, sentences_of
-from diffusion_mf.data.columns import COLUMN_FIELD, ColumnBlock, read_column_blocks
+from diffusion_mf.data.columns import COLUMN_FIELD, FREE, ColumnBlock, read_column_blocks
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
 from diffusion_mf.data.corpus import Corpus, Task
 from diffusion_mf.data.files import (
@@ -31,19 +31,19 @@ from diffusion_mf.data.formats import (
     FileFormat,
     content_format,
     input_format,
-    read_json_lines,
+    read_json_rows,
     read_plain_text,
     suffix_format,
 )
 from diffusion_mf.data.hugging_face import TokenRow, read_token_rows
-from diffusion_mf.data.label_schemes import LabelScheme, encode_spans, split_label
-from diffusion_mf.data.label_schemes import Span as LabelledSpan
+from diffusion_mf.data.label_schemes import LabelScheme, split_label
 from diffusion_mf.data.raw_text import Offsets, characters_of, read_paragraphs
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence, with_first_document
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import expected_calibration_error
 from diffusion_mf.evaluation.report import Report, TaskScorer
+from diffusion_mf.tagger.requests import PlacedClamp
 from diffusion_mf.tagger.results import TaggedSentence
 from diffusion_mf.tagger.tagger import Tagger
 
@@ -65,6 +65,8 @@ class Item(NamedTuple):
     rows: ColumnBlock | None = None
     row: TokenRow | None = None
     part: TextPart | None = None
+    clamp: PlacedClamp | None = None
+    """what the file says of its labels before they are tagged"""
 
 
 def read_items(
@@ -82,19 +84,40 @@ def read_items(
     column file without a form keeps its place, so that a labelled file can be tagged and scored.
     """
     if file_format is FileFormat.CONLLU:
-        for block in read_conllu_blocks(path):
+        clamp_column = _conllu_clamps(fields.clamp_column, task)
+        for block in read_conllu_blocks(path, column=clamp_column or ConlluColumn.UPOS):
             words = block.sentence or Sentence(())
             units = tuple("".join(words.units)) if task is Task.SEG_POS else words.units
-            yield Item(words._replace(units=units, labels=None), block)
+            known = () if clamp_column is None else enumerate(words.labels or ())
+            clamp = {position: label for position, label in known if label != FREE}
+            yield Item(words._replace(units=units, labels=None), block, clamp=_placed(clamp, path, words, 1))
         return
     if file_format is FileFormat.COLUMNS:
-        blocks = read_column_blocks(path, form_column=fields.form_column, tag_column=fields.tag_column, repairs=repairs)
+        blocks = read_column_blocks(
+            path,
+            form_column=fields.form_column,
+            tag_column=fields.tag_column,
+            clamp_column=fields.clamp_column,
+            repairs=repairs,
+        )
         for rows in blocks:
-            yield Item((rows.sentence or Sentence(()))._replace(labels=None), rows=rows)
+            words = rows.sentence or Sentence(())
+            yield Item(words._replace(labels=None), rows=rows, clamp=_placed(rows.clamps, path, words, 1))
         return
+    if fields.clamp_column is not None:
+        raise InputError(
+            f"--clamp-column is for columns and conllu, not for {file_format}",
+            remedy='leave it out; in JSON Lines the key "clamp" holds labels that are known',
+        )
     if file_format is FileFormat.HUGGING_FACE:
         for row in read_token_rows(path, fields, task=task, repairs=repairs):
-            yield Item(row.sentence._replace(labels=None), row=row)
+            clamp = _json_clamp(row.row.get("clamp"))
+            yield Item(row.sentence._replace(labels=None), row=row, clamp=_placed(clamp, path, row.sentence))
+        return
+    if file_format is FileFormat.JSONL:
+        for sentence, values in read_json_rows(path, repairs=repairs):
+            clamp = _json_clamp(values.get("clamp"))
+            yield Item(sentence._replace(labels=None), clamp=_placed(clamp, path, sentence))
         return
     if file_format is FileFormat.RAW:
         for paragraph in read_paragraphs(path):
@@ -106,13 +129,38 @@ def read_items(
             # Labels that are there must not decide where sentences end.
             yield from _text_items(record._replace(spans=None), task, fields.language, document=number)
         return
-    for number, sentence in enumerate(_READERS[file_format](path, repairs)):
+    for number, sentence in enumerate(read_plain_text(path)):
         if is_guess and number == 0:
             _check_plain(sentence, path)
         # Blanks between words of plain text would give away what is to be found.
-        is_words = file_format is FileFormat.TEXT and task is Task.SEG_POS
-        units = tuple("".join(sentence.units)) if is_words else sentence.units
+        units = tuple("".join(sentence.units)) if task is Task.SEG_POS else sentence.units
         yield Item(sentence._replace(units=units, labels=None))
+
+
+def _conllu_clamps(name: str | None, task: Task) -> ConlluColumn | None:
+    if name is None:
+        return None
+    if task is Task.SEG_POS or name.lower() not in (ConlluColumn.UPOS, ConlluColumn.XPOS):
+        raise InputError(
+            f"the column {name} of CoNLL-U cannot hold clamps for {task}",
+            remedy="choose --clamp-column upos or xpos"
+            if task is not Task.SEG_POS
+            else 'give them in JSON Lines, with characters as "units" and the key "clamp"',
+        )
+    return ConlluColumn(name.lower())
+
+
+def _placed(clamp: Any, path: StrPath, sentence: Sentence, lines_per_unit: int = 0) -> PlacedClamp | None:
+    return PlacedClamp(clamp, path, sentence.line, lines_per_unit) if clamp else None
+
+
+def _json_clamp(value: Any) -> Any:
+    """What stands in a file, with numbers for positions: the keys of JSON's objects are strings."""
+    if isinstance(value, list):
+        return [_json_clamp(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    return {int(key) if key.isdecimal() and len(key) < 10 else key: labels for key, labels in value.items()}
 
 
 def _text_items(record: Record, task: Task, language: str | None, *, document: int, start: int = 0) -> Iterator[Item]:
@@ -142,12 +190,6 @@ def tag_text(tagger: Tagger, text: str, *, language: str | None = None, **option
     ]
 
 
-_READERS: dict[FileFormat, Callable[[StrPath, Repairs | None], Iterator[Sentence]]] = {
-    FileFormat.JSONL: lambda path, repairs: read_json_lines(path, repairs=repairs),
-    FileFormat.TEXT: lambda path, repairs: read_plain_text(path),
-}
-
-
 def _check_plain(sentence: Sentence, path: StrPath) -> None:
     first = sentence.units[0]
     if first.startswith(('{"', "#")) or (first == "1" and len(sentence.units) >= NUM_COLUMNS):
@@ -173,18 +215,11 @@ class Layout:
     file_format: FileFormat
     column: ConlluColumn | None = None
     """of CoNLL-U; None: UPOS for POS, MISC for entities, XPOS for Seg-POS"""
-    scheme: LabelScheme | None = None
-    """of entities; None: the model's own, and spans that are not complete stay visible"""
     use_scores: bool = False
     is_bare: bool = False
     """columns: unit and label alone, whatever else the input has"""
 
     def __post_init__(self) -> None:
-        if self.scheme is not None and (self.task is not Task.NER or self.scheme is LabelScheme.PLAIN):
-            raise InputError(
-                f"labels of the task {self.task} cannot be written in the scheme {self.scheme}",
-                remedy="leave out --scheme",
-            )
         if self.file_format is FileFormat.RAW:
             raise InputError("raw text cannot hold labels", remedy="write columns, jsonl or another format")
         annotation = self.file_format.annotation
@@ -195,11 +230,7 @@ class Layout:
 
     def text(self, item: Item, result: TaggedSentence) -> str:
         """The sentence of ``item`` as the output is to have it."""
-        labels = result.labels
-        if self.scheme is not None:
-            spans = [LabelledSpan(*span[:3]) for span in result.spans]
-            labels = encode_spans(spans, len(labels), self.scheme)
-        return _TEXTS[self.file_format](item, dataclasses.replace(result, labels=labels), self)
+        return _TEXTS[self.file_format](item, result, self)
 
 
 class _Words(NamedTuple):
@@ -354,6 +385,8 @@ class TaggingOptions:
     decoder: str | None = None
     one_document: bool = False
     """a file is one document, whatever it says"""
+    scheme: LabelScheme | None = None
+    """of the labels written"""
 
 
 def tag_file(
@@ -366,7 +399,6 @@ def tag_file(
     output_format: FileFormat | None = None,
     fields: FieldChoice = DETECTED,
     column: ConlluColumn | None = None,
-    scheme: LabelScheme | None = None,
     use_scores: bool = False,
     advance: Advance = lambda count: None,
     note: Callable[[str], None] = lambda message: None,
@@ -397,18 +429,24 @@ def tag_file(
         task=tagger.task,
         file_format=asked_for or natural,
         column=column or tagger.model.config.data.column,
-        scheme=scheme,
         use_scores=use_scores,
         is_bare=output_format is FileFormat.COLUMNS,
     )
     pending: deque[Item] = deque()
+    clamps: deque[PlacedClamp | None] = deque()
     repairs = Repairs(path)
 
     def sentences() -> Iterator[Sentence]:
         items = read_items(path, source_format, tagger.task, fields=fields, is_guess=is_guess, repairs=repairs)
         for item in items:
             pending.append(item)
+            clamps.append(item.clamp)
             yield item.sentence._replace(document=1) if options.one_document else item.sentence
+
+    def known() -> Iterator[PlacedClamp | None]:
+        # A sentence is always read before its clamp is asked for.
+        while clamps:
+            yield clamps.popleft()
 
     # Whoever writes into a pipe may wait for an answer before writing more.
     looks_ahead = source_format is FileFormat.COLUMNS and path != "-" and os.path.isfile(path)
@@ -417,6 +455,8 @@ def tag_file(
         batch_tokens=options.batch_tokens,
         calls=options.calls,
         decoder=options.decoder,
+        clamp=known(),
+        scheme=options.scheme,
     )
     num_sentences = 0
     annotation = layout.file_format.annotation
@@ -468,7 +508,11 @@ def evaluate_corpus(
     options: TaggingOptions | None = None,
     advance: Advance = lambda count: None,
 ) -> Evaluation:
-    """Tag the sentences of a labelled corpus and score labels and scores against what stands there."""
+    """Tag the sentences of a labelled corpus and score labels and scores against what stands there.
+
+    Labels are compared in the scheme that the model works in; unless another is asked for, the decoder is the best of all on
+    dev, as in training.
+    """
     options = options or TaggingOptions()
     scorer = TaskScorer(tagger.task, corpus.scheme)
     scores: list[float] = []
@@ -476,7 +520,13 @@ def evaluate_corpus(
     sentences: Iterable[Sentence] = corpus
     if options.one_document:
         sentences = (sentence._replace(document=1) for sentence in corpus)
-    results = tagger.stream(sentences, batch_tokens=options.batch_tokens, calls=options.calls, decoder=options.decoder)
+    results = tagger.stream(
+        sentences,
+        batch_tokens=options.batch_tokens,
+        calls=options.calls,
+        decoder=options.decoder or tagger.model.decoder,
+        scheme=tagger.model.scheme,
+    )
     for sentence, result in zip(corpus, results, strict=True):
         gold = sentence.labels or ()
         scorer.update(gold, result.labels, sentence.units)

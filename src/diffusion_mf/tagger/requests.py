@@ -1,8 +1,15 @@
 """What a tagger is asked, checked sentence by sentence: units, documents, and labels known before (clamps).
 
-Labels known before the model is asked: ``{0: "S-PER", 3: {"O", "S-LOC"}}`` holds two units of a sentence.
+A clamp holds units of a sentence at labels, or at whole spans, before the model is asked; ``end`` is exclusive:
 
-A clamp that cannot be honoured is refused before anything is computed, by name: silently giving way would defeat it.
+    {0: "B-PER", 3: {"O", "B-LOC"}}
+    {"units": [0, 2], "type": "PER"}
+    [{"units": [0, 2], "type": "PER"}, {5: "O"}]
+
+Labels are those that results have, or the model's own (BMES). One that several labels of the model print as
+(`decoding.output_labels`) allows all of them: allowed sets of units, and in IOB1 of neighbours. What several clamps say of a unit
+must hold together. A clamp that cannot be honoured is refused before anything is computed, by name: silently giving way would
+defeat it.
 """
 
 from __future__ import annotations
@@ -10,75 +17,197 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import DataConfig
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.files import StrPath
+from diffusion_mf.data.label_schemes import LabelScheme, Span, encode_spans
 from diffusion_mf.data.sentence import DocumentNumbers, Sentence, cut_documents
-from diffusion_mf.decoding import Legality
+from diffusion_mf.decoding import Legality, OutputLabels
 from diffusion_mf.errors import InputError, NoLegalSequenceError
 
-Clamp: TypeAlias = Mapping[int, str | Collection[str]]
+LabelClamp: TypeAlias = Mapping[int, str | Collection[str]]
 """position to the label, or the labels, it may have; positions count from 0"""
+SpanClamp: TypeAlias = Mapping[str, Any]
+"""``{"units": [start, end], "type": "PER"}``, ``end`` exclusive: a complete span of that type"""
+Clamp: TypeAlias = LabelClamp | SpanClamp | Sequence[LabelClamp | SpanClamp]
+"""what is known of a sentence; of several clamps, all hold"""
 
 
-def allowed_labels(
-    clamp: Clamp, num_units: int, vocabulary: Vocabulary, legality: Legality | None, *, sentence: int
-) -> Bool[Tensor, "N K"]:
-    """Which labels each unit may have; `InputError` for a clamp that is mistaken or that no legal sequence fulfils.
+class PlacedClamp(NamedTuple):
+    """A clamp of a file, and where it stands there: ``line`` is that of the first unit."""
 
-    ``sentence`` is the sentence's number, counted from 1, for messages.
-    """
-    allowed = torch.ones(num_units, len(vocabulary.labels), dtype=torch.bool)
-    for position, wanted in clamp.items():
+    clamp: Clamp
+    path: StrPath
+    line: int
+    lines_per_unit: int
+
+
+class Allowed(NamedTuple):
+    """What clamps leave to the units of a sentence."""
+
+    labels: Bool[Tensor, "N K"]
+    pairs: Bool[Tensor, "N-1 K K"] | None = None
+    """[previous, next] for neighbours; None: all"""
+
+
+class _ClampReader:
+    """Turns one sentence's clamp into what it leaves; ``sentence`` is the sentence's number, counted from 1, for messages."""
+
+    def __init__(self, clamp: Clamp | PlacedClamp, num_units: int, output: OutputLabels, *, sentence: int) -> None:
+        self.place = clamp if isinstance(clamp, PlacedClamp) else None
+        self.owner = f"the clamp of sentence {sentence}" if self.place is None else "the clamp"
+        self.output = output
+        num_labels = len(output.model_labels)
+        self.labels = torch.ones(num_units, num_labels, dtype=torch.bool)
+        self.pairs: Tensor | None = None
+        if output.depends_on_previous:
+            self.pairs = torch.ones(max(num_units - 1, 0), num_labels, num_labels, dtype=torch.bool)
+        given = clamp.clamp if isinstance(clamp, PlacedClamp) else clamp
+        parts = [given] if isinstance(given, Mapping) else given
+        if isinstance(parts, str) or not isinstance(parts, Sequence) or not all(isinstance(x, Mapping) for x in parts):
+            raise self.error(
+                f"{self.owner} is {given!r}",
+                'give labels by position, spans such as {"units": [0, 2], "type": "PER"}, or a list of them',
+            )
+        for part in parts:
+            if part.keys() & {"units", "type"}:
+                self._read_span(part)
+            else:
+                for position, wanted in part.items():
+                    self._read_label(position, wanted)
+
+    def error(self, problem: str, remedy: str, *, position: int = 0, kind: type[InputError] = InputError) -> InputError:
+        """What is wrong with the clamp, with its place in a file."""
+        if self.place is None:
+            return kind(problem, remedy=remedy)
+        line = self.place.line + position * self.place.lines_per_unit
+        return kind(problem, path=self.place.path, line=line, remedy=remedy)
+
+    def _read_label(self, position: Any, wanted: Any) -> None:
+        num_units = len(self.labels)
         if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position < num_units:
-            raise InputError(
-                f"the clamp of sentence {sentence} names the position {position!r}, but it has {num_units} unit(s)",
-                remedy="count positions from 0",
+            raise self.error(
+                f"{self.owner} names the position {position!r}, but the sentence has {num_units} unit(s)",
+                "count positions from 0",
             )
-        names = [wanted] if isinstance(wanted, str) else list(wanted)
+        names = [wanted] if isinstance(wanted, str) else list(wanted) if isinstance(wanted, Collection) else [wanted]
         if not names:
-            raise InputError(
-                f"the clamp of sentence {sentence} leaves no label at position {position}", remedy="allow a label there"
+            raise self.error(
+                f"{self.owner} leaves no label at position {position}", "allow a label there", position=position
             )
-        allowed[position] = False
-        allowed[position, [_label_id(name, vocabulary, sentence) for name in names]] = True
-    if legality is not None and num_units:
-        _check_possible(allowed, legality, sentence)
-    return allowed
+        # What a label means here is the output's; one that it does not have may be the model's own.
+        printed: set[str] = set()
+        others: set[int] = set()
+        for name in names:
+            if isinstance(name, str) and self.output.ids(self.output.canonical(name)):
+                printed.add(self.output.canonical(name))
+            else:
+                others.add(self._model_id(name, position))
+        ids = {index for name in printed for index in self.output.ids(name)}
+        if self.pairs is not None and position == 0:
+            ids = set(self.output.prints_at_the_start(printed).nonzero()[:, 0].tolist())
+        elif self.pairs is not None:
+            after = self.output.prints_after(printed)
+            after[:, list(others)] = True
+            self.pairs[position - 1] &= after
+        self._allow(position, ids | others, names)
 
+    def _read_span(self, span: Mapping[Any, Any]) -> None:
+        num_units, units, kind = len(self.labels), span.get("units"), span.get("type")
+        if not isinstance(units, Sequence) or isinstance(units, str) or len(units) != 2:
+            units = None
+        if span.keys() != {"units", "type"} or units is None or not isinstance(kind, str):
+            raise self.error(f"{self.owner} has the span {dict(span)!r}", 'give {"units": [start, end], "type": "PER"}')
+        start, end = units
+        if not (type(start) is type(end) is int and 0 <= start < end <= num_units):
+            raise self.error(
+                f"{self.owner} has a span of the units {[start, end]!r}, but the sentence has {num_units} unit(s)",
+                "count units from 0, and give as end the unit behind the last",
+            )
+        if self.output.source is LabelScheme.PLAIN:
+            raise self.error(f"{self.owner} has a span, but the labels of this model mark none", "give a label instead")
+        labels = encode_spans([Span(start, end, kind)], num_units, self.output.source)
+        for position in range(start, end):
+            label = labels[position]
+            if label not in self.output.model_labels:
+                kinds = sorted({x[2:] for x in self.output.model_labels if x[1:2] == "-"})
+                if kind in kinds:
+                    raise self.error(
+                        f"{self.owner} has a {kind} of {end - start} unit(s), which this model cannot label",
+                        "give another span",
+                        position=position,
+                    )
+                raise self.error(
+                    f"{self.owner} has a span of the type {kind!r}, which this model does not have",
+                    f"use one of its types: {', '.join(kinds)}",
+                    position=position,
+                )
+            self._allow(position, {self.output.model_labels.index(label)}, [kind])
 
-def _label_id(name: object, vocabulary: Vocabulary, sentence: int) -> int:
-    found = vocabulary.label_ids.get(name) if isinstance(name, str) else None
-    if found is None:
-        near = difflib.get_close_matches(str(name), vocabulary.labels, n=1, cutoff=0.0)
-        raise InputError(
-            f"the clamp of sentence {sentence} names the label {name!r}, which this model does not have",
-            remedy=f"use one of its labels, such as {near[0]}" if near else "use one of its labels",
+    def _allow(self, position: int, ids: set[int], names: Sequence[Any]) -> None:
+        before = self.labels[position].clone()
+        only = torch.zeros_like(before)
+        only[list(ids)] = True
+        self.labels[position] &= only
+        if not self.labels[position].any():
+            shown = " or ".join(sorted(map(str, names)))
+            cannot = "no sentence can begin so" if before.all() else "it says something else of that unit, too"
+            raise self.error(
+                f"{self.owner} has {shown} at position {position}, but {cannot}",
+                "remove one of them" if not before.all() else "relax the clamp",
+                position=position,
+                kind=NoLegalSequenceError,
+            )
+
+    def _model_id(self, name: Any, position: int) -> int:
+        labels = self.output.model_labels
+        if isinstance(name, str) and name in labels:
+            return labels.index(name)
+        near = difflib.get_close_matches(str(name), self.output.names, n=1, cutoff=0.0)
+        raise self.error(
+            f"{self.owner} names the label {name!r}, which this model does not have",
+            f"use one of its labels, such as {near[0]}" if near else "use one of its labels",
+            position=position,
         )
-    return found
+
+    def result(self, legality: Legality | None) -> Allowed:
+        """What the clamp leaves, if a legal sequence fulfils it."""
+        if legality is not None and len(self.labels):
+            self._check_possible(legality)
+        has_pairs = self.pairs is not None and not bool(self.pairs.all())
+        return Allowed(self.labels, self.pairs if has_pairs else None)
+
+    def _check_possible(self, legality: Legality) -> None:
+        """Go through the sentence with all labels that a legal beginning can reach."""
+        reachable = legality.starts.cpu()
+        transitions, ends = legality.transitions.cpu(), legality.ends.cpu()
+        for position in range(len(self.labels)):
+            if position:
+                possible = transitions if self.pairs is None else transitions & self.pairs[position - 1]
+                reachable = possible[reachable].any(0)
+            reachable = reachable & self.labels[position]
+            if position == len(self.labels) - 1:
+                reachable = reachable & ends
+            if not reachable.any():
+                raise self.error(
+                    f"no legal sequence of labels fulfils {self.owner}, at position {position} or before",
+                    "relax the clamp",
+                    position=position,
+                    kind=NoLegalSequenceError,
+                )
 
 
-def _check_possible(allowed: Bool[Tensor, "N K"], legality: Legality, sentence: int) -> None:
-    """Go through the sentence with all labels that a legal beginning can reach."""
-    reachable = legality.starts.cpu()
-    transitions, ends = legality.transitions.cpu(), legality.ends.cpu()
-    for position in range(len(allowed)):
-        if position:
-            reachable = transitions[reachable].any(0)
-        reachable = reachable & allowed[position]
-        if position == len(allowed) - 1:
-            reachable = reachable & ends
-        if not reachable.any():
-            raise NoLegalSequenceError(
-                f"no legal sequence of labels fulfils the clamp of sentence {sentence}, at position {position} or before",
-                remedy="relax the clamp",
-            )
+def read_clamp(
+    clamp: Clamp | PlacedClamp, num_units: int, output: OutputLabels, legality: Legality | None, *, sentence: int
+) -> Allowed:
+    """What a clamp leaves; `InputError` for one that is mistaken, that contradicts itself, or that no legal sequence fulfils."""
+    return _ClampReader(clamp, num_units, output, sentence=sentence).result(legality)
 
 
 Units = Sequence[str] | Sentence
@@ -89,8 +218,8 @@ class Request(NamedTuple):
 
     units: tuple[str, ...]
     prepared: Sentence
-    allowed: Bool[Tensor, "N K"] | None
-    """(N, K); None: all"""
+    allowed: Allowed | None
+    """None: all"""
 
     @property
     def num_units(self) -> int:
@@ -113,19 +242,23 @@ def in_documents(requests: Iterable[Request]) -> Iterator[Request]:
 class RequestReader:
     """Turns what users give into requests; `InputError` naming the sentence, counted from 1, and the unit, from 0."""
 
-    def __init__(self, task: Task, data: DataConfig, vocabulary: Vocabulary, legality: Legality | None) -> None:
+    def __init__(self, task: Task, data: DataConfig, legality: Legality | None, output: OutputLabels) -> None:
         self._task = task
         self._prepare = data.prepare
-        self._vocabulary = vocabulary
         self._legality = legality
+        self._output = output
 
     def __call__(
         self,
         sentences: Iterable[Units],
-        clamps: Iterable[Clamp | None] | None,
-        documents: Iterable[Hashable] | None = None,
+        clamps: Iterable[Clamp | PlacedClamp | None] | None,
+        documents: Iterable[Hashable] | None,
+        output: OutputLabels,
     ) -> Iterator[Request]:
-        """Requests one by one; nothing is read before it is needed."""
+        """Requests one by one; nothing is read before it is needed.
+
+        ``output`` says what the labels of clamps mean, save in files, which are in the user's scheme whatever is asked for.
+        """
         if documents is not None and (isinstance(documents, str) or not isinstance(documents, Iterable)):
             raise InputError("documents are given per sentence", remedy="give a list of names, one for each sentence")
         if isinstance(sentences, str):
@@ -134,7 +267,7 @@ class RequestReader:
             raise InputError("clamps are given per sentence", remedy="give a list of mappings, one for each sentence")
         if documents is not None:
             sentences = self._with_documents(sentences, documents)
-        return self._read(sentences, clamps)
+        return self._read(sentences, clamps, output)
 
     def _with_documents(self, sentences: Iterable[Units], documents: Iterable[Hashable]) -> Iterator[Sentence]:
         """The sentences with numbers for the names of their documents; None is none."""
@@ -152,8 +285,10 @@ class RequestReader:
         if next(names, self) is not self:
             raise InputError(f"there are more documents than the {number} sentence(s)", remedy="give one per sentence")
 
-    def _read(self, sentences: Iterable[Units], clamps: Iterable[Clamp | None] | None) -> Iterator[Request]:
-        known: Iterator[Clamp | None] = itertools.repeat(None) if clamps is None else iter(clamps)
+    def _read(
+        self, sentences: Iterable[Units], clamps: Iterable[Clamp | PlacedClamp | None] | None, output: OutputLabels
+    ) -> Iterator[Request]:
+        known: Iterator[Clamp | PlacedClamp | None] = itertools.repeat(None) if clamps is None else iter(clamps)
         number = 0
         for number, sentence in enumerate(sentences, 1):
             units = self._units(sentence, number)
@@ -164,9 +299,8 @@ class RequestReader:
                     f"there are fewer clamps than sentences, none for sentence {number}",
                     remedy="give None where nothing is known",
                 ) from None
-            allowed = (
-                allowed_labels(clamp, len(units), self._vocabulary, self._legality, sentence=number) if clamp else None
-            )
+            meaning = self._output if isinstance(clamp, PlacedClamp) else output
+            allowed = read_clamp(clamp, len(units), meaning, self._legality, sentence=number) if clamp else None
             document = sentence.document if isinstance(sentence, Sentence) else 0
             if not isinstance(document, int) or document < 0:
                 raise InputError(

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from diffusion_mf.data.label_schemes import LabelScheme, extract_spans
+from diffusion_mf.decoding import OutputLabels
 from diffusion_mf.evaluation.reconstruction import NO_LABEL
 
 
@@ -20,8 +21,8 @@ class Span(NamedTuple):
     end: int
     label: str
     confidence: float
-    """the least score of its units: a span is right only if all of them are, and within a span they mostly stand or fall
-    together, so that a product would be too modest"""
+    """the least score of its units in BMES, which says of every unit whether the span begins and ends there: a span is right only
+    if all of them are, and within a span they mostly stand or fall together, so that a product would be too modest"""
 
 
 class TrajectoryStep(NamedTuple):
@@ -40,7 +41,8 @@ class TaggedSentence:
     units: tuple[str, ...]
     labels: list[str]
     scores: list[float]
-    """the calibrated marginal probability of each label; 1 where a clamp leaves no choice, 0 for a code without label"""
+    """the calibrated marginal probability of each label (`decoding.output_labels` has its sums in schemes such as BIO); 1 where a
+    clamp leaves no choice, 0 for a code without label"""
     spans: list[Span]
     """the complete spans, in order; none for labels without boundaries"""
     trajectory: tuple[TrajectoryStep, ...] | None = None
@@ -61,27 +63,36 @@ Steps = Sequence[tuple[int, np.ndarray]]
 def tagged_sentences(
     units: Sequence[tuple[str, ...]],
     label_ids: list[list[int]],
-    scores: list[list[float]],
-    labels: Sequence[str],
-    scheme: LabelScheme,
+    own_scores: list[list[float]],
+    output: OutputLabels,
     *,
+    scores: list[list[float]] | None = None,
     steps: Steps | None = None,
 ) -> list[TaggedSentence]:
-    """The results of a batch; rows of ids and scores, which are used up, may be longer and more than the sentences."""
+    """The results of a batch; rows of ids and scores, which are used up, may be longer and more than the sentences.
+
+    Ids and ``own_scores`` are those of the model's labels, ``scores`` those of what is printed, where they differ.
+    """
     # `diffusion.NO_LABEL` is −1: the last of the names.
-    names = [*labels, NO_LABEL]
+    names = [*output.model_labels, NO_LABEL]
+    scheme = output.source
     has_spans = scheme is not LabelScheme.PLAIN
     results = []
-    for index, (sentence, label_row, score_row) in enumerate(zip(units, label_ids, scores, strict=False)):
+    for index, (sentence, label_row, score_row) in enumerate(zip(units, label_ids, own_scores, strict=False)):
         size = len(sentence)
         found = [names[label] for label in label_row[:size]]
         del score_row[size:]
+        spans = scored_spans(found, score_row, scheme) if has_spans else []
+        if not output.is_same:
+            found = output.printed(found)
+        if scores is not None:
+            score_row = scores[index][:size]
         results.append(
             TaggedSentence(
                 sentence,
                 found,
                 score_row,
-                scored_spans(found, score_row, scheme) if has_spans else [],
+                spans,
                 None if steps is None else tuple(TrajectoryStep(t, beliefs[index, :size]) for t, beliefs in steps),
             )
         )

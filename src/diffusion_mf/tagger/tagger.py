@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import operator
 import os
 import tempfile
@@ -11,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.decoding import DECODERS
-from diffusion_mf.diffusion import NO_LABEL as NO_LABEL_ID
+from diffusion_mf.decoding import DECODERS, OutputLabels
 from diffusion_mf.diffusion import Reading
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import calibrated
@@ -38,7 +39,7 @@ from diffusion_mf.prediction.devices import choose_device
 from diffusion_mf.prediction.memory import DoesNotFitError, placed
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.prediction.sentences import predict_sentences
-from diffusion_mf.tagger.requests import Clamp, Request, RequestReader, Units, in_documents
+from diffusion_mf.tagger.requests import Allowed, Clamp, PlacedClamp, Request, RequestReader, Units, in_documents
 from diffusion_mf.tagger.results import Steps, TaggedSentence, tagged_sentences
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class _Options(NamedTuple):
     decoder: str
     trajectory: bool
     budget: int
+    output: OutputLabels
 
 
 class Tagger:
@@ -116,9 +118,9 @@ class Tagger:
         has_table = self.device.type == "cpu" and not self._predictor.is_packed
         self._words = known_words(model) if has_table else None
         self._most_units = CPU_BATCH_UNITS if self.device.type == "cpu" and has_transformer(model) else None
-        self._read_requests = RequestReader(
-            model.config.task, model.config.data, model.vocabulary, model.labeller.legality
-        )
+        self._own = OutputLabels(model.vocabulary.labels, model.scheme, model.scheme)
+        self._output = OutputLabels(model.vocabulary.labels, model.scheme, model.output_scheme)
+        self._read_requests = RequestReader(model.config.task, model.config.data, model.labeller.legality, self._output)
         self._one_thread_units = (
             ONE_THREAD_WORK // max(1, num_multiplications(model)) if self.device.type == "cpu" else 0
         )
@@ -232,8 +234,12 @@ class Tagger:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels, in the order of a trajectory's columns."""
-        return self._model.vocabulary.labels
+        """The labels of results, in the order of a trajectory's columns; of another scheme, `labels_in` has them."""
+        return self._output.names
+
+    def labels_in(self, scheme: LabelScheme | str) -> tuple[str, ...]:
+        """The labels of results in ``scheme``, in the order of a trajectory's columns."""
+        return self._checked_output(scheme).names
 
     @property
     def task(self) -> Task:
@@ -242,13 +248,13 @@ class Tagger:
 
     @property
     def scheme(self) -> LabelScheme:
-        """How the labels mark spans."""
-        return self._model.scheme
+        """How the labels of results mark spans: as in the training data. The model itself works in ``model.scheme`` (BMES)."""
+        return self._output.target
 
     @property
     def decoder(self) -> str:
-        """The decoder used unless another is asked for: the best on development data."""
-        return self._model.decoder
+        """The decoder used unless another is asked for: of those whose output is always legal, the best on development data."""
+        return self._model.tagging_decoder
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -267,15 +273,16 @@ class Tagger:
         batch_tokens: int | None = None,
         calls: int | None = None,
         decoder: str | None = None,
-        clamp: Iterable[Clamp | None] | None = None,
+        clamp: Iterable[Clamp | PlacedClamp | None] | None = None,
+        scheme: LabelScheme | str | None = None,
         trajectory: bool = False,
         documents: Iterable[Hashable] | None = None,
     ) -> list[TaggedSentence]:
         """Label ``sentences``, each a sequence of units (of characters a string will do).
 
         ``batch_tokens`` bounds the units computed at once, padding counted. ``calls`` is the number of denoising steps of a
-        diffusion system. ``clamp`` gives, for every sentence, None or the labels known beforehand (`clamps.Clamp`); they are
-        always honoured. ``trajectory`` keeps the beliefs after every call. ``documents`` gives, for every sentence, None or the
+        diffusion system. ``clamp`` gives, for every sentence, None or the labels known beforehand (`requests.Clamp`); they are
+        always honoured. ``scheme`` is that of the labels, if not the training data's; ``"bmes"`` is the model's own. ``trajectory`` keeps the beliefs after every call. ``documents`` gives, for every sentence, None or the
         name of its document: a model with recall labels sentences of one document together, if they follow each other.
         """
         return list(
@@ -285,6 +292,7 @@ class Tagger:
                 calls=calls,
                 decoder=decoder,
                 clamp=clamp,
+                scheme=scheme,
                 trajectory=trajectory,
                 documents=documents,
             )
@@ -297,7 +305,8 @@ class Tagger:
         batch_tokens: int | None = None,
         calls: int | None = None,
         decoder: str | None = None,
-        clamp: Iterable[Clamp | None] | None = None,
+        clamp: Iterable[Clamp | PlacedClamp | None] | None = None,
+        scheme: LabelScheme | str | None = None,
         trajectory: bool = False,
         documents: Iterable[Hashable] | None = None,
     ) -> Iterator[TaggedSentence]:
@@ -310,9 +319,10 @@ class Tagger:
                 "a tagger on a GPU cannot be used in a forked process",
                 remedy="start processes by spawn, or load a tagger in each of them",
             )
-        options = _Options(self._checked_calls(calls), self._checked_decoder(decoder), trajectory, budget)
+        output = self._output if scheme is None else self._checked_output(scheme)
+        options = _Options(self._checked_calls(calls), self._checked_decoder(decoder), trajectory, budget, output)
         # The arguments are checked at once; the sentences only as they are read.
-        return self._stream(self._read_requests(sentences, clamp, documents), options)
+        return self._stream(self._read_requests(sentences, clamp, documents, output), options)
 
     def _stream(self, requests: Iterator[Request], options: _Options) -> Iterator[TaggedSentence]:
         document = None
@@ -333,10 +343,22 @@ class Tagger:
 
     @torch.inference_mode()
     def _tag_window(self, window: Sequence[Request], options: _Options) -> list[TaggedSentence]:
-        def finish(prediction: Prediction, *, allowed: Tensor | None) -> list[Tensor]:
-            label_ids = DECODERS[options.decoder](prediction.evidence)
-            found = [label_ids, self._scores(prediction.marginals, label_ids, allowed)]
-            return found + _steps(prediction) if options.trajectory else found
+        output = options.output
+
+        def finish(prediction: Prediction, *, members: Sequence[int], allowed: Tensor | None) -> list[Tensor]:
+            evidence = prediction.evidence
+            pairs = None if allowed is None else _stack_pairs([window[index].allowed for index in members], allowed)
+            if pairs is not None:
+                evidence = dataclasses.replace(evidence, allowed_pairs=pairs)
+            label_ids = DECODERS[options.decoder](evidence)
+            probabilities = self._probabilities(prediction.marginals, allowed)
+            # Spans are as sure as the model's own labels, which tell where they end.
+            found = [label_ids, self._own.scores(probabilities, label_ids)]
+            if not output.is_one_to_one:
+                found.append(output.scores(probabilities, label_ids, pairs))
+            if options.trajectory:
+                found += _steps(prediction, functools.partial(output.probabilities, pairs=pairs))
+            return found
 
         prepared = [request.prepared for request in window]
         batches = predict_sentences(
@@ -346,16 +368,17 @@ class Tagger:
             finish,
             budget=options.budget if self._most_units is None else min(options.budget, self._most_units),
             num_calls=options.calls,
-            allowed=[request.allowed for request in window],
+            allowed=[None if request.allowed is None else request.allowed.labels for request in window],
             keep_trajectory=options.trajectory,
             rows=None if self._words is None else self._words.look_up(prepared, recall=self._recall),
         )
         found: dict[int, TaggedSentence] = {}
         try:
-            for members, (label_ids, scores, *steps) in batches:
+            for members, (label_ids, own_scores, *others) in batches:
                 units = [window[index].units for index in members]
+                scores = None if output.is_one_to_one else others.pop(0).tolist()
                 results = tagged_sentences(
-                    units, label_ids.tolist(), scores.tolist(), self.labels, self.scheme, steps=_as_arrays(steps)
+                    units, label_ids.tolist(), own_scores.tolist(), output, scores=scores, steps=_as_arrays(others)
                 )
                 found.update(zip(members, results, strict=True))
         except DoesNotFitError as error:
@@ -383,21 +406,27 @@ class Tagger:
     def _checked_decoder(self, name: str | None) -> str:
         if name is not None and name not in DECODERS:
             raise InputError(f"no decoder is called {name!r}", remedy=f"choose one of {', '.join(DECODERS)}")
-        return name or self._model.decoder
+        return name or self.decoder
 
-    def _scores(
-        self,
-        marginals: Float[Tensor, "B N K"],
-        label_ids: Int[Tensor, "B N"],
-        allowed: Bool[Tensor, "B N K"] | None,
-    ) -> Float[Tensor, "B N"]:
-        """The calibrated marginal of each chosen label, among the labels that clamps allow."""
+    def _checked_output(self, scheme: LabelScheme | str) -> OutputLabels:
+        if scheme not in list(LabelScheme):
+            raise InputError(f"no scheme is called {scheme!r}", remedy=f"choose one of {', '.join(LabelScheme)}")
+        scheme = LabelScheme(scheme)
+        if scheme is not self._model.scheme and (self.task is not Task.NER or scheme is LabelScheme.PLAIN):
+            raise InputError(
+                f"labels of the task {self.task} cannot be written in the scheme {scheme}",
+                remedy="leave out the scheme",
+            )
+        return OutputLabels(self._model.vocabulary.labels, self._model.scheme, scheme)
+
+    def _probabilities(
+        self, marginals: Float[Tensor, "B N K"], allowed: Bool[Tensor, "B N K"] | None
+    ) -> Float[Tensor, "B N K"]:
+        """Calibrated marginals, among the labels that clamps allow."""
         marginals = marginals.float().clamp(min=torch.finfo(torch.float32).tiny)
         if allowed is not None:
             marginals = torch.where(allowed, marginals, 0)
-        scores = calibrated(marginals, self._model.temperature)
-        chosen = scores.gather(-1, label_ids.clamp(min=0)[..., None])[..., 0]
-        return torch.where(label_ids == NO_LABEL_ID, 0, chosen)
+        return calibrated(marginals, self._model.temperature)
 
     def tag_text(self, text: str, *, language: str | None = None, **options: Any) -> list[TaggedSentence]:
         """Split raw text into sentences and tokens, and label them as one document; `TaggedSentence.offsets` are in ``text``.
@@ -410,10 +439,22 @@ class Tagger:
         return tag_text(self, text, language=language, **options)
 
 
-def _steps(prediction: Prediction) -> list[Tensor]:
+def _stack_pairs(clamps: Sequence[Allowed | None], allowed: Bool[Tensor, "B N K"]) -> Bool[Tensor, "B M K K"] | None:
+    """The pairs of labels that the clamps of a batch leave to neighbours, None if no sentence's says anything of pairs."""
+    if all(clamp is None or clamp.pairs is None for clamp in clamps):
+        return None
+    B, N, K = allowed.shape
+    stacked = torch.ones(B, N - 1, K, K, dtype=torch.bool)
+    for row, clamp in zip(stacked, clamps, strict=True):
+        if clamp is not None and clamp.pairs is not None:
+            row[: len(clamp.pairs)] = clamp.pairs
+    return stacked.to(allowed.device)
+
+
+def _steps(prediction: Prediction, of_names: Callable[[Tensor], Tensor]) -> list[Tensor]:
     """The steps reached, and the beliefs after every call; a direct system's only call ends with its marginals."""
     steps = [(0, prediction.marginals)] if prediction.trajectory is None else prediction.trajectory
-    return [torch.tensor([t for t, _ in steps]), *(beliefs.float() for _, beliefs in steps)]
+    return [torch.tensor([t for t, _ in steps]), *(of_names(beliefs.float()) for _, beliefs in steps)]
 
 
 def _as_arrays(steps: Sequence[Tensor]) -> Steps | None:

@@ -29,6 +29,8 @@ class TrainingData:
     test: tuple[Sentence, ...] | None
     vocabulary: Vocabulary
     scheme: LabelScheme
+    source_scheme: LabelScheme
+    """of the training file, in which users will read labels"""
     fingerprint: str
     """of the sentences and labels that training and selection depend on"""
     start: StoredModel | None = None
@@ -81,6 +83,8 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
         test=None if test is None else _prepared(test, config),
         vocabulary=vocabulary,
         scheme=train.scheme,
+        # A file of nothing but O has none.
+        source_scheme=train.scheme if train.source_scheme is LabelScheme.PLAIN else train.source_scheme,
         fingerprint=_fingerprint(prepared, prepared_dev or (), with_documents=config.recall > 0),
         start=start,
         notes=tuple(note for note in notes if note is not None),

@@ -25,7 +25,7 @@ from diffusion_mf.evaluation.calibration import (
     negative_log_likelihood,
 )
 from diffusion_mf.model.core import TeacherMarginals
-from diffusion_mf.model.storage import load_model
+from diffusion_mf.model.storage import legal_decoder, load_model
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.prediction.memory import placed
 from diffusion_mf.prediction.predictor import Predictor
@@ -43,6 +43,8 @@ class Evaluation:
 
     scores: Mapping[str, Mapping[str, float]]
     decoder: str
+    legal_decoder: str
+    """the best of those whose output is always legal"""
     score: float
     temperature: float
     """fitted to the marginals of the units whose gold label is known; 1 where there are none"""
@@ -54,6 +56,16 @@ def candidate_decoders(labeller: Labeller) -> tuple[str, ...]:
     """The decoders to try: the one the configuration names, else those of the system."""
     chosen = labeller.config.inference.decoder
     return labeller.decoders if chosen is None else (chosen,)
+
+
+def best_legal(config: Config, scheme: LabelScheme, decoders: Sequence[str], scores: Mapping[str, float]) -> str:
+    """The one with the highest score (the first of equals) whose output is always legal, unless the configuration names one."""
+    if config.inference.decoder is not None:
+        return config.inference.decoder
+    legal = [name for name in decoders if scheme is LabelScheme.PLAIN or DECODERS[name].is_always_legal]
+    if legal:
+        return max(legal, key=scores.__getitem__)
+    return legal_decoder(config, scheme, decoders[0])
 
 
 def evaluate(
@@ -99,7 +111,12 @@ def evaluate(
             for decoder, chosen in zip(decoders, labels, strict=True)
         }
     return Evaluation(
-        scores=scores, decoder=best, score=scores[best][metric], temperature=temperature, of_scores=of_scores
+        scores=scores,
+        decoder=best,
+        legal_decoder=best_legal(config, scheme, decoders, {name: found[metric] for name, found in scores.items()}),
+        score=scores[best][metric],
+        temperature=temperature,
+        of_scores=of_scores,
     )
 
 
@@ -143,7 +160,7 @@ def _predict_share(
     *,
     budget: int,
 ) -> tuple[Tensor, Tensor]:
-    def finish(prediction: Prediction, *, allowed: Tensor | None) -> list[Tensor]:
+    def finish(prediction: Prediction, *, members: Sequence[int], allowed: Tensor | None) -> list[Tensor]:
         return [prediction.marginals.float(), *(DECODERS[name](prediction.evidence) for name in decoders)]
 
     lengths = torch.tensor([len(sentence.units) for sentence in sentences])

@@ -25,6 +25,7 @@ from diffusion_mf.errors import DiffusionMFError, DivergenceError
 from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import TOTAL
+from diffusion_mf.model.storage import legal_decoder
 from diffusion_mf.model.transfer import begin_with
 from diffusion_mf.prediction.memory import placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
@@ -412,6 +413,7 @@ class _Run:
                 self.best.take(
                     self.labeller,
                     decoder=found.decoder,
+                    legal_decoder=found.legal_decoder,
                     temperature=found.temperature,
                     metrics={
                         "dev": dict(found.scores[found.decoder]),
@@ -423,7 +425,13 @@ class _Run:
         self.dev_score = self._describe(found.score, found.decoder)
         self._write_log(
             "evaluation",
-            {"decoder": found.decoder, "score": found.score, "is_best": is_best, "scores": found.scores},
+            {
+                "decoder": found.decoder,
+                "legal_decoder": found.legal_decoder,
+                "score": found.score,
+                "is_best": is_best,
+                "scores": found.scores,
+            },
         )
         self._show_progress(epoch=state.epoch, at_once=True)
 
@@ -432,6 +440,16 @@ class _Run:
 
     def _describe(self, score: float, decoder: str) -> str:
         return f"{PRIMARY_METRICS[self.config.task]} {score:.2f} ({decoder})"
+
+    def _describe_decoders(self, best: str, legal: str) -> str | None:
+        """Which decoder taggers will use, where another did better on dev."""
+        of_dev, metric = self.best.metrics.get("decoders", {}), PRIMARY_METRICS[self.config.task]
+        if best not in of_dev or legal not in of_dev or of_dev[legal][metric] == of_dev[best][metric]:
+            return None
+        return (
+            f"taggers will use {legal} (dev {metric} {of_dev[legal][metric]:.2f}), whose labels always are a legal sequence; "
+            f"evaluation uses {best} ({of_dev[best][metric]:.2f}), the best of all decoders on dev"
+        )
 
     def checkpoint(self) -> None:
         """Leave on disk what `begin` can take up again."""
@@ -456,9 +474,12 @@ class _Run:
 
     def _keep_unselected(self) -> None:
         """Where nothing selects, the last weights are the model, and the most constrained decoder is the safest."""
-        self.state.best_decoder = self.decoders[-1]
+        decoder = self.state.best_decoder = self.decoders[-1]
+        legal = legal_decoder(self.config, self.data.scheme, decoder)
         with self.learner.averaged():
-            self.best.take(self.labeller, decoder=self.decoders[-1], temperature=1.0, metrics=self._position())
+            self.best.take(
+                self.labeller, decoder=decoder, legal_decoder=legal, temperature=1.0, metrics=self._position()
+            )
 
     def finish(self) -> None:
         """Score the test data once, with the decoder that dev chose, and leave everything on disk."""
@@ -471,4 +492,6 @@ class _Run:
             ).scores[decoder]
             self.best.add_metrics({"test": dict(scores)})
             self._write_log("test", {"decoder": decoder, "scores": dict(scores)})
+        if (message := self._describe_decoders(decoder, self.best.legal_decoder)) is not None:
+            self.display.note(message)
         self.checkpoint()

@@ -280,18 +280,20 @@ class BestModel:
         self._data = data
         self._is_saved = True
         self._labeller: Labeller | None = None
-        self._decoder = ""
+        self._decoder = self._legal_decoder = ""
         self._temperature = 1.0
         self.metrics: Mapping[str, Any] = {}
 
     @torch.no_grad()
-    def take(self, labeller: Labeller, *, decoder: str, temperature: float, metrics: Mapping[str, Any]) -> None:
+    def take(
+        self, labeller: Labeller, *, decoder: str, legal_decoder: str, temperature: float, metrics: Mapping[str, Any]
+    ) -> None:
         """Remember ``labeller`` as it is now, and begin to write it."""
         self.wait()
         if self._labeller is None:
             self._labeller = copy.deepcopy(labeller)
         self._labeller.load_state_dict(labeller.state_dict())
-        self._decoder, self._temperature = decoder, temperature
+        self._decoder, self._legal_decoder, self._temperature = decoder, legal_decoder, temperature
         self.metrics, self._is_saved = dict(metrics), False
         self.save()
 
@@ -305,7 +307,13 @@ class BestModel:
             stored = load_model(self._folder.model)
             self._labeller = stored.labeller.to(device)
             self._decoder, self._temperature, self.metrics = stored.decoder, stored.temperature, stored.metrics
+            self._legal_decoder = stored.tagging_decoder
         return self._labeller, self._decoder
+
+    @property
+    def legal_decoder(self) -> str:
+        """The one that taggers will use, once `labeller` or `take` was called."""
+        return self._legal_decoder
 
     def save(self) -> None:
         """Begin to write the model folder if it is not what it should be."""
@@ -322,6 +330,8 @@ class BestModel:
             self._decoder,
             self._temperature,
             self.metrics,
+            self._data.source_scheme,
+            self._legal_decoder,
         )
         self._is_saved = True
 

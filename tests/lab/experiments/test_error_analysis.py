@@ -21,7 +21,8 @@ class _Tagger:
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def tag(self, sentences: tuple[Sentence, ...], *, decoder: str = "mask-viterbi") -> list[Any]:
+    def tag(self, sentences: tuple[Sentence, ...], *, decoder: str, scheme: LabelScheme) -> list[Any]:
+        assert scheme is LabelScheme.BMES
         label = "N" if decoder == "mask-viterbi" else "I-N"
         sizes = [len(sentence.units) for sentence in sentences]
         return [SimpleNamespace(labels=[label] * size, scores=[0.75] * size) for size in sizes]
@@ -29,7 +30,8 @@ class _Tagger:
 
 def _model(task: Task, *decoders: str) -> Any:
     labeller = SimpleNamespace(decoders=decoders, config=SimpleNamespace(inference=SimpleNamespace(decoder=None)))
-    return SimpleNamespace(config=SimpleNamespace(task=task), decoder="mask-viterbi", labeller=labeller)
+    config = SimpleNamespace(task=task)
+    return SimpleNamespace(config=config, decoder="mask-viterbi", scheme=LabelScheme.BMES, labeller=labeller)
 
 
 def test_counts_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -315,7 +315,7 @@ def model_contestant(name: str, folder: StrPath, *, calls: int | None = None) ->
     config = tagger.model.config
 
     def tag(sentences: Sequence[Sequence[str]]) -> list[list[str]]:
-        return [result.labels for result in tagger.tag(sentences, calls=calls)]
+        return [result.labels for result in tagger.tag(sentences, calls=calls, scheme=tagger.model.scheme)]
 
     facts = {
         "system": name,

@@ -153,7 +153,7 @@ class Session:
         rows = EncodedSentences(sentences, self.data.vocabulary, has_labels=False, recall=config.recall)
         predictor = Predictor(self.labeller, config, self.device)
 
-        def best(prediction: Prediction, *, allowed: torch.Tensor | None) -> list[torch.Tensor]:
+        def best(prediction: Prediction, *, members: Sequence[int], allowed: torch.Tensor | None) -> list[torch.Tensor]:
             scores = prediction.evidence.unary_scores
             assert scores is not None
             return [scores.argmax(-1).to(torch.uint8)]

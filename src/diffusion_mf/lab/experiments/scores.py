@@ -38,12 +38,13 @@ def analyse(model: StoredModel, data: TrainingData, *, device: torch.device) -> 
     """
     sentences = data.dev or ()
     tagger = Tagger(model, device=device)
-    tagged = tagger.tag(sentences)
+    tagged = tagger.tag(sentences, decoder=model.decoder, scheme=model.scheme)
     report = _report(model, data, tagged)
     invalid = {model.decoder: report.invalid_rate}
     for decoder in candidate_decoders(model.labeller):
         if decoder not in invalid:
-            invalid[decoder] = _report(model, data, tagger.tag(sentences, decoder=decoder)).invalid_rate
+            labelled = tagger.tag(sentences, decoder=decoder, scheme=model.scheme)
+            invalid[decoder] = _report(model, data, labelled).invalid_rate
     counts, ambiguous = _training_forms(data.train)
     rarity, distance = _Rates(), _Rates()
     scores: list[float] = []

@@ -1,0 +1,167 @@
+"""The labels that users read: those of a model in another scheme, with what is probable of them and what clamps mean by them.
+
+A model of entities works in BMES. An open scheme cannot tell all of its labels apart, so that several print alike:
+
+| scheme | prints | for |
+|---|---|---|
+| bmes, iobes, bilou | a label | one label of the model |
+| bio2 | B-x | B-x, S-x |
+| bio2 | I-x | M-x, E-x |
+| iob1 | B-x | B-x, S-x where the unit before is of type x, too |
+| iob1 | I-x | M-x, E-x; B-x and S-x elsewhere |
+
+The probability of a printed label is the sum over the labels that print so. For IOB1, where that depends on the unit before, units
+are taken to be independent: P(B-x at i) = (pᵢ(B-x) + pᵢ(S-x)) · pᵢ₋₁(type x).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from diffusion_mf.data.label_schemes import (
+    Boundary,
+    LabelScheme,
+    begins_behind,
+    format_label,
+    parse_label,
+    translate_label,
+)
+
+_NEXT_TO_NOTHING = 1e-30
+
+
+class _Tables(NamedTuple):
+    """What is printed for each label of the model, on a device."""
+
+    alone: Int[Tensor, " K"]
+    behind: Int[Tensor, " K"]
+    """the same behind a unit of its type"""
+    is_behind: Bool[Tensor, "K K"]
+
+
+class OutputLabels:
+    """The labels of a model, which are of the scheme ``source``, as the scheme ``target`` writes them."""
+
+    def __init__(self, labels: Sequence[str], source: LabelScheme, target: LabelScheme) -> None:
+        self.source, self.target = source, target
+        self.model_labels = tuple(labels)
+        self.is_same = source is target
+        """these are the model's own"""
+        self.is_one_to_one = self.is_same or target.is_closed
+        self.depends_on_previous = target is LabelScheme.IOB1
+        """whether what a label prints as depends on the one before it"""
+        self._alone = self.model_labels
+        if not self.is_same:
+            self._alone = tuple(translate_label(label, source, target) for label in labels)
+        self._behind = self._alone
+        if self.depends_on_previous:
+            self._behind = tuple(
+                format_label(Boundary.BEGIN, kind, target) if boundary in (Boundary.BEGIN, Boundary.SINGLE) else name
+                for name, (boundary, kind) in zip(
+                    self._alone, (parse_label(each, source) for each in labels), strict=True
+                )
+            )
+        self.names = self._alone if self.is_one_to_one else tuple(sorted({*self._alone, *self._behind}))
+        """what is printed, in the order of a trajectory's columns"""
+        self._print = dict(zip(self.model_labels, self._alone, strict=True))
+        self._made: dict[torch.device, _Tables] = {}
+
+    @functools.cached_property
+    def is_behind(self) -> Bool[Tensor, "K K"]:
+        """[previous, next]: where IOB1 prints B."""
+        return torch.tensor([[begins_behind(a, b, self.source) for b in self.model_labels] for a in self.model_labels])
+
+    def printed(self, labels: Sequence[str]) -> list[str]:
+        """What a sequence of the model's labels, legal or not, prints as, label by label; what is no label stays as it is.
+
+        >>> OutputLabels(["B-X", "E-X", "M-X", "O", "S-X"], LabelScheme.BMES, LabelScheme.IOB1).printed(["S-X", "B-X", "E-X"])
+        ['I-X', 'B-X', 'I-X']
+        """
+        found = [self._print.get(label, label) for label in labels]
+        if self.depends_on_previous:
+            for index, pair in enumerate(itertools.pairwise(labels), 1):
+                if self._print.keys() >= {*pair} and begins_behind(*pair, self.source):
+                    found[index] = self._behind[self.model_labels.index(pair[1])]
+        return found
+
+    def canonical(self, name: str) -> str:
+        """The name as it is printed: BMES also reads I for M, and IOBES M for I."""
+        try:
+            return format_label(*parse_label(name, self.target), self.target)
+        except ValueError:
+            return name  # labels without boundaries, and those of another scheme
+
+    def ids(self, name: str) -> list[int]:
+        """The labels of the model that may print as ``name``; none if it is no name."""
+        pairs = zip(self._alone, self._behind, strict=True)
+        return [index for index, printed in enumerate(pairs) if name in printed]
+
+    def prints_at_the_start(self, names: Collection[str]) -> Bool[Tensor, " K"]:
+        """Which labels of the model print as one of ``names`` in the first unit of a sentence."""
+        return torch.tensor([name in names for name in self._alone])
+
+    def prints_after(self, names: Collection[str]) -> Bool[Tensor, "K K"]:
+        """[previous, next]: which labels of the model print as one of ``names`` behind which others."""
+        behind = torch.tensor([name in names for name in self._behind])
+        return torch.where(self.is_behind, behind, self.prints_at_the_start(names))
+
+    def probabilities(
+        self, values: Float[Tensor, "B N K"], pairs: Bool[Tensor, "B M K K"] | None = None
+    ) -> Float[Tensor, "B N U"]:
+        """The probability of every name, given those of the model's labels.
+
+        ``pairs`` are the neighbours that clamps of IOB1 leave (`Evidence.allowed_pairs`): P is conditional on them.
+        """
+        if self.is_one_to_one:
+            return values
+        if not self.depends_on_previous:
+            return self._sums(values, self._tables(values.device).alone).clamp(max=1)
+        alone_columns, behind_columns, is_behind = self._tables(values.device)
+        if pairs is None:
+            behind = values[:, 1:] * (values[:, :-1] @ is_behind.to(values.dtype))
+            alone = values[:, 1:] - behind
+        else:
+            # Where beliefs have given up what a clamp leaves, that shares all there is.
+            exact = values.double() + _NEXT_TO_NOTHING
+            joint = exact[:, :-1, :, None] * exact[:, 1:, None, :] * pairs  # (B, N − 1, K, K)
+            joint = joint / joint.sum((-2, -1), keepdim=True).clamp(min=torch.finfo(joint.dtype).tiny)
+            behind, alone = ((joint * chosen).sum(-2).to(values.dtype) for chosen in (is_behind, ~is_behind))
+        rest = self._sums(alone, alone_columns) + self._sums(behind, behind_columns)
+        return torch.cat([self._sums(values[:, :1], alone_columns), rest], 1).clamp(min=0, max=1)
+
+    def scores(
+        self,
+        values: Float[Tensor, "B N K"],
+        label_ids: Int[Tensor, "B N"],
+        pairs: Bool[Tensor, "B M K K"] | None = None,
+    ) -> Float[Tensor, "B N"]:
+        """The probability of the name that each of the model's labels prints as; 0 for what is no label."""
+        known = label_ids.clamp(min=0)
+        tables = self._tables(values.device)
+        columns = known if self.is_one_to_one else tables.alone[known]
+        if self.depends_on_previous:
+            is_behind = tables.is_behind[known[:, :-1], known[:, 1:]] & (label_ids[:, :-1] >= 0)
+            columns[:, 1:] = torch.where(is_behind, tables.behind[known[:, 1:]], columns[:, 1:])
+        chosen = self.probabilities(values, pairs).gather(-1, columns[..., None])[..., 0]
+        return torch.where(label_ids < 0, 0, chosen)
+
+    def _sums(self, values: Tensor, columns: Int[Tensor, " K"]) -> Tensor:
+        return values.new_zeros(*values.shape[:-1], len(self.names)).index_add(-1, columns, values)
+
+    def _tables(self, device: torch.device) -> _Tables:
+        """Made once for every device: copying them there makes a GPU wait."""
+        if device not in self._made:
+            ids = {name: index for index, name in enumerate(self.names)}
+            alone, behind = (
+                torch.tensor([ids[name] for name in names], device=device) for names in (self._alone, self._behind)
+            )
+            is_behind = self.is_behind if self.depends_on_previous else torch.zeros(0, 0, dtype=torch.bool)
+            self._made[device] = _Tables(alone, behind, is_behind.to(device))
+        return self._made[device]
