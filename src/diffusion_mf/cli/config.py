@@ -65,6 +65,11 @@ def show(
         _print(settings)
 
 
+def print_settings(config: Config, sources: Mapping[Key, Source]) -> None:
+    """Print every setting as TOML that is itself a configuration, and where each comes from."""
+    _print(_settings(config, sources))
+
+
 def _settings(config: Config, sources: Mapping[Key, Source]) -> list[_Setting]:
     from diffusion_mf.config.sections import preset
 

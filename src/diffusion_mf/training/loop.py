@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
+import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,7 +31,7 @@ from diffusion_mf.model.transfer import begin_with
 from diffusion_mf.prediction.memory import placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
-from diffusion_mf.training.corpora import TrainingData, read_training_data
+from diffusion_mf.training.corpora import TrainingData, dev_warnings, read_training_data
 from diffusion_mf.training.evaluation import Evaluation, candidate_decoders, evaluate, teacher_marginals
 from diffusion_mf.training.gradients import LossWindow, StepGradients
 from diffusion_mf.training.optimizer import Learner
@@ -51,6 +53,16 @@ MOST_SKIPPED_IN_A_ROW = 25
 """steps whose gradients are not finite; after these a run goes back to its last checkpoint, once"""
 RATE_AFTER_RETURN = 0.5
 """what the learning rate is multiplied by from then on"""
+
+
+NOTABLE_GAIN = 0.1
+"""points by which the last epoch must beat those before it for more of them to be worth while"""
+
+
+MOST_TIMED_STEPS = 40
+MOST_TIMED_SENTENCES = 100
+FEWEST_WHOLE_EPOCHS = 5
+"""a run of a given time with fewer epochs ends within one"""
 
 
 class _TooManySkippedError(Exception):
@@ -114,6 +126,49 @@ def train(
     return run.folder.model
 
 
+def fit_to_time(config: Config, minutes: float, *, device: str = "auto") -> tuple[dict[str, int], str]:
+    """The settings by which a run takes no more than about ``minutes``, evaluations included, and a line about them for the user.
+
+    A few steps and an evaluation are timed and forgotten. What comes out are settings like any others, so that the run can be
+    resumed and repeated.
+    """
+    start = time.monotonic()
+    with connected(device) as processes, reproducible(processes.device, threads=config.training.threads):
+        silent = NotesOnly(lambda message: None)
+        run = _Run(
+            config,
+            read_training_data(config),
+            RunFolder(Path()),
+            processes,
+            display=silent,
+            interruption=Interruption(),
+            checkpoint_every=math.inf,
+        )
+        # All of this comes again in the run itself.
+        preparation = time.monotonic() - start
+        pace = run.measure_pace(at_most=0.05 * 60 * minutes)
+        # The processes must agree on one number.
+        total = torch.tensor([preparation, time.monotonic() - start, *pace], dtype=torch.float64)
+        processes.sum(total)
+        preparation, elapsed, of_step, of_evaluation = (total / processes.world_size).tolist()
+    left = 60 * minutes - elapsed - preparation
+    settings = config.training
+    steps_per_epoch = max(1, run.num_steps // settings.epochs)
+    of_epoch = steps_per_epoch * of_step + of_evaluation / settings.evaluate_every
+    if settings.epochs * of_epoch <= left:
+        needed = settings.epochs * of_epoch / 60
+        return {}, f"time: all {settings.epochs:,} epochs take about {max(needed, 0.1):.1f} of {minutes:g} minutes"
+    num_epochs = left / of_epoch
+    changes = {"training.epochs": max(1, math.floor(num_epochs))}
+    if num_epochs < FEWEST_WHOLE_EPOCHS:
+        # The rest of the time is too large a part of the whole to be left unused.
+        num_steps = max(1, math.floor((left - of_evaluation * max(1, num_epochs)) / of_step))
+        changes = {"training.epochs": -(-num_steps // steps_per_epoch), "training.max_steps": num_steps}
+    num_steps = changes.get("training.max_steps", changes["training.epochs"] * steps_per_epoch)
+    changes["training.warmup_steps"] = min(settings.warmup_steps, max(1, num_steps // 10))
+    return changes, f"time: {minutes:g} minutes are enough for {num_steps:,} of {run.num_steps:,} steps"
+
+
 class _Run:
     def __init__(
         self,
@@ -163,6 +218,8 @@ class _Run:
             recall=config.recall,
         )
         self.num_steps = sum(len(self._plan(epoch)) for epoch in range(self.settings.epochs))
+        if self.settings.max_steps is not None:
+            self.num_steps = min(self.num_steps, self.settings.max_steps)
         self.decoders = candidate_decoders(self.labeller)
         self.predictor = Predictor(self.labeller, config, processes.device)
         processes.spread(list(self.labeller.state_dict().values()))
@@ -219,8 +276,24 @@ class _Run:
                 self.display.note(f"{self.folder.root} holds no checkpoint: the run begins at the beginning")
             self._try_evaluation()
             self._write_log("start", {"parameters": self.labeller.num_parameters()})
+            for message in self.data.notes:
+                self._write_log("note", {"message": message})
+            for message in (*dev_warnings(self.data, self.config.task), *self._schedule_warnings()):
+                self.tell(message)
             # Now, and not after hours, is the time to find out that nothing can be written.
             self.checkpoint()
+
+    def tell(self, message: str) -> None:
+        """Show a message and write it to the log."""
+        self.display.note(message)
+        self._write_log("note", {"message": message})
+
+    def _schedule_warnings(self) -> Iterator[str]:
+        if self.settings.warmup_steps >= self.num_steps:
+            yield (
+                f"the warm-up of {self.settings.warmup_steps:,} steps is longer than the run of {self.num_steps:,}: the learning "
+                f"rate never reaches its full height; set training.warmup_steps={self.num_steps // 10}, or train for more epochs"
+            )
 
     def _load(self) -> Resumed | None:
         return load_run(
@@ -247,9 +320,39 @@ class _Run:
         if self.data.dev:
             self._evaluate(self.predictor, self.data.dev[:1], self.decoders)
 
+    def measure_pace(self, *, at_most: float) -> tuple[float, float]:
+        """Seconds of a step and of an evaluation, from a few steps and dev sentences; the run is of no use afterwards."""
+        plans = self._plan(0)
+        seconds = []
+        start = before = time.monotonic()
+        for prepared in self.preparer.stream(plans, 1):
+            units = sum(self.lengths[index] for batch in prepared.plan for index in batch)
+            self.gradients.compute(prepared, step=len(seconds), units=units, num_pieces=1)
+            # Reading a number from the device waits for what was computed there.
+            float(self.learner.update(len(seconds)).norm)
+            now = time.monotonic()
+            seconds.append(now - before)
+            before = now
+            if len(seconds) >= MOST_TIMED_STEPS or (len(seconds) >= 3 and now - start > at_most):
+                break
+        # The first steps also prepare what later ones have ready.
+        timed = seconds[len(seconds) // 2 :]
+        of_evaluation = 0.0
+        if self.data.dev:
+            sample = self.data.dev[:: -(-len(self.data.dev) // MOST_TIMED_SENTENCES)]
+            self._evaluate(self.predictor, sample[:1], self.decoders)
+            before = time.monotonic()
+            self._evaluate(self.predictor, sample, self.decoders)
+            of_evaluation = (time.monotonic() - before) * len(self.data.dev) / len(sample)
+        return sum(timed) / len(timed), of_evaluation
+
     def is_over(self) -> bool:
         """Whether the epochs are over, or dev scores no longer rise."""
-        return self.state.is_stopped or self.state.epoch >= self.settings.epochs
+        return self.state.is_stopped or self._is_last()
+
+    def _is_last(self) -> bool:
+        """Whether the epoch just finished is the last."""
+        return self.state.epoch >= self.settings.epochs or self.state.step >= self.num_steps
 
     def checkpoint_if_due(self) -> None:
         """Now and then, but not where steps are being skipped: what a run may have to go back to should be good."""
@@ -317,6 +420,8 @@ class _Run:
         """Take the steps of the present epoch that are left."""
         state = self.state
         plans = self._plan(state.epoch)
+        if self.settings.max_steps is not None:
+            plans = plans[: self.num_steps - (state.step - state.position)]
         for prepared in self.preparer.stream(plans[state.position :], state.num_pieces):
             units = sum(self.lengths[index] for batch in prepared.plan for index in batch)
             sums, num_pieces = self.gradients.compute(
@@ -384,7 +489,14 @@ class _Run:
         position = {"step": state.step, "epoch": state.epoch, "seconds": round(state.seconds, 3)}
         self.log.write(event, {**position, **values})
 
-    def _evaluate(self, predictor: Predictor, sentences: Any, decoders: tuple[str, ...]) -> Evaluation:
+    def _evaluate(
+        self,
+        predictor: Predictor,
+        sentences: Any,
+        decoders: tuple[str, ...],
+        *,
+        reported_temperature: float | None = None,
+    ) -> Evaluation:
         return evaluate(
             predictor,
             sentences,
@@ -393,12 +505,13 @@ class _Run:
             scheme=self.data.scheme,
             decoders=decoders,
             processes=self.processes,
+            reported_temperature=reported_temperature,
         )
 
     def select(self) -> None:
         """Score the model on dev with every decoder; keep it if it is the best so far, stop if none was for long."""
         state = self.state
-        if state.epoch % self.settings.evaluate_every and state.epoch != self.settings.epochs:
+        if state.epoch % self.settings.evaluate_every and not self._is_last():
             return
         if self.meter.has_news:
             self._log_step()  # the loss that is shown beside the score is that of the steps before it
@@ -406,7 +519,8 @@ class _Run:
             return
         with self.learner.averaged():
             found = self._evaluate(self.predictor, self.data.dev, self.decoders)
-            is_best = state.best_score is None or found.score > state.best_score
+            before = state.best_score
+            is_best = before is None or found.score > before
             if is_best:
                 state.best_score, state.best_epoch, state.best_decoder = found.score, state.epoch, found.decoder
                 self.best.take(
@@ -416,6 +530,7 @@ class _Run:
                     metrics={
                         "dev": dict(found.scores[found.decoder]),
                         "decoders": {name: dict(scores) for name, scores in found.scores.items()},
+                        **_details("dev", found),
                         **self._position(),
                     },
                 )
@@ -426,6 +541,25 @@ class _Run:
             {"decoder": found.decoder, "score": found.score, "is_best": is_best, "scores": found.scores},
         )
         self._show_progress(epoch=state.epoch, at_once=True)
+        if self._is_last():
+            for message in self._score_warnings(found.score, before):
+                self.tell(message)
+
+    def _score_warnings(self, last: float, before: float | None) -> Iterator[str]:
+        """What the dev scores of a run that is over say about the run; ``before`` is the best before the last."""
+        metric = PRIMARY_METRICS[self.config.task]
+        if self.state.best_score == 0:
+            yield (
+                f"the {metric} on dev is 0: the model has learnt nothing that counts; train for more epochs, and compare the "
+                "labels of the training and dev data with dmf data check"
+            )
+        elif before is None or last - before >= NOTABLE_GAIN:
+            epochs = 2 * self.settings.epochs
+            limit = "" if self.settings.max_steps is None else f" --set training.max_steps={2 * self.num_steps}"
+            yield (
+                f"the best epoch was the last one, and the {metric} on dev was still rising; train longer: "
+                f"dmf train --output {shlex.quote(str(self.folder.root))} --resume --set training.epochs={epochs}{limit}"
+            )
 
     def _position(self) -> dict[str, int]:
         return {"epoch": self.state.epoch, "step": self.state.step}
@@ -466,9 +600,18 @@ class _Run:
             self._keep_unselected()
         labeller, decoder = self.best.labeller(self.processes.device)
         if self.data.test and "test" not in self.best.metrics:
-            scores = self._evaluate(
-                Predictor(labeller, self.config, self.processes.device), self.data.test, (decoder,)
-            ).scores[decoder]
-            self.best.add_metrics({"test": dict(scores)})
+            predictor = Predictor(labeller, self.config, self.processes.device)
+            found = self._evaluate(predictor, self.data.test, (decoder,), reported_temperature=self.best.temperature)
+            scores = found.scores[decoder]
+            self.best.add_metrics({"test": dict(scores), **_details("test", found)})
             self._write_log("test", {"decoder": decoder, "scores": dict(scores)})
         self.checkpoint()
+
+
+def _details(split: str, found: Evaluation) -> dict[str, Any]:
+    """What a model's metrics hold beside its scores: how certain it is, and what it confuses."""
+    accuracy = found.scores[found.decoder]["accuracy"]
+    return {
+        "certainty": {"split": split, "confidence": found.confidence, "accuracy": accuracy},
+        "confusions": {"split": split, "most_frequent": list(found.confusions)},
+    }

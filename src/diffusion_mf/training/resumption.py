@@ -68,6 +68,7 @@ class TrainingState:
 
 
 EPOCHS = "training.epochs"
+MAX_STEPS = "training.max_steps"
 # What may differ: files may have moved (their content is compared), and threads are warned about.
 _FREE_SETTINGS = {"data.train", "data.dev", "data.test", "data.strict", "training.threads"}
 
@@ -200,8 +201,9 @@ def load_run(
     is_same_encoder = saved.get("encoder") == encoder_digest
     free = _FREE_SETTINGS | {"encoder.model"} if is_same_encoder or not is_same_data else _FREE_SETTINGS
     now = _flat(config.model_dump(mode="json"))
-    if now[EPOCHS] > saved_config.get(EPOCHS, now[EPOCHS]):
-        free = free | {EPOCHS}
+    prolonged = {name for name in (EPOCHS, MAX_STEPS) if _is_more(now[name], saved_config.get(name))}
+    if prolonged:
+        free = free | prolonged
         if state.best_score is None:
             # Without dev data the model is the last one, and this is to be another.
             state.best_decoder = None
@@ -224,6 +226,11 @@ def load_run(
                 effect = "its batches will be others, and the present epoch begins anew"
             note(f"the run was begun with {name} {conditions[name]} and goes on with {now}: {effect}")
     return Resumed(state, log_bytes)
+
+
+def _is_more(now: int | None, before: int | None) -> bool:
+    """Whether one limit on epochs or steps allows more than another; None is no limit."""
+    return before is not None and (now is None or now > before)
 
 
 def has_complete_labels(folder: RunFolder) -> bool:
@@ -288,7 +295,7 @@ class BestModel:
         self._is_saved = True
         self._labeller: Labeller | None = None
         self._decoder = ""
-        self._temperature = 1.0
+        self.temperature = 1.0
         self.metrics: Mapping[str, Any] = {}
 
     @torch.no_grad()
@@ -298,7 +305,7 @@ class BestModel:
         if self._labeller is None:
             self._labeller = copy.deepcopy(labeller)
         self._labeller.load_state_dict(labeller.state_dict())
-        self._decoder, self._temperature = decoder, temperature
+        self._decoder, self.temperature = decoder, temperature
         self.metrics, self._is_saved = dict(metrics), False
         self.save()
 
@@ -311,7 +318,7 @@ class BestModel:
         if self._labeller is None:
             stored = load_model(self._folder.model)
             self._labeller = stored.labeller.to(device)
-            self._decoder, self._temperature, self.metrics = stored.decoder, stored.temperature, stored.metrics
+            self._decoder, self.temperature, self.metrics = stored.decoder, stored.temperature, stored.metrics
         return self._labeller, self._decoder
 
     def save(self) -> None:
@@ -327,7 +334,7 @@ class BestModel:
             self._data.vocabulary,
             self._data.scheme,
             self._decoder,
-            self._temperature,
+            self.temperature,
             self.metrics,
         )
         self._is_saved = True
