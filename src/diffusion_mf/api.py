@@ -36,7 +36,7 @@ def load(name: StrPath, *, device: str = "auto") -> Tagger:
 def train(
     config: Config | StrPath | None = None,
     *,
-    train: Corpus | None = None,
+    train: Corpus | Mapping[str, Any] | None = None,
     dev: Corpus | None = None,
     test: Corpus | None = None,
     system: str | None = None,
@@ -67,15 +67,7 @@ def train(
         if output is None:
             output = stack.enter_context(tempfile.TemporaryDirectory(prefix="diffusion-mf-"))
         display = stack.enter_context(Display()) if on_progress is None else _Callback(on_progress)
-        if isinstance(train, Mapping):
-            # A Hugging Face data set with its splits.
-            train, dev, test = train["train"], dev or train.get("validation"), test or train.get("test")
-        corpora = {"train": train, "dev": dev, "test": test}
-        files = {
-            f"data.{split}": _file(corpus, Path(output) / "data" / f"{split}.jsonl", task)
-            for split, corpus in corpora.items()
-            if corpus is not None
-        }
+        files = _files(train, dev, test, Path(output), task=task, resume=resume)
         options = {"system": system, "task": task, "seed": seed, "encoder.model": encoder}
         options["encoder.kind"] = None if encoder is None else "pretrained"
         given = {**{key: value for key, value in options.items() if value is not None}, **files, **(settings or {})}
@@ -115,6 +107,32 @@ class _Callback:
 
     def note(self, message: str) -> None:
         logging.getLogger("diffusion_mf").warning(message)
+
+
+def _files(
+    train: Any,
+    dev: Any,
+    test: Any,
+    output: Path,
+    *,
+    task: str | None,
+    resume: bool,
+) -> dict[str, str]:
+    """The settings that name the files of the corpora; those that are in memory are written to the folder of the run."""
+    from diffusion_mf.training.resumption import RunFolder
+
+    if isinstance(train, Mapping):
+        # A Hugging Face data set with its splits.
+        dev = train.get("validation") if dev is None else dev
+        test = train.get("test") if test is None else test
+        train = train["train"]
+    if not resume:
+        RunFolder(output).check_unused()
+    return {
+        f"data.{split}": _file(corpus, output / "data" / f"{split}.jsonl", task)
+        for split, corpus in (("train", train), ("dev", dev), ("test", test))
+        if corpus is not None
+    }
 
 
 def _file(corpus: Corpus, path: Path, task: str | None) -> str:

@@ -168,6 +168,7 @@ def train(
             use_tensorboard=tensorboard,
             display=display,
             overrides=planned.overrides,
+            resume_command=f"dmf train --output {shlex.quote(str(output))} --resume",
         )
     # Of the processes that torchrun starts, one speaks for all.
     if _is_speaker():

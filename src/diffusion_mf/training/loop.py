@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -79,10 +78,12 @@ def train(
     use_tensorboard: bool = False,
     display: Display | None = None,
     overrides: Sequence[str] = (),
+    resume_command: str | None = None,
 ) -> Path:
     """Train what ``config`` describes; returns the model's folder, for `Tagger.load`.
 
-    ``overrides`` are those that ``config`` was read with, for `begun_run` to know.
+    ``overrides`` are those that ``config`` was read with, for `begun_run` to know. ``resume_command`` is what a user can type to
+    continue the run.
     ``checkpoint_every`` is in seconds; there is a checkpoint at the beginning and at the end, too. ``display`` shows notes and
     progress (default: notes go to Python's logging). Under torchrun every process calls this, and rank 0 writes.
     """
@@ -109,6 +110,7 @@ def train(
             interruption=interruption,
             checkpoint_every=checkpoint_every,
             overrides=overrides,
+            resume_command=resume_command,
         )
         run.begin(resume=resume, use_tensorboard=use_tensorboard)
         try:
@@ -181,8 +183,9 @@ class _Run:
         interruption: Interruption,
         checkpoint_every: float,
         overrides: Sequence[str] = (),
+        resume_command: str | None = None,
     ) -> None:
-        self.overrides = overrides
+        self.overrides, self.resume_command = overrides, resume_command
         self.config, self.data, self.folder, self.processes = config, data, folder, processes
         self.display, self.interruption, self.checkpoint_every = display, interruption, checkpoint_every
         self.settings = config.training
@@ -323,7 +326,7 @@ class _Run:
     def measure_pace(self, *, at_most: float) -> tuple[float, float]:
         """Seconds of a step and of an evaluation, from a few steps and dev sentences; the run is of no use afterwards."""
         plans = self._plan(0)
-        seconds = []
+        seconds: list[float] = []
         start = before = time.monotonic()
         for prepared in self.preparer.stream(plans, 1):
             units = sum(self.lengths[index] for batch in prepared.plan for index in batch)
@@ -556,10 +559,13 @@ class _Run:
         elif before is None or last - before >= NOTABLE_GAIN:
             epochs = 2 * self.settings.epochs
             limit = "" if self.settings.max_steps is None else f" --set training.max_steps={2 * self.num_steps}"
-            yield (
-                f"the best epoch was the last one, and the {metric} on dev was still rising; train longer: "
-                f"dmf train --output {shlex.quote(str(self.folder.root))} --resume --set training.epochs={epochs}{limit}"
+            command = self.resume_command
+            remedy = (
+                "train for more epochs"
+                if command is None
+                else f"to train longer: {command} --set training.epochs={epochs}{limit}"
             )
+            yield f"the best epoch was the last one, and the {metric} on dev was still rising; {remedy}"
 
     def _position(self) -> dict[str, int]:
         return {"epoch": self.state.epoch, "step": self.state.step}
