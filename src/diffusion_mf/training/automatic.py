@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from diffusion_mf.config.errors import Key
 from diffusion_mf.config.files import Source, layered_settings, nested, nested_overrides
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.detection import Detection, detect
+from diffusion_mf.data.detection import detect
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.model.storage import read_config
 from diffusion_mf.training.corpora import TrainingData, read_training_data
@@ -50,12 +49,13 @@ def choose_config(
 
     These are written as for `load_config`; among them may be the task, the system, files and how they are read.
     """
-    given = nested_overrides([*overrides, f"data.train={_quoted(train)}"])
+    given = nested_overrides(overrides)
+    given.get("data", {}).pop("train", None)
     # Any task will do to find out what is wrong with the settings given.
     asked, _ = validated(layered_settings([(_SET, {"task": "pos", "system": DEFAULT_SYSTEM}), (_SET, given)]))
     settings = asked.data
     found = detect(
-        settings.train or train,
+        train,
         task=asked.task if "task" in given else None,
         column=settings.column,
         scheme=settings.scheme,
@@ -63,7 +63,7 @@ def choose_config(
         fields=settings.fields,
         strict=settings.strict,
     )
-    corpus: dict[str, Any] = {"task": found.task.value, "system": DEFAULT_SYSTEM, "data": {}}
+    corpus: dict[str, Any] = {"task": found.task.value, "data": {"train": os.fspath(train)}}
     if found.task is Task.POS and found.column is ConlluColumn.XPOS:
         corpus["data"]["column"] = "xpos"
     begun = {}
@@ -75,7 +75,7 @@ def choose_config(
         return validated(
             layered_settings(
                 [
-                    (Source(None, option="recipe"), recipe),
+                    (Source(None, option="recipe"), {"system": DEFAULT_SYSTEM, **recipe}),
                     (Source(None, option="corpus"), corpus),
                     (Source(None, option="--from"), begun),
                     (_SET, given),
@@ -97,17 +97,13 @@ def choose_config(
         minutes=minutes,
     )
     config, sources = configured(nested((tuple(key.split(".")), value) for key, value in recipe.items()))
-    return ChosenConfig(config, sources, [*found.lines(), *_described(config, data, found, statistics)])
+    return ChosenConfig(config, sources, [*found.lines(), *_described(config, data, statistics)])
 
 
 _SET = Source(None, option="--set")
 
 
-def _quoted(path: StrPath) -> str:
-    return json.dumps(os.fspath(path), ensure_ascii=False)
-
-
-def _described(config: Config, data: TrainingData, found: Detection, statistics: CorpusStatistics) -> list[str]:
+def _described(config: Config, data: TrainingData, statistics: CorpusStatistics) -> list[str]:
     units = "characters" if statistics.mean_form_length == 1 else "words"
     documents = len({sentence.document for sentence in data.train} - {0})
     marked = f", {documents:,} documents" if documents else ", no documents marked"
@@ -115,7 +111,8 @@ def _described(config: Config, data: TrainingData, found: Detection, statistics:
     if config.data.dev is not None:
         lines.append(f"dev: {len(data.dev or ()):,} sentences of {config.data.dev}")
     elif data.dev:
-        whole = "whole documents" if any(sentence.document for sentence in data.dev) else "sentences"
+        apart = {sentence.document for sentence in data.dev} - {sentence.document for sentence in data.train}
+        whole = "whole documents" if apart else "sentences"
         lines.append(
             f"dev: {len(data.dev):,} training sentences are held out ({whole}, drawn by seed {config.seed}); --dev FILE or "
             "--set data.held_out=NUMBER says otherwise"
@@ -126,7 +123,7 @@ def _described(config: Config, data: TrainingData, found: Detection, statistics:
     network = encoder.title if encoder.kind == "pretrained" else f"an encoder of width {encoder.width} from scratch"
     lines.append(f"system: {config.system} on {network}; --system or --encoder says otherwise")
     lines.append(
-        f"training: {training.epochs:,} epochs, batches of {training.budget:,} units, learning rate {training.learning_rate:g}, "
+        f"training: {training.epochs:,} epoch{'s' * (training.epochs > 1)}, batches of {training.budget:,} units, learning rate {training.learning_rate:g}, "
         f"warm-up of {training.warmup_steps:,} steps; --minutes or --set says otherwise, --print-config shows everything"
     )
     return lines

@@ -95,11 +95,12 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
 def hold_out(corpus: Corpus, number: int, *, seed: int) -> tuple[Corpus, Corpus]:
     """Training and dev sentences from one corpus: about ``number`` for dev, drawn by ``seed``, both in the corpus's order.
 
-    Where documents are marked, whole ones are taken, save for those of more than twice as many sentences. No label is taken
-    from training altogether. `InputError` if nothing can be taken.
+    Where documents are marked, whole ones are taken, save for those of more than twice as many sentences that are more than a
+    fifth of the corpus, too. No label is taken from training altogether. `InputError` if nothing can be taken.
     """
     documents = grouped([sentence.document for sentence in corpus])
-    chosen = _drawn(corpus, [group for group in documents if len(group) <= 2 * number], number, seed)
+    longest = max(2 * number, len(corpus) // 5)
+    chosen = _drawn(corpus, [group for group in documents if len(group) <= longest], number, seed)
     if not chosen:
         chosen = _drawn(corpus, [[index] for index in range(len(corpus))], number, seed)
     if not chosen:
@@ -146,7 +147,7 @@ def dev_warnings(data: TrainingData, task: Task) -> Iterator[str]:
     if number < SMALLEST_DEV:
         # Two standard errors of a share of 90 %.
         points = 100 * 2 * math.sqrt(0.9 * 0.1 / max(number, 1))
-        uncertain = f"at 90, scores are uncertain by ±{points:.1f} points" if number else "there is nothing to score"
+        uncertain = f"at 90, a score is uncertain by ±{points:.1f} points" if number else "there is nothing to score"
         yield f"dev has only {number:,} {kind} to choose the best epoch by: {uncertain}; more dev data would help"
     known = {sentence.units for sentence in data.train}
     num_known = sum(sentence.units in known for sentence in data.dev)

@@ -159,7 +159,7 @@ def fit_to_time(config: Config, minutes: float, *, device: str = "auto") -> tupl
     of_epoch = steps_per_epoch * of_step + of_evaluation / settings.evaluate_every
     if settings.epochs * of_epoch <= left:
         needed = settings.epochs * of_epoch / 60
-        return {}, f"time: all {settings.epochs:,} epochs take about {max(needed, 0.1):.1f} of {minutes:g} minutes"
+        return {}, f"time: all {settings.epochs:,} epochs take about {max(needed, 0.1):.1f} of {minutes:g} min"
     num_epochs = left / of_epoch
     changes = {"training.epochs": max(1, math.floor(num_epochs))}
     if num_epochs < FEWEST_WHOLE_EPOCHS:
@@ -168,7 +168,7 @@ def fit_to_time(config: Config, minutes: float, *, device: str = "auto") -> tupl
         changes = {"training.epochs": -(-num_steps // steps_per_epoch), "training.max_steps": num_steps}
     num_steps = changes.get("training.max_steps", changes["training.epochs"] * steps_per_epoch)
     changes["training.warmup_steps"] = min(settings.warmup_steps, max(1, num_steps // 10))
-    return changes, f"time: {minutes:g} minutes are enough for {num_steps:,} of {run.num_steps:,} steps"
+    return changes, f"time: {num_steps:,} of {run.num_steps:,} steps fit into {minutes:g} min"
 
 
 class _Run:
