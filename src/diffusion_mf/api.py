@@ -72,6 +72,7 @@ def train(
         options["encoder.kind"] = None if encoder is None else "pretrained"
         given = {**{key: value for key, value in options.items() if value is not None}, **files, **(settings or {})}
         overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items()]
+        most_epochs = None
         begun = begun_run(Path(output)) if resume and config is None else None
         if begun is not None:
             config = with_overrides(begun.config, overrides)
@@ -84,13 +85,13 @@ def train(
             chosen = choose_config(
                 given["data.train"], overrides, device_type=choose_device(device).type, minutes=minutes
             )
-            config = chosen.config
+            config, most_epochs = chosen.config, chosen.most_epochs
             for line in chosen.lines:
                 display.note(line)
         else:
             raise InputError("there is nothing to train on", remedy="give train data or a configuration")
         if minutes is not None and begun is None:
-            changes, line = fit_to_time(config, minutes, device=device)
+            changes, line = fit_to_time(config, minutes, most_epochs=most_epochs, device=device)
             display.note(line)
             config = with_overrides(config, [f"{key}={value}" for key, value in changes.items()])
         return Tagger.load(run(config, output=output, resume=resume, device=device, display=display), device=device)

@@ -66,14 +66,14 @@ def write_tags(path: Path, count: int) -> Path:
 
 def test_what_is_given_wins_over_corpus_and_recipe(tmp_path: Path) -> None:
     path = write_tags(tmp_path / "train.txt", 20)
-    config, sources, lines = choose_config(path, device_type="cpu")
+    config, sources, lines, _ = choose_config(path, device_type="cpu")
     assert (config.task, config.system, config.data.held_out) == (Task.POS, "diffusion-mf", 4)
     assert sources["training", "epochs"].option == "recipe"
     assert sources["data", "held_out"].option == "corpus"
     assert any("4 training sentences are held out" in line and "--dev FILE" in line for line in lines)
     assert all(";" in line for line in lines if not line.startswith("train"))
     given = ["system=unigram", "training.epochs=7", "data.held_out=2", "task=pos", "seed=3"]
-    config, sources, _ = choose_config(path, given, device_type="cpu")
+    config, sources, *_ = choose_config(path, given, device_type="cpu")
     assert (config.system, config.training.epochs, config.data.held_out, config.seed) == ("unigram", 7, 2, 3)
     assert sources["training", "epochs"].option == "--set"
     assert choose_config(path, [f"data.dev={path}"], device_type="cpu").config.data.held_out == 0
@@ -84,6 +84,15 @@ def test_settings_given_are_checked_first(tmp_path: Path) -> None:
         choose_config(tmp_path / "none.txt", ["training.epoch=7"], device_type="cpu")
     with pytest.raises(InputError, match=r"none.txt: .*no such file|none.txt: .*exist"):
         choose_config(tmp_path / "none.txt", device_type="cpu")
+
+
+def test_a_pretrained_encoder_has_a_recipe_of_its_own(tmp_path: Path) -> None:
+    path = write_tags(tmp_path / "train.txt", 20)
+    given = ["encoder.kind=pretrained", "encoder.model=some/encoder"]
+    config, _, lines, _ = choose_config(path, given, device_type="cpu")
+    assert config.encoder.kind == "pretrained"
+    assert config.training.encoder_learning_rate is not None
+    assert any("diffusion-mf on some/encoder" in line for line in lines)
 
 
 def test_xpos_alone_stays_xpos_when_the_run_reads_the_file(tmp_path: Path) -> None:
@@ -112,7 +121,7 @@ def test_a_run_can_end_within_an_epoch(corpus: Path, tmp_path: Path) -> None:
     assert len(small_runs.read_log(tmp_path, "step")) == 6
 
 
-def fitted(config: Config, minutes: float, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, int], str]:
+def fitted(config: Config, minutes: float, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, float], str]:
     """With a second a step and no evaluations to speak of."""
     monkeypatch.setattr(loop._Run, "measure_pace", lambda self, at_most: (1.0, 0.0))
     return loop.fit_to_time(config, minutes, device="cpu")
@@ -125,11 +134,12 @@ def test_a_run_is_fitted_to_a_time(corpus: Path, monkeypatch: pytest.MonkeyPatch
     assert 20 <= changes["training.epochs"] <= 25
     assert 20 <= changes["training.warmup_steps"] <= 40
     assert "training.max_steps" not in changes
+    assert changes["training.ema_decay"] == 0.9
     assert "steps fit into" in line
     changes, _ = fitted(config, 0.5, monkeypatch)
     assert 20 <= changes["training.max_steps"] <= 30
     assert changes["training.epochs"] <= 3
-    assert fitted(config, 1000, monkeypatch)[0] == {}
+    assert fitted(config, 1000, monkeypatch)[0] == {"training.epochs": 50}
 
 
 def test_the_pace_of_a_run_is_measured(corpus: Path) -> None:

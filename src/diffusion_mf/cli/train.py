@@ -182,6 +182,8 @@ class _Planned(NamedTuple):
     overrides: list[str]
     """all that are in it"""
     sources: dict[Key, Source]
+    most_epochs: int | None = None
+    """where there is time"""
 
 
 def _plan(
@@ -211,14 +213,13 @@ def _plan(
         from diffusion_mf.prediction.devices import choose_device
         from diffusion_mf.training.automatic import choose_config
 
-        config, sources, lines = choose_config(
-            source, overrides, device_type=choose_device(device).type, minutes=minutes
-        )
-        for line in lines if _is_speaker() else ():
+        chosen = choose_config(source, overrides, device_type=choose_device(device).type, minutes=minutes)
+        for line in chosen.lines if _is_speaker() else ():
             note(line)
+        planned = _Planned(chosen.config, overrides, chosen.sources, chosen.most_epochs)
     else:
         config, sources = load_with_sources(source, overrides)
-    planned = _Planned(config, overrides, sources)
+        planned = _Planned(config, overrides, sources)
     return planned if minutes is None else _fitted(planned, minutes, device=device)
 
 
@@ -237,7 +238,7 @@ def _fitted(planned: _Planned, minutes: float, *, device: str) -> _Planned:
     from diffusion_mf.config.files import Source
     from diffusion_mf.training.loop import fit_to_time
 
-    changes, line = fit_to_time(planned.config, minutes, device=device)
+    changes, line = fit_to_time(planned.config, minutes, most_epochs=planned.most_epochs, device=device)
     if _is_speaker():
         note(line)
     overrides = [f"{key}={value}" for key, value in changes.items()]

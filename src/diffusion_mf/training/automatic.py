@@ -31,6 +31,8 @@ class ChosenConfig(NamedTuple):
     config: Config
     sources: dict[Key, Source]
     lines: list[str]
+    most_epochs: int
+    """what the recipe would take if time did not matter"""
 
 
 def held_out_size(num_sentences: int) -> int:
@@ -88,16 +90,22 @@ def choose_config(
     config, _ = configured({})
     data = read_training_data(config)
     statistics = corpus_statistics(data.train, data.vocabulary.labels)
-    recipe = recipe_settings(
-        statistics,
-        task=config.task,
-        system=config.system,
-        device_type=device_type,
-        is_pretrained=config.encoder.kind == "pretrained",
-        minutes=minutes,
-    )
-    config, sources = configured(nested((tuple(key.split(".")), value) for key, value in recipe.items()))
-    return ChosenConfig(config, sources, [*found.lines(), *_described(config, data, statistics)])
+    task, system, is_pretrained = config.task, config.system, config.encoder.kind == "pretrained"
+
+    def by_recipe(minutes: float | None) -> tuple[Config, dict[Key, Source]]:
+        recipe = recipe_settings(
+            statistics,
+            task=task,
+            system=system,
+            device_type=device_type,
+            is_pretrained=is_pretrained,
+            minutes=minutes,
+        )
+        return configured(nested((tuple(key.split(".")), value) for key, value in recipe.items()))
+
+    config, sources = by_recipe(minutes)
+    lines = [*found.lines(), *_described(config, data, statistics)]
+    return ChosenConfig(config, sources, lines, by_recipe(None)[0].training.epochs)
 
 
 _SET = Source(None, option="--set")

@@ -128,21 +128,22 @@ def train(
     return run.folder.model
 
 
-def fit_to_time(config: Config, minutes: float, *, device: str = "auto") -> tuple[dict[str, int], str]:
+def fit_to_time(
+    config: Config, minutes: float, *, most_epochs: int | None = None, device: str = "auto"
+) -> tuple[dict[str, float], str]:
     """The settings by which a run takes no more than about ``minutes``, evaluations included, and a line about them for the user.
 
     A few steps and an evaluation are timed and forgotten. What comes out are settings like any others, so that the run can be
-    resumed and repeated.
+    resumed and repeated. Where there is time, there may be ``most_epochs``, by default those of ``config``.
     """
     start = time.monotonic()
     with connected(device) as processes, reproducible(processes.device, threads=config.training.threads):
-        silent = NotesOnly(lambda message: None)
         run = _Run(
             config,
             read_training_data(config),
             RunFolder(Path()),
             processes,
-            display=silent,
+            display=NotesOnly(lambda message: None),
             interruption=Interruption(),
             checkpoint_every=math.inf,
         )
@@ -155,20 +156,26 @@ def fit_to_time(config: Config, minutes: float, *, device: str = "auto") -> tupl
         preparation, elapsed, of_step, of_evaluation = (total / processes.world_size).tolist()
     left = 60 * minutes - elapsed - preparation
     settings = config.training
+    most_epochs = most_epochs or settings.epochs
     steps_per_epoch = max(1, run.num_steps // settings.epochs)
     of_epoch = steps_per_epoch * of_step + of_evaluation / settings.evaluate_every
-    if settings.epochs * of_epoch <= left:
-        needed = settings.epochs * of_epoch / 60
-        return {}, f"time: all {settings.epochs:,} epochs take about {max(needed, 0.1):.1f} of {minutes:g} min"
-    num_epochs = left / of_epoch
-    changes = {"training.epochs": max(1, math.floor(num_epochs))}
+    if most_epochs * of_epoch <= left:
+        needed = max(most_epochs * of_epoch / 60, 0.1)
+        return {"training.epochs": most_epochs}, f"time: all epochs take about {needed:.1f} of {minutes:g} min"
+    num_epochs = max(1, math.floor(left / of_epoch))
+    num_steps = num_epochs * steps_per_epoch
+    changes: dict[str, float] = {"training.epochs": num_epochs}
     if num_epochs < FEWEST_WHOLE_EPOCHS:
         # The rest of the time is too large a part of the whole to be left unused.
-        num_steps = max(1, math.floor((left - of_evaluation * max(1, num_epochs)) / of_step))
+        num_steps = max(1, math.floor((left - of_evaluation * num_epochs) / of_step))
         changes = {"training.epochs": -(-num_steps // steps_per_epoch), "training.max_steps": num_steps}
-    num_steps = changes.get("training.max_steps", changes["training.epochs"] * steps_per_epoch)
-    changes["training.warmup_steps"] = min(settings.warmup_steps, max(1, num_steps // 10))
-    return changes, f"time: {num_steps:,} of {run.num_steps:,} steps fit into {minutes:g} min"
+    # What is counted in steps must not be longer than the run, nor must the moving average remember its beginning.
+    changes["training.warmup_steps"] = min(settings.warmup_steps, num_steps // 10)
+    changes["training.ema_decay"] = min(settings.ema_decay, max(0.9, round(1 - 5 / num_steps, 4)))
+    num_wanted = most_epochs * steps_per_epoch
+    overhead = (elapsed + preparation + of_evaluation) / 60
+    rest = f", of which preparing and evaluating take {overhead:.1f}" if overhead > minutes / 2 else ""
+    return changes, f"time: {num_steps:,} of {num_wanted:,} steps fit into {minutes:g} min{rest}"
 
 
 class _Run:
@@ -292,7 +299,7 @@ class _Run:
         self._write_log("note", {"message": message})
 
     def _schedule_warnings(self) -> Iterator[str]:
-        if self.settings.warmup_steps >= self.num_steps:
+        if self.settings.warmup_steps >= max(1, self.num_steps):
             yield (
                 f"the warm-up of {self.settings.warmup_steps:,} steps is longer than the run of {self.num_steps:,}: the learning "
                 f"rate never reaches its full height; set training.warmup_steps={self.num_steps // 10}, or train for more epochs"
@@ -565,7 +572,8 @@ class _Run:
                 if command is None
                 else f"to train longer: {command} --set training.epochs={epochs}{limit}"
             )
-            yield f"the best epoch was the last one, and the {metric} on dev was still rising; {remedy}"
+            rising = "" if before is None else f", and the {metric} on dev was still rising"
+            yield f"the best epoch was the last one{rising}; {remedy}"
 
     def _position(self) -> dict[str, int]:
         return {"epoch": self.state.epoch, "step": self.state.step}
