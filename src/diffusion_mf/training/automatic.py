@@ -89,7 +89,7 @@ def choose_config(
         corpus["data"]["held_out"] = held_out_size(found.num_sentences)
     config, _ = configured({})
     data = read_training_data(config)
-    statistics = corpus_statistics(data.train, data.vocabulary.labels)
+    statistics = corpus_statistics(data.train)
     task, system, is_pretrained = config.task, config.system, config.encoder.kind == "pretrained"
 
     def by_recipe(minutes: float | None) -> tuple[Config, dict[Key, Source]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diffusion_mf.data.corpus import Task
@@ -28,15 +28,17 @@ class CorpusStatistics:
     has_documents: bool
 
 
-def corpus_statistics(sentences: Iterable[Sentence], labels: Sequence[str]) -> CorpusStatistics:
-    """Count the training sentences, which must be some; ``labels`` are those that the model will know."""
+def corpus_statistics(sentences: Iterable[Sentence]) -> CorpusStatistics:
+    """Count the training sentences, which must be some."""
     lengths: list[int] = []
     forms: set[str] = set()
+    labels: set[str] = set()
     num_characters = 0
     has_documents = False
     for sentence in sentences:
         lengths.append(len(sentence.units))
         forms.update(sentence.units)
+        labels.update(sentence.labels or ())
         num_characters += sum(map(len, sentence.units))
         has_documents = has_documents or sentence.document > 0
     return CorpusStatistics(
