@@ -86,12 +86,11 @@ def test_settings_given_are_checked_first(tmp_path: Path) -> None:
         choose_config(tmp_path / "none.txt", device_type="cpu")
 
 
-def test_a_pretrained_encoder_has_a_recipe_of_its_own(tmp_path: Path) -> None:
+def test_a_pretrained_encoder_is_taken(tmp_path: Path) -> None:
     path = write_tags(tmp_path / "train.txt", 20)
     given = ["encoder.kind=pretrained", "encoder.model=some/encoder"]
     config, _, lines, _ = choose_config(path, given, device_type="cpu")
     assert config.encoder.kind == "pretrained"
-    assert config.training.encoder_learning_rate is not None
     assert any("diffusion-mf on some/encoder" in line for line in lines)
 
 

@@ -28,7 +28,7 @@ class _Setting(NamedTuple):
     name: str
     value: Any
     origin: str
-    """file, name, --set, size or default"""
+    """file, size, default, or what `Source.option` names"""
     source: str
     """the origin with its details, for people"""
     file: str | None = None

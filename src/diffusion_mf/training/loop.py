@@ -563,7 +563,7 @@ class _Run:
                 f"the {metric} on dev is 0: the model has learnt nothing that counts; train for more epochs, and compare the "
                 "labels of the training and dev data with dmf data check"
             )
-        elif before is None or last - before >= NOTABLE_GAIN:
+        elif before is not None and last - before >= NOTABLE_GAIN:
             epochs = 2 * self.settings.epochs
             limit = "" if self.settings.max_steps is None else f" --set training.max_steps={2 * self.num_steps}"
             command = self.resume_command
@@ -572,8 +572,7 @@ class _Run:
                 if command is None
                 else f"to train longer: {command} --set training.epochs={epochs}{limit}"
             )
-            rising = "" if before is None else f", and the {metric} on dev was still rising"
-            yield f"the best epoch was the last one{rising}; {remedy}"
+            yield f"the best epoch was the last one, and the {metric} on dev was still rising; {remedy}"
 
     def _position(self) -> dict[str, int]:
         return {"epoch": self.state.epoch, "step": self.state.step}
