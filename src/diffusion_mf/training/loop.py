@@ -137,9 +137,12 @@ def fit_to_time(
     resumed and repeated. Where there is time, there may be ``most_epochs``, by default those of ``config``.
     """
     start = time.monotonic()
-    with connected(device) as processes, reproducible(processes.device, threads=config.training.threads):
+    settings = config.training
+    # To plan one epoch is enough here.
+    timed = config.model_copy(update={"training": settings.model_copy(update={"epochs": 1, "max_steps": None})})
+    with connected(device) as processes, reproducible(processes.device, threads=settings.threads):
         run = _Run(
-            config,
+            timed,
             read_training_data(config),
             RunFolder(Path()),
             processes,
@@ -154,13 +157,17 @@ def fit_to_time(
         total = torch.tensor([preparation, time.monotonic() - start, *pace], dtype=torch.float64)
         processes.sum(total)
         preparation, elapsed, of_step, of_evaluation = (total / processes.world_size).tolist()
-    left = 60 * minutes - elapsed - preparation
-    settings = config.training
+    of_test = of_evaluation * len(run.data.test or ()) / max(1, len(run.data.dev or ()))
+    left = 60 * minutes - elapsed - preparation - of_test
     most_epochs = most_epochs or settings.epochs
-    steps_per_epoch = max(1, run.num_steps // settings.epochs)
+    steps_per_epoch = run.num_steps
     of_epoch = steps_per_epoch * of_step + of_evaluation / settings.evaluate_every
-    if most_epochs * of_epoch <= left:
-        needed = max(most_epochs * of_epoch / 60, 0.1)
+    num_wanted = most_epochs * steps_per_epoch
+    if settings.max_steps is not None:
+        num_wanted = min(num_wanted, settings.max_steps)
+    needed = num_wanted * of_epoch / steps_per_epoch
+    if needed <= left:
+        needed = max(needed / 60, 0.1)
         return {"training.epochs": most_epochs}, f"time: all epochs take about {needed:.1f} of {minutes:g} min"
     num_epochs = max(1, math.floor(left / of_epoch))
     num_steps = num_epochs * steps_per_epoch
@@ -172,7 +179,6 @@ def fit_to_time(
     # What is counted in steps must not be longer than the run, nor must the moving average remember its beginning.
     changes["training.warmup_steps"] = min(settings.warmup_steps, num_steps // 10)
     changes["training.ema_decay"] = min(settings.ema_decay, max(0.9, round(1 - 5 / num_steps, 4)))
-    num_wanted = most_epochs * steps_per_epoch
     overhead = (elapsed + preparation + of_evaluation) / 60
     rest = f", of which preparing and evaluating take {overhead:.1f}" if overhead > minutes / 2 else ""
     return changes, f"time: {num_steps:,} of {num_wanted:,} steps fit into {minutes:g} min{rest}"
