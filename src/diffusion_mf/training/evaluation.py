@@ -119,8 +119,7 @@ def evaluate(
             {"gold": right, "predicted": predicted, "count": count}
             for (right, predicted), count in confusions.most_common(NUM_CONFUSIONS)
         ],
-        confidence=100
-        * float(_scores_of(calibrated(marginals, reported_temperature or temperature), chosen).double().mean()),
+        confidence=_confidence(marginals, chosen, reported_temperature or temperature),
     )
 
 
@@ -131,6 +130,11 @@ def _of_scores(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature: flo
         "negative_log_likelihood": negative_log_likelihood(marginals, gold, temperature=temperature),
         "calibration_error": 100 * expected_calibration_error(scores, chosen == gold),
     }
+
+
+def _confidence(marginals: Tensor, chosen: Tensor, temperature: float) -> float:
+    """The mean score of the labels chosen (%); where training diverges marginals are no numbers, and no certainty."""
+    return 100 * float(_scores_of(calibrated(marginals, temperature), chosen).double().nan_to_num(0.0).mean())
 
 
 def _scores_of(probabilities: Tensor, chosen: Tensor) -> Tensor:
