@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
+import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from diffusion_mf.config import Config, load_config
-from diffusion_mf.data.files import StrPath
+from diffusion_mf.config import Config, load_config, with_overrides
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.files import StrPath, open_output
+from diffusion_mf.data.formats import write_json_lines
+from diffusion_mf.data.hugging_face import dataset_sentences
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.terminal import Display
 from diffusion_mf.tagger import Tagger
+
+if TYPE_CHECKING:
+    from diffusion_mf.training.progress import Progress
+
+Corpus = StrPath | Iterable[tuple[Sequence[str], Sequence[str]]]
+"""a labelled file, (words, labels) pairs, or a Hugging Face data set"""
 
 
 def load(name: StrPath, *, device: str = "auto", plugins: Sequence[str] = ()) -> Tagger:
@@ -16,18 +34,118 @@ def load(name: StrPath, *, device: str = "auto", plugins: Sequence[str] = ()) ->
 
 
 def train(
-    config: Config | StrPath, *, output: StrPath | None = None, resume: bool = False, device: str = "auto"
+    config: Config | StrPath | None = None,
+    *,
+    train: Corpus | Mapping[str, Any] | None = None,
+    dev: Corpus | None = None,
+    test: Corpus | None = None,
+    system: str | None = None,
+    task: str | None = None,
+    encoder: str | None = None,
+    minutes: float | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    output: StrPath | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    on_progress: Callable[[Progress], None] | None = None,
 ) -> Tagger:
-    """Train what a configuration (or its file or name) describes and return the best model; what ``dmf train`` does.
+    """Train on labelled data, or what a configuration (or its file or name) describes; returns the best model as a tagger.
 
-    ``output`` keeps checkpoints, log and model; without it nothing is kept but the tagger returned.
+    What ``dmf train`` does, and with the same meaning: ``train`` alone is enough, and data are files, (words, labels) pairs or
+    Hugging Face data sets. ``settings`` are others than those chosen, such as ``{"training.epochs": 3}``. ``output`` keeps
+    checkpoints, log and model; without it nothing is kept but the tagger returned. ``on_progress`` is called with every
+    `Progress` instead of showing it.
     """
     # Not at the top: training imports the tagger.
+    from diffusion_mf.training.automatic import choose_config
+    from diffusion_mf.training.loop import fit_to_time
     from diffusion_mf.training.loop import train as run
+    from diffusion_mf.training.resumption import begun_run
 
-    if not isinstance(config, Config):
-        config = load_config(config)
-    if output is not None:
-        return Tagger.load(run(config, output=output, resume=resume, device=device), device=device)
-    with tempfile.TemporaryDirectory(prefix="diffusion-mf-") as folder:
-        return Tagger.load(run(config, output=folder, device=device), device=device)
+    with contextlib.ExitStack() as stack:
+        if output is None:
+            output = stack.enter_context(tempfile.TemporaryDirectory(prefix="diffusion-mf-"))
+        display = stack.enter_context(Display()) if on_progress is None else _Callback(on_progress)
+        files = _files(train, dev, test, Path(output), task=task, resume=resume)
+        options = {"system": system, "task": task, "seed": seed, "encoder.model": encoder}
+        options["encoder.kind"] = None if encoder is None else "pretrained"
+        given = {**{key: value for key, value in options.items() if value is not None}, **files, **(settings or {})}
+        overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items()]
+        most_epochs = None
+        begun = begun_run(Path(output)) if resume and config is None else None
+        if begun is not None:
+            config = with_overrides(begun.config, overrides)
+        elif config is not None:
+            config = load_config(config) if not isinstance(config, Config) else config
+            config = with_overrides(config, overrides) if overrides else config
+        elif "data.train" in given:
+            from diffusion_mf.prediction.devices import choose_device
+
+            chosen = choose_config(
+                given["data.train"], overrides, device_type=choose_device(device).type, minutes=minutes
+            )
+            config, most_epochs = chosen.config, chosen.most_epochs
+            for line in chosen.lines:
+                display.note(line)
+        else:
+            raise InputError("there is nothing to train on", remedy="give train data or a configuration")
+        if minutes is not None and begun is None:
+            changes, line = fit_to_time(config, minutes, most_epochs=most_epochs, device=device)
+            display.note(line)
+            config = with_overrides(config, [f"{key}={value}" for key, value in changes.items()])
+        return Tagger.load(run(config, output=output, resume=resume, device=device, display=display), device=device)
+
+
+class _Callback:
+    """A display that calls back; notes go to Python's logging."""
+
+    def __init__(self, update: Callable[[Progress], None]) -> None:
+        self._update = update
+
+    def update(self, progress: Progress, *, at_once: bool = False) -> None:
+        self._update(progress)
+
+    def note(self, message: str) -> None:
+        logging.getLogger("diffusion_mf").warning(message)
+
+
+def _files(
+    train: Any,
+    dev: Any,
+    test: Any,
+    output: Path,
+    *,
+    task: str | None,
+    resume: bool,
+) -> dict[str, str]:
+    """The settings that name the files of the corpora; those that are in memory are written to the folder of the run."""
+    from diffusion_mf.training.resumption import RunFolder
+
+    if isinstance(train, Mapping):
+        # A Hugging Face data set with its splits.
+        dev = train.get("validation") if dev is None else dev
+        test = train.get("test") if test is None else test
+        train = train["train"]
+    if not resume:
+        RunFolder(output).check_unused()
+    return {
+        f"data.{split}": _file(corpus, output / "data" / f"{split}.jsonl", task)
+        for split, corpus in (("train", train), ("dev", dev), ("test", test))
+        if corpus is not None
+    }
+
+
+def _file(corpus: Corpus, path: Path, task: str | None) -> str:
+    """The file of a corpus; one that is in memory is written to ``path`` first, for a run that is resumed needs it again."""
+    if isinstance(corpus, str | os.PathLike):
+        return os.fspath(corpus)
+    sentences: Iterable[Sentence]
+    if hasattr(corpus, "features"):
+        sentences = dataset_sentences(corpus, task=None if task is None else Task(task))
+    else:
+        sentences = (Sentence(tuple(words), tuple(labels)) for words, labels in corpus)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open_output(path) as stream:
+        write_json_lines(sentences, stream)
+    return os.fspath(path)

@@ -199,7 +199,7 @@ def test_another_configuration(dmf, config: Path, copy: Path) -> None:  # type: 
 
 def test_resuming_needs_no_settings(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     arguments = ("--output", tmp_path / "run", "--device", "cpu")
-    _assert_refused(dmf("train", *arguments, "--resume"), "no configuration is named", "ner/diffusion-mf")
+    _assert_refused(dmf("train", *arguments, "--resume"), "nothing to train on", "ner/diffusion-mf")
     assert dmf("train", config, *arguments, "--set", "system=unigram", "--set", "training.epochs=2").status == 0
     for named in ([config], []):
         outcome = dmf("train", *named, *arguments, "--resume")

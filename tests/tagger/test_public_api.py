@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import diffusion_mf
+import diffusion_mf.errors
 
 
 def loaded_modules(code: str) -> set[str]:
@@ -37,3 +39,84 @@ def test_the_names_promised() -> None:
     assert {"Tagger", "load", "train"} <= set(dir(diffusion_mf))
     with pytest.raises(AttributeError, match="no attribute 'tarin'"):
         _ = diffusion_mf.tarin
+
+
+SMALL = {
+    "encoder.width": 16,
+    "encoder.layers": 1,
+    "encoder.heads": 2,
+    "denoiser.width": 16,
+    "denoiser.layers": 1,
+    "denoiser.heads": 2,
+    "training.epochs": 2,
+    "inference.num_calls": 2,
+}
+PAIRS = [(["Ada", "sleeps"], ["B-PER", "O"]), (["Rome", "is", "old"], ["B-LOC", "O", "O"])] * 8
+
+
+def test_pairs_are_enough_to_train_on(capsys: pytest.CaptureFixture[str]) -> None:
+    tagger = diffusion_mf.train(train=PAIRS, dev=PAIRS[:2], system="unigram", settings=SMALL, device="cpu")
+    assert len(tagger.tag([["Ada"]])[0].labels) == 1
+    shown = capsys.readouterr().err
+    assert "dmf: task: ner, spans of 2 types" in shown
+    assert "epoch 2 of 2" in shown
+
+
+class FakeDataset(list):  # type: ignore[type-arg]
+    """What the library datasets has: rows, and features that know the names of labels."""
+
+    class _Names:
+        names = ("O", "B-PER", "B-LOC")
+
+    class _List:
+        def __init__(self, feature: object) -> None:
+            self.feature = feature
+
+    def __init__(self, rows: list[dict[str, object]], **others: object) -> None:
+        super().__init__(rows)
+        self.features = {"tokens": None, "ner_tags": self._List(self._Names()), **others}
+
+
+ROWS: list[dict[str, object]] = [
+    {"tokens": ["Ada", "sleeps"], "ner_tags": [1, 0]},
+    {"tokens": [], "ner_tags": []},
+    {"tokens": ["Rome"], "ner_tags": [2]},
+] * 8
+
+
+def test_a_hugging_face_data_set_with_its_splits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = []
+    splits = {"train": FakeDataset(ROWS), "validation": FakeDataset(ROWS[:3])}
+    tagger = diffusion_mf.train(
+        train=splits, settings=SMALL, output=tmp_path / "run", device="cpu", on_progress=seen.append
+    )
+    assert {"B-PER", "S-LOC"} <= set(tagger.labels)
+    assert [progress.step for progress in seen][-1] == seen[-1].num_steps
+    assert not capsys.readouterr().err
+    # The data are kept beside the run, which can be resumed without them.
+    longer = diffusion_mf.train(
+        output=tmp_path / "run", resume=True, settings={"training.epochs": 3}, device="cpu", on_progress=seen.append
+    )
+    assert longer.labels == tagger.labels
+    with pytest.raises(diffusion_mf.errors.InputError, match="another run was begun"):
+        diffusion_mf.train(train=PAIRS, output=tmp_path / "run")
+
+
+def test_a_data_set_with_two_kinds_of_tags_is_a_question() -> None:
+    rows = [{**row, "pos_tags": row["ner_tags"]} for row in ROWS]
+    with pytest.raises(diffusion_mf.errors.InputError, match="choose task ner or pos"):
+        diffusion_mf.train(train=FakeDataset(rows, pos_tags=None))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [([(["a", "b"], ["X"])], "2 units but 1 labels"), ([(["a"], [1])], "not a list of non-empty strings")],
+)
+def test_pairs_that_do_not_fit_are_refused(pairs: list[tuple[list[str], list[str]]], message: str) -> None:
+    with pytest.raises(diffusion_mf.errors.InputError, match=message):
+        diffusion_mf.train(train=pairs)
+
+
+def test_nothing_to_train_on_is_said() -> None:
+    with pytest.raises(diffusion_mf.errors.InputError, match="nothing to train on"):
+        diffusion_mf.train()

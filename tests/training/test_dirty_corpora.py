@@ -102,8 +102,8 @@ def test_unknown_labels_count_as_wrong_and_the_temperature_is_fitted_to_the_othe
     display = _Notes()
     config = small_runs.small_config(corpus, ONE_EPOCH, {"data": {"test": str(corpus / "test.txt")}})
     model = load_model(train(config, output=tmp_path / "run", device="cpu", display=display))
-    assert [note.partition(": ")[0] for note in display.notes] == [str(corpus / "dev.txt"), str(corpus / "test.txt")]
-    assert all("(B-NEVER, E-NEVER)" in note for note in display.notes)
+    notes = [note for note in display.notes if "(B-NEVER, E-NEVER)" in note]
+    assert [note.partition(": ")[0] for note in notes] == [str(corpus / "dev.txt"), str(corpus / "test.txt")]
     num_units = sum(len(sentence.units) for sentence in read_training_data(config).dev or ())
     assert num_units - 2 in map(len, seen)
     assert model.temperature != 1.0

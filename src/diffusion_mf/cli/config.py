@@ -28,7 +28,7 @@ class _Setting(NamedTuple):
     name: str
     value: Any
     origin: str
-    """file, name, --set, plugin, size or default"""
+    """file, plugin, size, default, or what `Source.option` names"""
     source: str
     """the origin with its details, for people"""
     file: str | None = None
@@ -63,6 +63,11 @@ def show(
         print_json([_as_json(each) for each in settings])
     else:
         _print(settings)
+
+
+def print_settings(config: Config, sources: Mapping[Key, Source]) -> None:
+    """Print every setting as TOML that is itself a configuration, and where each comes from."""
+    _print(_settings(config, sources))
 
 
 def _settings(config: Config, sources: Mapping[Key, Source]) -> list[_Setting]:

@@ -1,4 +1,4 @@
-"""``dmf train``: one run, from a configuration to a model folder."""
+"""``dmf train``: one run, from a corpus or a configuration to a model folder."""
 
 from __future__ import annotations
 
@@ -6,37 +6,83 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from diffusion_mf.cli.data import FormColumnOption, LabelNamesOption, LanguageOption, TagColumnOption
+from diffusion_mf.data.conllu import ConlluColumn
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.formats import FileFormat
+from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import Display, half_up, note, print_json, print_table
 
 if TYPE_CHECKING:
     from diffusion_mf.config import Config
+    from diffusion_mf.config.errors import Key
+    from diffusion_mf.config.files import Source
 
 
 def train(
-    config_path: Annotated[
+    source: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CONFIG]",
-            help="A configuration file (TOML), or a name such as ner/diffusion-mf; not needed with --resume.",
+            metavar="[TRAIN|CONFIG]",
+            help="A labelled file to train on; or a configuration: a TOML file, or a name such as ner/diffusion-mf. "
+            "Not needed with --resume.",
             show_default=False,
         ),
+    ] = None,
+    dev: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Labelled file to choose the best model on.",
+            show_default="a part of TRAIN is held out",
+        ),
+    ] = None,
+    test: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Labelled file to score the best model on, once.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the model, checkpoints and log of this run.")
     ] = None,
+    system: Annotated[
+        str | None, typer.Option(help="What to train; docs/systems.md has the list.", show_default="diffusion-mf")
+    ] = None,
+    task: Annotated[Task | None, typer.Option(help="pos, ner or seg-pos.", show_default="detected")] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="A pretrained encoder: a folder or a name on the hub.", show_default="from scratch"
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(metavar="N", min=0.1, help="Train no longer than about so many minutes.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same as --set seed=…", show_default="1")] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set something else than the file does; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set something else than was chosen; may be repeated."),
     ] = None,
     start: Annotated[
         str | None,
         typer.Option("--from", metavar="MODEL", help="Begin with the weights of this model folder (data.start)."),
     ] = None,
+    file_format: Annotated[
+        FileFormat | None, typer.Option("--format", help="Format of the files.", show_default="detected")
+    ] = None,
+    column: Annotated[
+        ConlluColumn | None, typer.Option(help="Column of CoNLL-U: upos or xpos.", show_default="detected")
+    ] = None,
+    scheme: Annotated[
+        LabelScheme | None, typer.Option(help="Scheme of the files' span labels.", show_default="detected")
+    ] = None,
+    form_column: FormColumnOption = None,
+    tag_column: TagColumnOption = None,
+    label_names: LabelNamesOption = None,
+    language: LanguageOption = None,
     on_long: Annotated[
         Literal["window", "error", "truncate"] | None,
         typer.Option(
@@ -58,6 +104,9 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write logs for TensorBoard into the folder.")
     ] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print what would be trained, as a configuration, and stop.")
+    ] = False,
     count: Annotated[
         bool, typer.Option("--count", help="Print the number of parameters and stop; needs no folder.")
     ] = False,
@@ -66,20 +115,43 @@ def train(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
 ) -> None:
-    """Train a system on a task and keep the model that is best on dev; under torchrun, with several processes."""
+    """Train on a corpus, or as a configuration says, and keep the model that is best on dev; under torchrun, with several processes."""
     # Before PyTorch is imported: threads that spin while they wait starve each other on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    overrides = [*(overrides or ()), *([] if on_long is None else [f"encoder.on_long={on_long}"])]
-    overrides += ["data.strict=true"] if strict else []
-    overrides += [] if start is None else [f"data.start={json.dumps(start, ensure_ascii=False)}"]
-    config, overrides = _configuration(config_path, overrides, output if resume else None)
+    options = {
+        "data.dev": dev,
+        "data.test": test,
+        "system": system,
+        "task": task,
+        "encoder.kind": None if encoder is None else "pretrained",
+        "encoder.model": encoder,
+        "seed": seed,
+        "data.start": start,
+        "data.format": file_format,
+        "data.column": column,
+        "data.scheme": scheme,
+        "data.form_column": form_column,
+        "data.tag_column": tag_column,
+        "data.label_names": None if label_names is None else label_names.split(","),
+        "data.language": language,
+        "encoder.on_long": on_long,
+        "data.strict": True if strict else None,
+    }
+    given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in options.items() if value is not None]
+    planned = _plan(source, [*(overrides or ()), *given], output if resume else None, minutes=minutes, device=device)
+    config = planned.config
+    if print_config:
+        from diffusion_mf.cli.config import print_settings
+
+        print_settings(config, planned.sources)
+        return
     if count:
         _print_count(config, as_json=as_json)
         return
     if output is None:
         raise InputError("there is no folder to write the model to", remedy="name one with --output")
     if record is not None:
-        if config_path is None:
+        if source is None:
             raise InputError("a row of results names its configuration", remedy="give CONFIG beside --record")
         from diffusion_mf.lab.results import read_rows
 
@@ -95,30 +167,88 @@ def train(
             checkpoint_every=checkpoint_every,
             use_tensorboard=tensorboard,
             display=display,
-            overrides=overrides,
+            overrides=planned.overrides,
+            resume_command=f"dmf train --output {shlex.quote(str(output))} --resume",
         )
     # Of the processes that torchrun starts, one speaks for all.
-    if os.environ.get("RANK", "0") == "0":
-        if record is not None and config_path is not None:
-            _record(record, config, folder, config_path=config_path, overrides=overrides, device=device)
+    if _is_speaker():
+        if record is not None and source is not None:
+            _record(record, config, folder, source=source, overrides=planned.overrides, device=device)
         _print_results(config, folder, as_json=as_json)
 
 
-def _configuration(path: str | None, overrides: list[str], begun_in: Path | None) -> tuple[Config, list[str]]:
-    """The configuration of a run and all overrides in it: a run that was begun keeps its own, those given now win."""
-    from diffusion_mf.config import load_config, with_overrides
+class _Planned(NamedTuple):
+    config: Config
+    overrides: list[str]
+    """all that are in it"""
+    sources: dict[Key, Source]
+    most_epochs: int | None = None
+    """where there is time"""
 
+
+def _plan(
+    source: str | None, overrides: list[str], begun_in: Path | None, *, minutes: float | None, device: str
+) -> _Planned:
+    """The configuration of a run: a run that was begun keeps its own and its overrides, but those given now win."""
+    from diffusion_mf.config import load_with_sources, with_overrides
+
+    is_corpus = source is not None and _is_corpus(source)
     begun = None
     if begun_in is not None:
         from diffusion_mf.training.resumption import begun_run
 
         begun = begun_run(begun_in)
-    if begun is None:
-        if path is None:
-            raise InputError("no configuration is named", remedy="name a file, or one such as ner/diffusion-mf")
-        return load_config(path, overrides), overrides
-    everything = [*begun.overrides, *overrides]
-    return (with_overrides(begun.config, overrides) if path is None else load_config(path, everything)), everything
+    if begun is not None:
+        if is_corpus:
+            overrides = [*overrides, f"data.train={json.dumps(source, ensure_ascii=False)}"]
+        everything = [*begun.overrides, *overrides]
+        if source is not None and not is_corpus:
+            return _Planned(load_with_sources(source, everything)[0], everything, {})
+        return _Planned(with_overrides(begun.config, overrides), everything, {})
+    if source is None:
+        raise InputError(
+            "there is nothing to train on", remedy="name a labelled file, or a configuration such as ner/diffusion-mf"
+        )
+    if is_corpus:
+        from diffusion_mf.prediction.devices import choose_device
+        from diffusion_mf.training.automatic import choose_config
+
+        chosen = choose_config(source, overrides, device_type=choose_device(device).type, minutes=minutes)
+        for line in chosen.lines if _is_speaker() else ():
+            note(line)
+        planned = _Planned(chosen.config, overrides, chosen.sources, chosen.most_epochs)
+    else:
+        config, sources = load_with_sources(source, overrides)
+        planned = _Planned(config, overrides, sources)
+    return planned if minutes is None else _fitted(planned, minutes, device=device)
+
+
+def _is_corpus(source: str) -> bool:
+    """Whether a name is that of a file (or folder) to train on, and not that of a configuration."""
+    if source == "-" or source.endswith(".toml"):
+        return False
+    from diffusion_mf.config.files import locate_config
+
+    return os.path.isfile(source) or (os.path.isdir(source) and locate_config(source) is None)
+
+
+def _fitted(planned: _Planned, minutes: float, *, device: str) -> _Planned:
+    """The run with no more steps than there is time for; these are overrides like others, for resuming and recording it."""
+    from diffusion_mf.config import with_overrides
+    from diffusion_mf.config.files import Source
+    from diffusion_mf.training.loop import fit_to_time
+
+    changes, line = fit_to_time(planned.config, minutes, most_epochs=planned.most_epochs, device=device)
+    if _is_speaker():
+        note(line)
+    overrides = [f"{key}={value}" for key, value in changes.items()]
+    made = {tuple(key.split(".")): Source(None, option="--minutes") for key in changes}
+    config = with_overrides(planned.config, overrides)
+    return _Planned(config, [*planned.overrides, *overrides], {**planned.sources, **made})
+
+
+def _is_speaker() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _print_count(config: Config, *, as_json: bool) -> None:
@@ -148,10 +278,23 @@ def _print_results(config: Config, folder: Path, *, as_json: bool) -> None:
     if splits:
         rows = [(name, *(half_up(metrics[split][name], 2) for split in splits)) for name in metrics[splits[0]]]
         print_table([config.system, *splits], rows)
+    _print_details(metrics)
     note(f"the model is in {folder}")
+    note(f"next: dmf tag {shlex.quote(str(folder))} FILE")
 
 
-def _record(path: Path, config: Config, folder: Path, *, config_path: str, overrides: list[str], device: str) -> None:
+def _print_details(metrics: dict[str, Any]) -> None:
+    """What a model confuses, and how certain it is; models of earlier versions do not know."""
+    confusions, certainty = metrics.get("confusions"), metrics.get("certainty")
+    if confusions and confusions["most_frequent"]:
+        shown = (f"{each['gold']} as {each['predicted']} ({each['count']:,})" for each in confusions["most_frequent"])
+        print(f"most frequent confusions on {confusions['split']}: {', '.join(shown)}")
+    if certainty:
+        confidence, accuracy = half_up(certainty["confidence"], 1), half_up(certainty["accuracy"], 1)
+        print(f"certainty on {certainty['split']}: {confidence} % on average, and {accuracy} % of the labels are right")
+
+
+def _record(path: Path, config: Config, folder: Path, *, source: str, overrides: list[str], device: str) -> None:
     """One row per configuration, overrides, seed and machine; a repeated run replaces its row."""
     from diffusion_mf.lab.results import provenance, write_rows
     from diffusion_mf.model.storage import read_metrics
@@ -166,13 +309,13 @@ def _record(path: Path, config: Config, folder: Path, *, config_path: str, overr
         "system": config.system,
         "encoder": config.encoder.title,
         "seed": config.seed,
-        "config": config_path,
+        "config": source,
         "overrides": overrides,
         **read_metrics(folder),
         # Of training and evaluation, over all sessions of a resumed run.
         "seconds": json.loads(log[-1])["seconds"],
         "device": device,
-        **provenance(f"dmf train {config_path}{options} --record {path}"),
+        **provenance(f"dmf train {shlex.quote(source)}{options} --record {path}"),
     }
     key = ("task", "train", "system", "encoder", "seed", "config", "overrides", "device", "hardware")
     write_rows(path, [row], replace_by=key)

@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt
 
 from diffusion_mf import __version__
 from diffusion_mf.config.errors import Key, explained
-from diffusion_mf.config.files import Source, import_listed, nested_overrides, read_settings
+from diffusion_mf.config.files import Settings, Source, import_listed, nested_overrides, read_settings
 from diffusion_mf.config.sections import (
     REMOVED,
     SIZES,
@@ -53,6 +53,7 @@ __all__ = [
     "load_config",
     "load_with_sources",
     "saved_config",
+    "validated",
     "with_overrides",
 ]
 
@@ -171,7 +172,11 @@ def load_config(name: StrPath, overrides: Sequence[str] = ()) -> Config:
 
 def load_with_sources(name: StrPath, overrides: Sequence[str] = ()) -> tuple[Config, dict[Key, Source]]:
     """The configuration, and where the settings were made that are neither defaults nor dimensions of a size."""
-    settings = read_settings(name, overrides)
+    return validated(read_settings(name, overrides))
+
+
+def validated(settings: Settings) -> tuple[Config, dict[Key, Source]]:
+    """The configuration of ``settings``, and their sources; what is wrong is an `InputError`."""
     _expand_paths(settings.values)
     places = {key: (source.path, source.line) for key, source in settings.sources.items()}
     try:

@@ -10,7 +10,7 @@ import difflib
 import fnmatch
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,15 +29,17 @@ _NOT_FOR_TRAINING = ("base", "plans")
 
 
 class Source(NamedTuple):
-    """Where a setting was made: in a line of a file, or, without a file, by the configuration's name or by an override."""
+    """Where a setting was made: in a line of a file or, without a file, by what ``option`` names."""
 
     path: str | None
     line: int | None = None
-    option: Literal["name", "--set"] | None = None
+    option: Literal["name", "--set", "--minutes", "recipe", "corpus", "--from"] | None = None
 
     def __str__(self) -> str:
         if self.option is not None:
-            return "the configuration's name" if self.option == "name" else self.option
+            return {"name": "the configuration's name", "recipe": "the recipe", "corpus": "the corpus"}.get(
+                self.option, self.option
+            )
         return f"{self.path}" if self.line is None else f"{self.path}:{self.line}"
 
 
@@ -162,14 +164,27 @@ def import_listed(plugins: object, *, path: str | None = None, text: str = "") -
         import_plugins(plugins, path=path, line=line_of(("plugins",), text))
 
 
+def layered_settings(layers: Iterable[tuple[Source, Mapping[str, Any]]]) -> Settings:
+    """The settings of nested tables that are not from files, later ones above earlier ones."""
+    settings = Settings("--set", {}, {})
+    for source, layer in layers:
+        _lay_over(settings, layer, lambda _, source=source: source)  # type: ignore[misc]
+    return settings
+
+
 def _source_in_file(file: _File, prefix: Key, key: Key) -> Source:
     return Source(file.path, line_of((*prefix, *key), file.text))
 
 
 def nested_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """Settings such as ``training.epochs=3`` as nested tables."""
+    return nested(map(parse_override, overrides))
+
+
+def nested(settings: Iterable[tuple[Key, Any]]) -> dict[str, Any]:
+    """Keys and values as nested tables."""
     values: dict[str, Any] = {}
-    for key, value in map(parse_override, overrides):
+    for key, value in settings:
         place = values
         for name in key[:-1]:
             if not isinstance(place.get(name), dict):

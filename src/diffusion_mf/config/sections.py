@@ -100,6 +100,8 @@ class DataConfig(Section):
     train: str | None = None
     dev: str | None = None
     test: str | None = None
+    held_out: NonNegativeInt = 0
+    """without ``dev``, about so many training sentences are: whole documents where marked, chosen by the seed"""
     column: Annotated[ConlluColumn, Field(strict=False)] | None = None
     """of CoNLL-U; None: upos for POS, xpos for Chinese"""
     scheme: Annotated[LabelScheme, Field(strict=False)] | None = None
@@ -307,6 +309,8 @@ class TrainingConfig(Section):
     """Optimisation."""
 
     epochs: PositiveInt = 50
+    max_steps: PositiveInt | None = None
+    """updates after which training ends, even within an epoch; None: with the last epoch"""
     budget: PositiveInt = 5000
     """units of a batch, padding counted; subwords, with a pretrained encoder"""
     max_sentences: PositiveInt | None = None

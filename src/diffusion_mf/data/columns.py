@@ -132,14 +132,17 @@ class ColumnLayout:
 
     def describe(self) -> str:
         """One phrase for the user, counting from 1."""
+        source = "detected" if self.is_scheme_detected else "as given"
+        return self.describe_columns() + ("" if self.tag_column is None else f", scheme {self.scheme} ({source})")
+
+    def describe_columns(self) -> str:
+        """The same without the scheme."""
         header = " below a header line" if self.has_header else ""
         columns = f"{self.num_columns} {self.separator}-separated"
         if self.tag_column is None:
             return f"{columns} column(s){header}, units in column {self.form_column + 1}, no tags"
-        source = "detected" if self.is_scheme_detected else "as given"
         return (
-            f"{columns} columns{header}, units in column {self.form_column + 1}, "
-            f"tags in column {self.tag_column + 1}, scheme {self.scheme} ({source})"
+            f"{columns} columns{header}, units in column {self.form_column + 1}, tags in column {self.tag_column + 1}"
         )
 
     def is_comment(self, line: str) -> bool:

@@ -326,7 +326,7 @@ def content_format(path: StrPath) -> FileFormat | None:
         return None
     lines = [line for line in itertools.islice(read_lines(path, allow_returns=True), _HEAD_LINES) if line.strip()]
     if lines and lines[0].startswith("{"):
-        return FileFormat.JSONL
+        return _json_format(path, FileFormat.JSONL)
     first = next((line for line in lines if not line.startswith("#")), "").split("\t")
     if len(first) >= _MIN_CONLLU_FIELDS and re.fullmatch(r"1(-\d+)?|0\.1", first[0]):
         return FileFormat.CONLLU
@@ -350,6 +350,11 @@ def input_format(path: StrPath) -> FileFormat | None:
         return FileFormat.BRAT
     if found not in (FileFormat.JSONL, FileFormat.LABEL_STUDIO) or not os.path.isfile(name):
         return found
+    return _json_format(path, found)
+
+
+def _json_format(path: StrPath, found: FileFormat) -> FileFormat:
+    """The format of a JSON file by the keys of its first object, ``found`` where they tell nothing."""
     try:
         _, first = next(read_json_values(path), (0, None))
     except InputError:

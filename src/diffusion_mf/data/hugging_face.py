@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, NamedTuple, NoReturn
 
 from diffusion_mf.data.annotations import read_json_values
@@ -81,10 +81,43 @@ def read_token_rows(
         yield TokenRow(row, key, sentence)
 
 
+def tasks_of_row(row: Mapping[str, Any]) -> list[Task]:
+    """The tasks whose tags a row has by the names of its keys: a dataset may have both entities and parts of speech."""
+    return [task for task in (Task.NER, Task.POS) if any(key in row for key in _TAG_KEYS[task][:-2])]
+
+
 def _placeholder(repairs: Repairs | None, path: StrPath, line: int) -> str:
     if repairs is None:
         raise InputError("an empty word", path=path, line=line, remedy="remove it or give it a form")
     return repairs.add_form(line)
+
+
+def dataset_sentences(dataset: Any, *, task: Task | None = None, tag_column: str | None = None) -> Iterator[Sentence]:
+    """The sentences of a data set of the library datasets: tokens, and tags whose names its features know."""
+    tasks = tasks_of_row(dataset.features)
+    if task is None and tag_column is None and len(tasks) > 1:
+        raise InputError("the data set has tags of entities and of parts of speech", remedy="choose task ner or pos")
+    for number, row in enumerate(dataset, 1):
+
+        def fail(problem: str, remedy: str, number: int = number) -> NoReturn:
+            raise InputError(f"row {number} of the data set: {problem}", remedy=remedy)
+
+        tokens = row.get("tokens", row.get("words"))
+        if not isinstance(tokens, list):
+            fail('no list of words under the key "tokens"', "rename the column of words")
+        if not tokens:
+            continue
+        key = _tag_key(row, tokens, tag_column, task or (tasks[0] if tasks else None), fail)
+        if key is None:
+            fail("no tags, one for each token", "choose a labelled data set")
+        tags = row[key]
+        if any(isinstance(tag, int) for tag in tags):
+            feature = dataset.features[key]
+            names = getattr(getattr(feature, "feature", feature), "names", None)
+            if names is None:
+                fail(f'"{key}" holds numbers without names', "cast the column to a sequence of ClassLabel")
+            tags = [names[tag] for tag in tags]
+        yield Sentence(tuple(tokens), tuple(map(str, tags)))
 
 
 def _tag_key(

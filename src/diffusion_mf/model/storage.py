@@ -184,6 +184,15 @@ def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
     )
 
 
+def read_config(folder: StrPath) -> Config:
+    """The configuration that a model was trained with."""
+    path = Path(folder)
+    _check_files(path)
+    description = _read_object(path / CONFIG)
+    _check_format(path, description)
+    return _settings(path, description)[0]
+
+
 def read_metrics(folder: StrPath) -> dict[str, Any]:
     """What was measured when the model was made; nothing if that file was not kept, for a model works without."""
     path = Path(folder) / METRICS

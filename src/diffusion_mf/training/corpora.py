@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from diffusion_mf.batches.vocabulary import Vocabulary, describe_unknown_labels
 from diffusion_mf.config import Config, EncoderConfig
 from diffusion_mf.data.corpus import Corpus, Task, check_labels
 from diffusion_mf.data.formats import read_task
-from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
-from diffusion_mf.data.sentence import Sentence, cut_documents
+from diffusion_mf.data.label_schemes import LabelScheme, complete_labels, extract_spans
+from diffusion_mf.data.sentence import Sentence, cut_documents, grouped
 from diffusion_mf.errors import InputError
 from diffusion_mf.model.storage import StoredModel, load_model
 
@@ -56,6 +58,8 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
     train = _read(settings.train, config)
     # Test files are read first of all, too: hours later would be a bad moment to find them missing.
     dev, test = (None if path is None else _read(path, config) for path in (settings.dev, settings.test))
+    if dev is None and settings.held_out:
+        train, dev = hold_out(train, settings.held_out, seed=config.seed)
     prepared = _prepared(train, config)
     if config.recall and not any(sentence.document for sentence in prepared):
         raise InputError(
@@ -71,7 +75,8 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
         vocabulary = vocabulary.extended(start.vocabulary)
     if config.task is Task.NER and has_complete_labels:
         vocabulary = dataclasses.replace(vocabulary, labels=tuple(complete_labels(vocabulary.labels, train.scheme)))
-    notes = [corpus.repaired for corpus in (train, dev, test) if corpus is not None]
+    corpora = {corpus.path: corpus for corpus in (train, dev, test) if corpus is not None}
+    notes = [corpus.repaired for corpus in corpora.values()]
     for corpus in (dev, test):
         if corpus is not None:
             owner = f"{settings.train} does not have"
@@ -89,6 +94,72 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
         start=start,
         notes=tuple(note for note in notes if note is not None),
     )
+
+
+def hold_out(corpus: Corpus, number: int, *, seed: int) -> tuple[Corpus, Corpus]:
+    """Training and dev sentences from one corpus: about ``number`` for dev, drawn by ``seed``, both in the corpus's order.
+
+    Where documents are marked, whole ones are taken, save for those of more than twice as many sentences that are more than a
+    fifth of the corpus, too. No label is taken from training altogether. `InputError` if nothing can be taken.
+    """
+    documents = grouped([sentence.document for sentence in corpus])
+    longest = max(2 * number, len(corpus) // 5)
+    chosen = _drawn(corpus, [group for group in documents if len(group) <= longest], number, seed)
+    if not chosen:
+        chosen = _drawn(corpus, [[index] for index in range(len(corpus))], number, seed)
+    if not chosen:
+        raise InputError(
+            f"no sentences can be held out as dev: each of the {len(corpus):,} has a label that no other has",
+            path=corpus.path,
+            remedy="name dev data (data.dev), or train without (data.held_out = 0)",
+        )
+    parts: tuple[list[Sentence], list[Sentence]] = ([], [])
+    for index, sentence in enumerate(corpus):
+        parts[index in chosen].append(sentence)
+    train, dev = (dataclasses.replace(corpus, sentences=tuple(part)) for part in parts)
+    return train, dev
+
+
+def _drawn(corpus: Corpus, groups: list[list[int]], number: int, seed: int) -> set[int]:
+    """The sentences of ``groups`` in an order that the seed decides, until there are ``number``."""
+    left = Counter(label for sentence in corpus for label in sentence.labels or ())
+    chosen: set[int] = set()
+    # A digest, for it is the same in every version of Python.
+    for group in sorted(groups, key=lambda group: hashlib.sha256(f"{seed} {group[0]}".encode()).digest()):
+        if len(chosen) >= number:
+            break
+        labels = Counter(label for index in group for label in corpus.sentences[index].labels or ())
+        if all(left[label] > count for label, count in labels.items()):
+            chosen.update(group)
+            left -= labels
+    return chosen
+
+
+SMALLEST_DEV = 500
+"""units, or spans where these are scored: with fewer, chance decides about more than two points"""
+LARGEST_OVERLAP = 0.1
+"""share of dev sentences; short ones (“Thank you .”) occur in any two files"""
+
+
+def dev_warnings(data: TrainingData, task: Task) -> Iterator[str]:
+    """What makes the dev scores of a run worth less than they look."""
+    if not data.dev:
+        return
+    kind = {Task.POS: "labels", Task.NER: "entities", Task.SEG_POS: "words"}[task]
+    gold = (sentence.labels or () for sentence in data.dev)
+    number = sum(len(labels) if task is Task.POS else len(extract_spans(labels, data.scheme)) for labels in gold)
+    if number < SMALLEST_DEV:
+        # Two standard errors of a share of 90 %.
+        points = 100 * 2 * math.sqrt(0.9 * 0.1 / max(number, 1))
+        uncertain = f"at 90, a score is uncertain by ±{points:.1f} points" if number else "there is nothing to score"
+        yield f"dev has only {number:,} {kind} to choose the best epoch by: {uncertain}; more dev data would help"
+    known = {sentence.units for sentence in data.train}
+    num_known = sum(sentence.units in known for sentence in data.dev)
+    if num_known > LARGEST_OVERLAP * len(data.dev):
+        yield (
+            f"{100 * num_known / len(data.dev):.0f} % of the dev sentences ({num_known:,} of {len(data.dev):,}) are also in the "
+            "training data: their scores say little about new text; remove them from one of the two"
+        )
 
 
 def _min_pair_count(encoder: EncoderConfig) -> int | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,8 @@ from diffusion_mf.training.processes import Processes
 if TYPE_CHECKING:
     from diffusion_mf.model import Labeller, Prediction
 
+NUM_CONFUSIONS = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
@@ -50,6 +53,10 @@ class Evaluation:
     """fitted to the marginals of the units whose gold label is known; 1 where there are none"""
     of_scores: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     """by decoder, how good the reported scores are: their negative log-likelihood (nats per unit) and calibration error (%)"""
+    confusions: Sequence[Mapping[str, Any]] = ()
+    """of the best decoder, the most frequent pairs of gold and predicted label that differ, with their counts"""
+    confidence: float = 0.0
+    """the mean score of the labels that decoder chose (%), to be held against their accuracy"""
 
 
 def candidate_decoders(labeller: Labeller) -> tuple[str, ...]:
@@ -110,6 +117,10 @@ def evaluate(
             decoder: _of_scores(marginals, chosen, gold_ids, reported_temperature)
             for decoder, chosen in zip(decoders, labels, strict=True)
         }
+    chosen = labels[decoders.index(best)]
+    names_of_gold = [label for labels_of_sentence in gold for label in labels_of_sentence]
+    wrong = (chosen != gold_ids).nonzero()[:, 0].tolist()
+    confusions = Counter((names_of_gold[index], names[chosen[index]]) for index in wrong)
     return Evaluation(
         scores=scores,
         decoder=best,
@@ -117,17 +128,30 @@ def evaluate(
         score=scores[best][metric],
         temperature=temperature,
         of_scores=of_scores,
+        confusions=[
+            {"gold": right, "predicted": predicted, "count": count}
+            for (right, predicted), count in confusions.most_common(NUM_CONFUSIONS)
+        ],
+        confidence=_confidence(marginals, chosen, reported_temperature or temperature),
     )
 
 
 def _of_scores(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature: float) -> dict[str, float]:
     """How good the probabilities are, and those of the labels chosen; what is no label has none."""
-    probabilities = calibrated(marginals, temperature)
-    scores = probabilities.gather(1, chosen.clamp(min=0)[:, None])[:, 0].masked_fill(chosen < 0, 0.0)
+    scores = _scores_of(calibrated(marginals, temperature), chosen)
     return {
         "negative_log_likelihood": negative_log_likelihood(marginals, gold, temperature=temperature),
         "calibration_error": 100 * expected_calibration_error(scores, chosen == gold),
     }
+
+
+def _confidence(marginals: Tensor, chosen: Tensor, temperature: float) -> float:
+    """The mean score of the labels chosen (%); where training diverges marginals are no numbers, and no certainty."""
+    return 100 * float(_scores_of(calibrated(marginals, temperature), chosen).double().nan_to_num(0.0).mean())
+
+
+def _scores_of(probabilities: Tensor, chosen: Tensor) -> Tensor:
+    return probabilities.gather(1, chosen.clamp(min=0)[:, None])[:, 0].masked_fill(chosen < 0, 0.0)
 
 
 def predict_all(

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,7 +31,7 @@ from diffusion_mf.model.transfer import begin_with
 from diffusion_mf.prediction.memory import placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
-from diffusion_mf.training.corpora import TrainingData, read_training_data
+from diffusion_mf.training.corpora import TrainingData, dev_warnings, read_training_data
 from diffusion_mf.training.evaluation import Evaluation, candidate_decoders, evaluate, teacher_marginals
 from diffusion_mf.training.gradients import LossWindow, StepGradients
 from diffusion_mf.training.optimizer import Learner
@@ -54,6 +55,16 @@ RATE_AFTER_RETURN = 0.5
 """what the learning rate is multiplied by from then on"""
 
 
+NOTABLE_GAIN = 0.1
+"""points by which the last epoch must beat those before it for more of them to be worth while"""
+
+
+MOST_TIMED_STEPS = 40
+MOST_TIMED_SENTENCES = 100
+FEWEST_WHOLE_EPOCHS = 5
+"""a run of a given time with fewer epochs ends within one"""
+
+
 class _TooManySkippedError(Exception):
     """So many steps in a row were skipped that training gets nowhere."""
 
@@ -68,10 +79,12 @@ def train(
     use_tensorboard: bool = False,
     display: Display | None = None,
     overrides: Sequence[str] = (),
+    resume_command: str | None = None,
 ) -> Path:
     """Train what ``config`` describes; returns the model's folder, for `Tagger.load`.
 
-    ``overrides`` are those that ``config`` was read with, for `begun_run` to know.
+    ``overrides`` are those that ``config`` was read with, for `begun_run` to know. ``resume_command`` is what a user can type to
+    continue the run.
     ``checkpoint_every`` is in seconds; there is a checkpoint at the beginning and at the end, too. ``display`` shows notes and
     progress (default: notes go to Python's logging). Under torchrun every process calls this, and rank 0 writes.
     """
@@ -98,6 +111,7 @@ def train(
             interruption=interruption,
             checkpoint_every=checkpoint_every,
             overrides=overrides,
+            resume_command=resume_command,
         )
         run.begin(resume=resume, use_tensorboard=use_tensorboard)
         try:
@@ -115,6 +129,62 @@ def train(
     return run.folder.model
 
 
+def fit_to_time(
+    config: Config, minutes: float, *, most_epochs: int | None = None, device: str = "auto"
+) -> tuple[dict[str, float], str]:
+    """The settings by which a run takes no more than about ``minutes``, evaluations included, and a line about them for the user.
+
+    A few steps and an evaluation are timed and forgotten. What comes out are settings like any others, so that the run can be
+    resumed and repeated. Where there is time, there may be ``most_epochs``, by default those of ``config``.
+    """
+    start = time.monotonic()
+    settings = config.training
+    # To plan one epoch is enough here.
+    timed = config.model_copy(update={"training": settings.model_copy(update={"epochs": 1, "max_steps": None})})
+    with connected(device) as processes, reproducible(processes.device, threads=settings.threads):
+        run = _Run(
+            timed,
+            read_training_data(config),
+            RunFolder(Path()),
+            processes,
+            display=NotesOnly(lambda message: None),
+            interruption=Interruption(),
+            checkpoint_every=math.inf,
+        )
+        # All of this comes again in the run itself.
+        preparation = time.monotonic() - start
+        pace = run.measure_pace(at_most=0.05 * 60 * minutes)
+        # The processes must agree on one number.
+        total = torch.tensor([preparation, time.monotonic() - start, *pace], dtype=torch.float64)
+        processes.sum(total)
+        preparation, elapsed, of_step, of_evaluation = (total / processes.world_size).tolist()
+    of_test = of_evaluation * len(run.data.test or ()) / max(1, len(run.data.dev or ()))
+    left = 60 * minutes - elapsed - preparation - of_test
+    most_epochs = most_epochs or settings.epochs
+    steps_per_epoch = run.num_steps
+    of_epoch = steps_per_epoch * of_step + of_evaluation / settings.evaluate_every
+    num_wanted = most_epochs * steps_per_epoch
+    if settings.max_steps is not None:
+        num_wanted = min(num_wanted, settings.max_steps)
+    needed = num_wanted * of_epoch / steps_per_epoch
+    if needed <= left:
+        needed = max(needed / 60, 0.1)
+        return {"training.epochs": most_epochs}, f"time: all epochs take about {needed:.1f} of {minutes:g} min"
+    num_epochs = max(1, math.floor(left / of_epoch))
+    num_steps = num_epochs * steps_per_epoch
+    changes: dict[str, float] = {"training.epochs": num_epochs}
+    if num_epochs < FEWEST_WHOLE_EPOCHS:
+        # The rest of the time is too large a part of the whole to be left unused.
+        num_steps = max(1, math.floor((left - of_evaluation * num_epochs) / of_step))
+        changes = {"training.epochs": -(-num_steps // steps_per_epoch), "training.max_steps": num_steps}
+    # What is counted in steps must not be longer than the run, nor must the moving average remember its beginning.
+    changes["training.warmup_steps"] = min(settings.warmup_steps, num_steps // 10)
+    changes["training.ema_decay"] = min(settings.ema_decay, max(0.9, round(1 - 5 / num_steps, 4)))
+    overhead = (elapsed + preparation + of_evaluation) / 60
+    rest = f", of which preparing and evaluating take {overhead:.1f}" if overhead > minutes / 2 else ""
+    return changes, f"time: {num_steps:,} of {num_wanted:,} steps fit into {minutes:g} min{rest}"
+
+
 class _Run:
     def __init__(
         self,
@@ -127,8 +197,9 @@ class _Run:
         interruption: Interruption,
         checkpoint_every: float,
         overrides: Sequence[str] = (),
+        resume_command: str | None = None,
     ) -> None:
-        self.overrides = overrides
+        self.overrides, self.resume_command = overrides, resume_command
         self.config, self.data, self.folder, self.processes = config, data, folder, processes
         self.display, self.interruption, self.checkpoint_every = display, interruption, checkpoint_every
         self.settings = config.training
@@ -164,6 +235,8 @@ class _Run:
             recall=config.recall,
         )
         self.num_steps = sum(len(self._plan(epoch)) for epoch in range(self.settings.epochs))
+        if self.settings.max_steps is not None:
+            self.num_steps = min(self.num_steps, self.settings.max_steps)
         self.decoders = candidate_decoders(self.labeller)
         self.predictor = Predictor(self.labeller, config, processes.device)
         processes.spread(list(self.labeller.state_dict().values()))
@@ -220,8 +293,24 @@ class _Run:
                 self.display.note(f"{self.folder.root} holds no checkpoint: the run begins at the beginning")
             self._try_evaluation()
             self._write_log("start", {"parameters": self.labeller.num_parameters()})
+            for message in self.data.notes:
+                self._write_log("note", {"message": message})
+            for message in (*dev_warnings(self.data, self.config.task), *self._schedule_warnings()):
+                self.tell(message)
             # Now, and not after hours, is the time to find out that nothing can be written.
             self.checkpoint()
+
+    def tell(self, message: str) -> None:
+        """Show a message and write it to the log."""
+        self.display.note(message)
+        self._write_log("note", {"message": message})
+
+    def _schedule_warnings(self) -> Iterator[str]:
+        if self.settings.warmup_steps >= max(1, self.num_steps):
+            yield (
+                f"the warm-up of {self.settings.warmup_steps:,} steps is longer than the run of {self.num_steps:,}: the learning "
+                f"rate never reaches its full height; set training.warmup_steps={self.num_steps // 10}, or train for more epochs"
+            )
 
     def _load(self) -> Resumed | None:
         return load_run(
@@ -248,9 +337,39 @@ class _Run:
         if self.data.dev:
             self._evaluate(self.predictor, self.data.dev[:1], self.decoders)
 
+    def measure_pace(self, *, at_most: float) -> tuple[float, float]:
+        """Seconds of a step and of an evaluation, from a few steps and dev sentences; the run is of no use afterwards."""
+        plans = self._plan(0)
+        seconds: list[float] = []
+        start = before = time.monotonic()
+        for prepared in self.preparer.stream(plans, 1):
+            units = sum(self.lengths[index] for batch in prepared.plan for index in batch)
+            self.gradients.compute(prepared, step=len(seconds), units=units, num_pieces=1)
+            # Reading a number from the device waits for what was computed there.
+            float(self.learner.update(len(seconds)).norm)
+            now = time.monotonic()
+            seconds.append(now - before)
+            before = now
+            if len(seconds) >= MOST_TIMED_STEPS or (len(seconds) >= 3 and now - start > at_most):
+                break
+        # The first steps also prepare what later ones have ready.
+        timed = seconds[len(seconds) // 2 :]
+        of_evaluation = 0.0
+        if self.data.dev:
+            sample = self.data.dev[:: -(-len(self.data.dev) // MOST_TIMED_SENTENCES)]
+            self._evaluate(self.predictor, sample[:1], self.decoders)
+            before = time.monotonic()
+            self._evaluate(self.predictor, sample, self.decoders)
+            of_evaluation = (time.monotonic() - before) * len(self.data.dev) / len(sample)
+        return sum(timed) / len(timed), of_evaluation
+
     def is_over(self) -> bool:
         """Whether the epochs are over, or dev scores no longer rise."""
-        return self.state.is_stopped or self.state.epoch >= self.settings.epochs
+        return self.state.is_stopped or self._is_last()
+
+    def _is_last(self) -> bool:
+        """Whether the epoch just finished is the last."""
+        return self.state.epoch >= self.settings.epochs or self.state.step >= self.num_steps
 
     def checkpoint_if_due(self) -> None:
         """Now and then, but not where steps are being skipped: what a run may have to go back to should be good."""
@@ -318,6 +437,8 @@ class _Run:
         """Take the steps of the present epoch that are left."""
         state = self.state
         plans = self._plan(state.epoch)
+        if self.settings.max_steps is not None:
+            plans = plans[: self.num_steps - (state.step - state.position)]
         for prepared in self.preparer.stream(plans[state.position :], state.num_pieces):
             units = sum(self.lengths[index] for batch in prepared.plan for index in batch)
             sums, num_pieces = self.gradients.compute(
@@ -385,7 +506,14 @@ class _Run:
         position = {"step": state.step, "epoch": state.epoch, "seconds": round(state.seconds, 3)}
         self.log.write(event, {**position, **values})
 
-    def _evaluate(self, predictor: Predictor, sentences: Any, decoders: tuple[str, ...]) -> Evaluation:
+    def _evaluate(
+        self,
+        predictor: Predictor,
+        sentences: Any,
+        decoders: tuple[str, ...],
+        *,
+        reported_temperature: float | None = None,
+    ) -> Evaluation:
         return evaluate(
             predictor,
             sentences,
@@ -394,12 +522,13 @@ class _Run:
             scheme=self.data.scheme,
             decoders=decoders,
             processes=self.processes,
+            reported_temperature=reported_temperature,
         )
 
     def select(self) -> None:
         """Score the model on dev with every decoder; keep it if it is the best so far, stop if none was for long."""
         state = self.state
-        if state.epoch % self.settings.evaluate_every and state.epoch != self.settings.epochs:
+        if state.epoch % self.settings.evaluate_every and not self._is_last():
             return
         if self.meter.has_news:
             self._log_step()  # the loss that is shown beside the score is that of the steps before it
@@ -407,7 +536,8 @@ class _Run:
             return
         with self.learner.averaged():
             found = self._evaluate(self.predictor, self.data.dev, self.decoders)
-            is_best = state.best_score is None or found.score > state.best_score
+            before = state.best_score
+            is_best = before is None or found.score > before
             if is_best:
                 state.best_score, state.best_epoch, state.best_decoder = found.score, state.epoch, found.decoder
                 self.best.take(
@@ -418,6 +548,7 @@ class _Run:
                     metrics={
                         "dev": dict(found.scores[found.decoder]),
                         "decoders": {name: dict(scores) for name, scores in found.scores.items()},
+                        **_details("dev", found),
                         **self._position(),
                     },
                 )
@@ -434,6 +565,28 @@ class _Run:
             },
         )
         self._show_progress(epoch=state.epoch, at_once=True)
+        if self._is_last():
+            for message in self._score_warnings(found.score, before):
+                self.tell(message)
+
+    def _score_warnings(self, last: float, before: float | None) -> Iterator[str]:
+        """What the dev scores of a run that is over say about the run; ``before`` is the best before the last."""
+        metric = PRIMARY_METRICS[self.config.task]
+        if self.state.best_score == 0:
+            yield (
+                f"the {metric} on dev is 0: the model has learnt nothing that counts; train for more epochs, and compare the "
+                "labels of the training and dev data with dmf data check"
+            )
+        elif before is not None and last - before >= NOTABLE_GAIN:
+            epochs = 2 * self.settings.epochs
+            limit = "" if self.settings.max_steps is None else f" --set training.max_steps={2 * self.num_steps}"
+            command = self.resume_command
+            remedy = (
+                "train for more epochs"
+                if command is None
+                else f"to train longer: {command} --set training.epochs={epochs}{limit}"
+            )
+            yield f"the best epoch was the last one, and the {metric} on dev was still rising; {remedy}"
 
     def _position(self) -> dict[str, int]:
         return {"epoch": self.state.epoch, "step": self.state.step}
@@ -487,11 +640,20 @@ class _Run:
             self._keep_unselected()
         labeller, decoder = self.best.labeller(self.processes.device)
         if self.data.test and "test" not in self.best.metrics:
-            scores = self._evaluate(
-                Predictor(labeller, self.config, self.processes.device), self.data.test, (decoder,)
-            ).scores[decoder]
-            self.best.add_metrics({"test": dict(scores)})
+            predictor = Predictor(labeller, self.config, self.processes.device)
+            found = self._evaluate(predictor, self.data.test, (decoder,), reported_temperature=self.best.temperature)
+            scores = found.scores[decoder]
+            self.best.add_metrics({"test": dict(scores), **_details("test", found)})
             self._write_log("test", {"decoder": decoder, "scores": dict(scores)})
         if (message := self._describe_decoders(decoder, self.best.legal_decoder)) is not None:
             self.display.note(message)
         self.checkpoint()
+
+
+def _details(split: str, found: Evaluation) -> dict[str, Any]:
+    """What a model's metrics hold beside its scores: how certain it is, and what it confuses."""
+    accuracy = found.scores[found.decoder]["accuracy"]
+    return {
+        "certainty": {"split": split, "confidence": found.confidence, "accuracy": accuracy},
+        "confusions": {"split": split, "most_frequent": list(found.confusions)},
+    }

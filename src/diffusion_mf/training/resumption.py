@@ -67,6 +67,7 @@ class TrainingState:
 
 
 EPOCHS = "training.epochs"
+MAX_STEPS = "training.max_steps"
 # What may differ: files and modules may have moved (the files' content is compared), and threads are warned about.
 _FREE_SETTINGS = {"plugins", "data.train", "data.dev", "data.test", "data.strict", "training.threads"}
 
@@ -201,8 +202,9 @@ def load_run(
     is_same_encoder = saved.get("encoder") == encoder_digest
     free = _FREE_SETTINGS | {"encoder.model"} if is_same_encoder or not is_same_data else _FREE_SETTINGS
     now = _flat(config.model_dump(mode="json"))
-    if now[EPOCHS] > before.get(EPOCHS, now[EPOCHS]):
-        free = free | {EPOCHS}
+    prolonged = {name for name in (EPOCHS, MAX_STEPS) if _is_more(now[name], before.get(name))}
+    if prolonged:
+        free = free | prolonged
         if state.best_score is None:
             # Without dev data the model is the last one, and this is to be another.
             state.best_decoder = None
@@ -225,6 +227,11 @@ def load_run(
                 effect = "its batches will be others, and the present epoch begins anew"
             note(f"the run was begun with {name} {conditions[name]} and goes on with {now}: {effect}")
     return Resumed(state, log_bytes)
+
+
+def _is_more(now: int | None, before: int | None) -> bool:
+    """Whether one limit on epochs or steps allows more than another; None is no limit."""
+    return before is not None and (now is None or now > before)
 
 
 def has_complete_labels(folder: RunFolder) -> bool:
@@ -281,7 +288,7 @@ class BestModel:
         self._is_saved = True
         self._labeller: Labeller | None = None
         self._decoder = self._legal_decoder = ""
-        self._temperature = 1.0
+        self.temperature = 1.0
         self.metrics: Mapping[str, Any] = {}
 
     @torch.no_grad()
@@ -293,7 +300,7 @@ class BestModel:
         if self._labeller is None:
             self._labeller = copy.deepcopy(labeller)
         self._labeller.load_state_dict(labeller.state_dict())
-        self._decoder, self._legal_decoder, self._temperature = decoder, legal_decoder, temperature
+        self._decoder, self._legal_decoder, self.temperature = decoder, legal_decoder, temperature
         self.metrics, self._is_saved = dict(metrics), False
         self.save()
 
@@ -306,7 +313,7 @@ class BestModel:
         if self._labeller is None:
             stored = load_model(self._folder.model)
             self._labeller = stored.labeller.to(device)
-            self._decoder, self._temperature, self.metrics = stored.decoder, stored.temperature, stored.metrics
+            self._decoder, self.temperature, self.metrics = stored.decoder, stored.temperature, stored.metrics
             self._legal_decoder = stored.tagging_decoder
         return self._labeller, self._decoder
 
@@ -328,7 +335,7 @@ class BestModel:
             self._data.vocabulary,
             self._data.scheme,
             self._decoder,
-            self._temperature,
+            self.temperature,
             self.metrics,
             self._data.source_scheme,
             self._legal_decoder,

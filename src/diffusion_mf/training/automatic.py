@@ -1,0 +1,137 @@
+"""A run without a configuration: the corpus is looked at, part of it is held out if need be, and the recipe does the rest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from diffusion_mf.config import Config, validated
+from diffusion_mf.config.errors import Key
+from diffusion_mf.config.files import Source, layered_settings, nested, nested_overrides
+from diffusion_mf.data.conllu import ConlluColumn
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.detection import detect
+from diffusion_mf.data.files import StrPath
+from diffusion_mf.model.storage import read_config
+from diffusion_mf.training.corpora import TrainingData, read_training_data
+from diffusion_mf.training.recipe import CorpusStatistics, corpus_statistics, recipe_settings
+
+DEFAULT_SYSTEM = "diffusion-mf"
+
+MOST_HELD_OUT = 2000
+"""sentences: enough to choose on, and training needs the rest"""
+_MODEL_SECTIONS = ("encoder", "denoiser", "structure", "diffusion", "bits", "inference")
+"""what a run that begins with the weights of a model takes over from it"""
+
+
+class ChosenConfig(NamedTuple):
+    """A configuration for a corpus, where its settings come from, and what to tell the user about both."""
+
+    config: Config
+    sources: dict[Key, Source]
+    lines: list[str]
+    most_epochs: int
+    """what the recipe would take if time did not matter"""
+
+
+def held_out_size(num_sentences: int) -> int:
+    """How many sentences of a corpus to hold out: a tenth, of a small corpus up to a fifth, and never more than needed.
+
+    >>> [held_out_size(number) for number in (3, 20, 200, 2_000, 200_000)]
+    [0, 4, 40, 200, 2000]
+    """
+    return min(MOST_HELD_OUT, max(num_sentences // 10, min(100, num_sentences // 5)))
+
+
+def choose_config(
+    train: StrPath, overrides: Sequence[str] = (), *, device_type: str, minutes: float | None = None
+) -> ChosenConfig:
+    """What to train on the labelled file ``train``: detected, held out and set by the recipe, but for ``overrides``.
+
+    These are written as for `load_config`; among them may be the task, the system, files and how they are read.
+    """
+    given = nested_overrides(overrides)
+    given.get("data", {}).pop("train", None)
+    # Any task will do to find out what is wrong with the settings given.
+    asked, _ = validated(layered_settings([(_SET, {"task": "pos", "system": DEFAULT_SYSTEM}), (_SET, given)]))
+    settings = asked.data
+    found = detect(
+        train,
+        task=asked.task if "task" in given else None,
+        column=settings.column,
+        scheme=settings.scheme,
+        file_format=settings.format,
+        fields=settings.fields,
+        strict=settings.strict,
+    )
+    corpus: dict[str, Any] = {"task": found.task.value, "data": {"train": os.fspath(train)}}
+    if found.task is Task.POS and found.column is ConlluColumn.XPOS:
+        corpus["data"]["column"] = "xpos"
+    begun = {}
+    if settings.start is not None:
+        start = read_config(settings.start).model_dump(mode="json")
+        begun = {"system": start["system"], **{name: start[name] for name in _MODEL_SECTIONS}}
+
+    def configured(recipe: Mapping[str, Any]) -> tuple[Config, dict[Key, Source]]:
+        return validated(
+            layered_settings(
+                [
+                    (Source(None, option="recipe"), {"system": DEFAULT_SYSTEM, **recipe}),
+                    (Source(None, option="corpus"), corpus),
+                    (Source(None, option="--from"), begun),
+                    (_SET, given),
+                ]
+            )
+        )
+
+    if settings.dev is None:
+        corpus["data"]["held_out"] = held_out_size(found.num_sentences)
+    config, _ = configured({})
+    data = read_training_data(config)
+    statistics = corpus_statistics(data.train)
+    task, system, is_pretrained = config.task, config.system, config.encoder.kind == "pretrained"
+
+    def by_recipe(minutes: float | None) -> tuple[Config, dict[Key, Source]]:
+        recipe = recipe_settings(
+            statistics,
+            task=task,
+            system=system,
+            device_type=device_type,
+            is_pretrained=is_pretrained,
+            minutes=minutes,
+        )
+        return configured(nested((tuple(key.split(".")), value) for key, value in recipe.items()))
+
+    config, sources = by_recipe(minutes)
+    lines = [*found.lines(), *_described(config, data, statistics)]
+    return ChosenConfig(config, sources, lines, by_recipe(None)[0].training.epochs)
+
+
+_SET = Source(None, option="--set")
+
+
+def _described(config: Config, data: TrainingData, statistics: CorpusStatistics) -> list[str]:
+    units = "characters" if statistics.mean_form_length == 1 else "words"
+    documents = len({sentence.document for sentence in data.train} - {0})
+    marked = f", {documents:,} documents" if documents else ", no documents marked"
+    lines = [f"train: {statistics.num_sentences:,} sentences, {statistics.num_units:,} {units}{marked}"]
+    if config.data.dev is not None:
+        lines.append(f"dev: {len(data.dev or ()):,} sentences of {config.data.dev}")
+    elif data.dev:
+        apart = {sentence.document for sentence in data.dev} - {sentence.document for sentence in data.train}
+        whole = "whole documents" if apart else "sentences"
+        lines.append(
+            f"dev: {len(data.dev):,} training sentences are held out ({whole}, drawn by seed {config.seed}); --dev FILE or "
+            "--set data.held_out=NUMBER says otherwise"
+        )
+    else:
+        lines.append("dev: none, so that the last model is kept; --dev FILE names some")
+    encoder, training = config.encoder, config.training
+    network = encoder.title if encoder.kind == "pretrained" else f"an encoder of width {encoder.width} from scratch"
+    lines.append(f"system: {config.system} on {network}; --system or --encoder says otherwise")
+    lines.append(
+        f"training: {training.epochs:,} epoch{'s' * (training.epochs > 1)}, batches of {training.budget:,} units, learning rate {training.learning_rate:g}, "
+        f"warm-up of {training.warmup_steps:,} steps; --minutes or --set says otherwise, --print-config shows everything"
+    )
+    return lines

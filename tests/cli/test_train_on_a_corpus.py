@@ -1,0 +1,164 @@
+"""``dmf train`` with a labelled file and no configuration, from the outside."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import small_runs
+
+from diffusion_mf.lab.synthetic import write_corpus
+
+TINY = [
+    f"{section}.{name}={json.dumps(value)}"
+    for section, values in small_runs.SMALL_MODEL.items()
+    for name, value in values.items()
+    if name not in ("pair_width", "min_pair_count")
+]
+OPTIONS = [
+    "--device",
+    "cpu",
+    "--set",
+    "training.evaluate_every=1",
+    *(part for setting in TINY for part in ("--set", setting)),
+]
+
+
+def write_pos(path: Path, count: int, *, tags: tuple[str, ...] = ("NOUN", "VERB", "ADJ")) -> Path:
+    """Sentences of invented words whose last letter tells the tag."""
+    draw = random.Random(count)
+    rows = []
+    for _ in range(count):
+        chosen = [draw.randrange(len(tags)) for _ in range(draw.randint(2, 7))]
+        rows.append("".join(f"{draw.choice('klmnp')}a{'xyz'[index]}\t{tags[index]}\n" for index in chosen))
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_twenty_sentences(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """What was detected and chosen is said on stderr; scores, confusions and certainty are on stdout."""
+    path = write_pos(tmp_path / "train.tsv", 20)
+    outcome = dmf("train", path, "--test", path, "--output", tmp_path / "run", *OPTIONS)
+    assert outcome.status == 0, outcome.stderr
+    lines = outcome.stderr.splitlines()
+    starts = [line.removeprefix("dmf: ").partition(":")[0] for line in lines[:6]]
+    assert starts == ["format", "task", "train", "dev", "system", "training"]
+    assert "4 training sentences are held out" in lines[3]
+    assert lines[-2:] == [
+        f"dmf: the model is in {tmp_path / 'run/model'}",
+        f"dmf: next: dmf tag {tmp_path / 'run/model'} FILE",
+    ]
+    shown = outcome.stdout.decode()
+    assert "most frequent confusions on test: " in shown
+    metrics = json.loads((tmp_path / "run/model/metrics.json").read_text())
+    certainty = metrics["certainty"]
+    assert certainty["accuracy"] == metrics["test"]["accuracy"]
+    assert 0 < certainty["confidence"] <= 100
+    assert f"certainty on test: {certainty['confidence']:.1f} % on average" in shown
+    assert len(metrics["confusions"]["most_frequent"]) <= 3
+
+
+def test_the_configuration_printed_gives_the_same_model(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = write_pos(tmp_path / "train.tsv", 24)
+    arguments = ("train", path, *OPTIONS, "--seed", 5)
+    printed = dmf(*arguments, "--print-config")
+    assert printed.status == 0, printed.stderr
+    (tmp_path / "config.toml").write_bytes(printed.stdout)
+    assert b"# the recipe" in printed.stdout
+    assert not (tmp_path / "run").exists()
+    assert dmf(*arguments, "--output", tmp_path / "one").status == 0
+    assert dmf("train", tmp_path / "config.toml", "--output", tmp_path / "two", "--device", "cpu").status == 0
+    small_runs.assert_same_outcome(tmp_path / "one", tmp_path / "two")
+
+
+def test_the_same_command_resumes(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """The sentences held out are those of the beginning: other data would be refused."""
+    path = write_pos(tmp_path / "train.tsv", 20)
+    arguments = ("train", path, "--output", tmp_path / "run", "--system", "unigram", *OPTIONS)
+    assert dmf(*arguments).status == 0
+    outcome = dmf(*arguments, "--resume")
+    assert outcome.status == 0, outcome.stderr
+    assert "the run is complete" in outcome.stderr
+    longer = dmf("train", "--output", tmp_path / "run", "--resume", "--set", "training.epochs=3", "--device", "cpu")
+    assert longer.status == 0, longer.stderr
+    assert [entry["epoch"] for entry in small_runs.read_log(tmp_path / "run", "evaluation")] == [1, 2, 3]
+    refused = dmf(*arguments[: -len(OPTIONS)], "--resume", "--device", "cpu", "--set", "data.held_out=5")
+    assert refused.status == 2
+    assert "data.held_out = 4, not 5" in refused.stderr
+
+
+def test_a_time_is_kept_as_a_number_of_epochs(dmf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    from diffusion_mf.training import loop
+
+    monkeypatch.setattr(loop._Run, "measure_pace", lambda self, at_most: (1.0, 0.0))
+    path = write_pos(tmp_path / "train.tsv", 20)
+    arguments = ("train", path, "--output", tmp_path / "run", *OPTIONS, "--set", "training.epochs=1000")
+    outcome = dmf(*arguments, "--minutes", "0.5")
+    assert outcome.status == 0, outcome.stderr
+    assert "steps fit into 0.5 min" in outcome.stderr
+    num_epochs = json.loads((tmp_path / "run/model/config.json").read_text())["config"]["training"]["epochs"]
+    assert 0 < num_epochs < 1000
+    resumed = dmf("train", "--output", tmp_path / "run", "--resume", "--device", "cpu")
+    assert "the run is complete" in resumed.stderr
+
+
+def test_dev_labels_that_training_lacks(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    train = write_pos(tmp_path / "train.tsv", 20)
+    dev = write_pos(tmp_path / "dev.tsv", 6, tags=("NOUN", "VERB", "NEW"))
+    outcome = dmf("train", train, "--dev", dev, "--output", tmp_path / "run", *OPTIONS)
+    assert outcome.status == 0, outcome.stderr
+    assert f"{train} does not have (NEW)" in outcome.stderr
+
+
+@pytest.mark.parametrize(("task", "options"), [("ner", ()), ("seg-pos", ("--task", "seg-pos"))])
+def test_other_tasks(dmf, tmp_path: Path, task: str, options: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    write_corpus(tmp_path, flavours=[task], sizes={"train": 24, "dev": 8, "test": 4}, seed=3)
+    train, dev = (next((tmp_path / task).glob(f"{split}.*")) for split in ("train", "dev"))
+    outcome = dmf("train", train, "--dev", dev, "--output", tmp_path / "run", *options, *OPTIONS)
+    assert outcome.status == 0, outcome.stderr
+    assert f"dmf: task: {task}, " in outcome.stderr
+
+
+def test_json_lines_and_json_results(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    rows = [{"units": ["Ada", "sleeps"], "labels": ["B-PER", "O"]}, {"units": ["Rome"], "labels": ["B-LOC"]}] * 10
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    outcome = dmf("train", tmp_path / "a.jsonl", "--output", tmp_path / "run", "--json", *OPTIONS)
+    assert outcome.status == 0, outcome.stderr
+    assert {"model", "dev", "certainty", "confusions"} <= set(json.loads(outcome.stdout))
+    assert "are also in the training data" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "fragments"),
+    [
+        ("a X\nb X\n\n", ("every unit has the label X",)),
+        ("Ada PER\nis O\nhere O\n\n", ("--task pos",)),
+        ("Dogs bark .\nThe cats do not .\n", ("text without labels",)),
+    ],
+)
+def test_one_clear_sentence(dmf, tmp_path: Path, text: str, fragments: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "a.txt").write_text(text)
+    outcome = dmf("train", tmp_path / "a.txt", "--output", tmp_path / "run")
+    assert outcome.status == 2
+    assert len(outcome.stderr.splitlines()) == 1
+    assert all(fragment in outcome.stderr for fragment in ("a.txt", *fragments))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_name_of_a_configuration_is_one_beside_a_folder_of_that_name(  # type: ignore[no-untyped-def]
+    dmf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ner/quick").mkdir(parents=True)
+    outcome = dmf("train", "ner/quick", "--print-config", "--set", "data.train=x")
+    assert outcome.status == 0, outcome.stderr
+    assert b"quick.toml" in outcome.stdout
+
+
+def test_options_work_with_configurations_too(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    outcome = dmf("train", "ner/quick", "--dev", "d.txt", "--system", "lcrf", "--tag-column", "2", "--print-config")
+    assert outcome.status == 0, outcome.stderr
+    shown = [line.split("#")[0].split("=")[-1].strip() for line in outcome.stdout.decode().splitlines()]
+    assert {'"d.txt"', '"lcrf"', '"2"'} <= set(shown)

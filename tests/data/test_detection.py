@@ -1,0 +1,132 @@
+"""What a labelled file holds, from the file alone, and the questions that are asked where two readings are likely."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.detection import detect
+from diffusion_mf.errors import InputError
+
+
+def conllu(*rows: tuple[str, str, str]) -> str:
+    """One sentence of (form, UPOS, XPOS)."""
+    lines = (f"{number}\t{form}\t_\t{upos}\t{xpos}\t_\t_\t_\t_\t_" for number, (form, upos, xpos) in enumerate(rows, 1))
+    return "\n".join(lines) + "\n\n"
+
+
+IOB1 = "-DOCSTART- -X- -X- O\n\nAda NNP B-NP I-PER\nLee NNP I-NP I-PER\nsleeps VBZ B-VP O\n\nRome NNP B-NP I-LOC\n\n"
+
+CASES = {
+    "entities in CoNLL-2003's columns": (
+        "train.txt",
+        IOB1,
+        "ner",
+        "spans of 2 types, scheme iob1",
+        "4 space-separated",
+    ),
+    "tags that look like words": ("train.txt", "dogs n\nbark v\n\ncats n\nmeow v\n\n", "pos", "2 labels", "columns"),
+    "UPOS": ("a.conllu", conllu(("a", "DET", "DT"), ("dog", "NOUN", "NN")), "pos", "2 labels", "labels in UPOS"),
+    "XPOS with spaces": ("a.conllu", conllu(("a", "_", "DT"), ("dog", "_", "NN")), "pos", "2 labels", "labels in XPOS"),
+    "XPOS without spaces": (
+        "a.conllu",
+        conllu(("我们", "_", "PRP"), ("走", "_", "VV")),
+        "seg-pos",
+        "words of 2 tags from characters",
+        "labels in XPOS",
+    ),
+    "UPOS without spaces": (
+        "a.conllu",
+        conllu(("我们", "PRON", "PRP"), ("走", "VERB", "VV")),
+        "pos",
+        "--task seg-pos would also find the words",
+        "labels in UPOS",
+    ),
+    "characters with boundaries": ("a.bmes", "我\tB-N\n们\tE-N\n走\tS-V\n\n", "seg-pos", "words of 2 tags", "columns"),
+    "characters with entities": ("a.bmes", "李\tS-PER\n走\tO\n\n", "ner", "spans of 1 types", "columns"),
+    "bare boundaries": ("a.tsv", "New\tB\nYork\tI\nis\tO\n\n", "ner", "spans of 1 types, scheme bio2", "columns"),
+    "JSON Lines": ("a.jsonl", '{"units": ["a", "b"], "labels": ["X", "Y"]}\n', "pos", "2 labels", "jsonl"),
+    "JSON Lines under another name": ("train.txt", '{"units": ["Ada"], "labels": ["B-PER"]}\n', "ner", "bio2", "jsonl"),
+    "a Hugging Face file": ("a.jsonl", '{"tokens": ["Ada"], "ner_tags": ["B-PER"]}\n', "ner", "bio2", "hugging-face"),
+    "spans of texts": (
+        "a.jsonl",
+        '{"text": "Ada sleeps.", "label": [[0, 3, "PER"]]}\n',
+        "ner",
+        "spans of 1 types",
+        "doccano",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_task_and_format(case: str, tmp_path: Path) -> None:
+    name, text, task, about_task, about_format = CASES[case]
+    (tmp_path / name).write_text(text)
+    found = detect(tmp_path / name)
+    of_format, of_task = found.lines()
+    assert found.task == task
+    assert of_task.startswith(f"task: {task}, ")
+    assert about_task in of_task
+    assert about_format in of_format
+    assert "--format" in of_format
+    assert "--task" in of_task
+
+
+QUESTIONS = {
+    "one tag without a prefix": ("a.txt", "Ada B-PER\nsleeps O\n\nRome LOC\n\n", ("line 4", "'LOC'", "--task pos")),
+    "types without prefixes": ("a.txt", "Ada PER\nsleeps O\nhere O\n\n", ("PER", "B-PER", "--task pos")),
+    "too many labels": ("a.tsv", "".join(f"w{i}\tl{i}\n" for i in range(30)), ("30 different labels", "--tag-column")),
+    "one label": ("a.txt", "dogs X\nbark X\n\n", ("every unit has the label X",)),
+    "nothing but O": ("a.txt", "dogs O\nbark O\n\n", ("every unit has the label O",)),
+    "plain text": ("a.txt", "Dogs bark .\nThe cats do not .\n", ("text without labels", "--format")),
+    "no labels": ("a.jsonl", '{"units": ["a"]}\n', ("no labels",)),
+    "CoNLL-U without tags": ("a.conllu", conllu(("a", "_", "_")), ("UPOS and XPOS", "--column")),
+    "entities and parts of speech": (
+        "a.jsonl",
+        json.dumps({"tokens": ["Ada"], "ner_tags": ["B-PER"], "pos_tags": ["NNP"]}),
+        ("--task ner or --task pos",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", QUESTIONS)
+def test_what_is_not_plain_is_asked(case: str, tmp_path: Path) -> None:
+    name, text, fragments = QUESTIONS[case]
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError) as caught:
+        detect(tmp_path / name)
+    assert str(tmp_path / name) in str(caught.value)
+    assert all(fragment in str(caught.value) for fragment in fragments)
+
+
+def test_the_answer_settles_it(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(QUESTIONS["types without prefixes"][1])
+    assert detect(tmp_path / "a.txt", task=Task.POS).num_kinds == 1
+    (tmp_path / "a.jsonl").write_text(QUESTIONS["entities and parts of speech"][1])
+    assert detect(tmp_path / "a.jsonl", task=Task.NER).scheme == "bio2"
+    (tmp_path / "c.txt").write_text(IOB1)
+    assert detect(tmp_path / "c.txt", task=Task.POS).num_kinds == 2
+
+
+@pytest.mark.corpora
+@pytest.mark.parametrize(
+    ("name", "task", "about"),
+    [
+        ("conll2003/train.txt", "ner", "spans of 4 types, scheme iob1"),
+        ("ud-2.15/UD_English-EWT/en_ewt-ud-train.conllu", "pos", "17 labels"),
+        ("ud-2.15/UD_Chinese-GSDSimp/zh_gsdsimp-ud-train.reconstructed.conllu", "seg-pos", "40 tags from characters"),
+        ("small/btc/train.txt", "ner", "spans of 3 types, scheme bio2"),
+        ("small/sec/train.txt", "ner", "spans of 4 types, scheme iob1"),
+        ("small/ta-ttb/ta_ttb-ud-train.conllu", "pos", "13 labels"),
+        ("small/uner-da/da_ddt-ud-train.iob2", "ner", "spans of 3 types, scheme bio2"),
+    ],
+)
+def test_published_corpora(corpora: Path, name: str, task: str, about: str) -> None:
+    if not (corpora / name).exists():
+        pytest.skip(f"{name} is not among the corpora")
+    found = detect(corpora / name)
+    assert found.task == task
+    assert about in found.lines()[1]

@@ -1,0 +1,197 @@
+"""Configurations from a corpus alone, held-out sentences, runs of a given time, and warnings about data and schedules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_runs
+
+from diffusion_mf.config import Config, with_overrides
+from diffusion_mf.data.corpus import Corpus, Task
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
+from diffusion_mf.training import loop
+from diffusion_mf.training.automatic import choose_config
+from diffusion_mf.training.corpora import dev_warnings, hold_out, read_training_data
+
+
+def corpus_of(*sentences: Sentence) -> Corpus:
+    plain = LabelScheme.PLAIN
+    return Corpus(path="c", task=Task.POS, sentences=sentences, scheme=plain, source_scheme=plain)
+
+
+def numbered(count: int, document_of: Any = lambda index: 0) -> Corpus:
+    return corpus_of(*(Sentence((str(i),), ("X",), i, document_of(i)) for i in range(count)))
+
+
+def test_sentences_held_out_are_drawn_by_the_seed() -> None:
+    corpus = numbered(40)
+    train, dev = hold_out(corpus, 8, seed=1)
+    assert len(dev) == 8
+    assert sorted([*train, *dev], key=lambda sentence: sentence.line) == [*corpus]
+    assert hold_out(corpus, 8, seed=1) == (train, dev)
+    assert hold_out(corpus, 8, seed=2)[1] != dev
+    # What is drawn must not change from version to version: runs are resumed and repeated.
+    assert [sentence.line for sentence in dev] == [1, 11, 16, 20, 24, 32, 35, 38]
+
+
+def test_documents_are_held_out_whole() -> None:
+    corpus = numbered(40, lambda index: index // 5 + 1)
+    train, dev = hold_out(corpus, 8, seed=1)
+    assert len(dev) == 10
+    assert not {sentence.document for sentence in train} & {sentence.document for sentence in dev}
+
+
+def test_where_documents_are_too_long_sentences_are_held_out() -> None:
+    train, dev = hold_out(numbered(40, lambda index: index // 20 + 1), 8, seed=1)
+    assert (len(train), len(dev)) == (32, 8)
+
+
+def test_no_label_is_held_out_altogether() -> None:
+    sentences = [Sentence((str(i),), ("RARE",) if i < 2 else ("X",), i) for i in range(20)]
+    for seed in range(20):
+        train, _ = hold_out(corpus_of(*sentences), 10, seed=seed)
+        assert {label for sentence in train for label in sentence.labels or ()} == {"RARE", "X"}
+    with pytest.raises(InputError, match="no sentences can be held out"):
+        hold_out(corpus_of(Sentence(("a",), ("A",)), Sentence(("b",), ("B",))), 1, seed=1)
+
+
+def write_tags(path: Path, count: int) -> Path:
+    path.write_text("".join(f"w{i} {'NOUN' if i % 2 else 'VERB'}\nend PUNCT\n\n" for i in range(count)))
+    return path
+
+
+def test_what_is_given_wins_over_corpus_and_recipe(tmp_path: Path) -> None:
+    path = write_tags(tmp_path / "train.txt", 20)
+    config, sources, lines, _ = choose_config(path, device_type="cpu")
+    assert (config.task, config.system, config.data.held_out) == (Task.POS, "diffusion-mf", 4)
+    assert sources["training", "epochs"].option == "recipe"
+    assert sources["data", "held_out"].option == "corpus"
+    assert any("4 training sentences are held out" in line and "--dev FILE" in line for line in lines)
+    assert all(";" in line for line in lines if not line.startswith("train"))
+    given = ["system=unigram", "training.epochs=7", "data.held_out=2", "task=pos", "seed=3"]
+    config, sources, *_ = choose_config(path, given, device_type="cpu")
+    assert (config.system, config.training.epochs, config.data.held_out, config.seed) == ("unigram", 7, 2, 3)
+    assert sources["training", "epochs"].option == "--set"
+    assert choose_config(path, [f"data.dev={path}"], device_type="cpu").config.data.held_out == 0
+
+
+def test_settings_given_are_checked_first(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"training.epoch;.*epochs"):
+        choose_config(tmp_path / "none.txt", ["training.epoch=7"], device_type="cpu")
+    with pytest.raises(InputError, match=r"none.txt: .*no such file|none.txt: .*exist"):
+        choose_config(tmp_path / "none.txt", device_type="cpu")
+
+
+def test_a_pretrained_encoder_is_taken(tmp_path: Path) -> None:
+    path = write_tags(tmp_path / "train.txt", 20)
+    given = ["encoder.kind=pretrained", "encoder.model=some/encoder"]
+    config, _, lines, _ = choose_config(path, given, device_type="cpu")
+    assert config.encoder.kind == "pretrained"
+    assert any("diffusion-mf on some/encoder" in line for line in lines)
+
+
+def test_xpos_alone_stays_xpos_when_the_run_reads_the_file(tmp_path: Path) -> None:
+    rows = "".join(f"1\tw{i}\t_\t_\tT{i % 3}\t_\t_\t_\t_\t_\n\n" for i in range(30))
+    (tmp_path / "a.conllu").write_text(rows)
+    config = choose_config(tmp_path / "a.conllu", device_type="cpu").config
+    assert config.data.column == "xpos"
+    assert read_training_data(config).vocabulary.labels == ("T0", "T1", "T2")
+
+
+def test_a_finished_model_brings_its_own_sizes(finished_run: Path, corpus: Path) -> None:
+    given = [f"data.start={finished_run / 'model'}"]
+    config = choose_config(corpus / "train.txt", given, device_type="cpu").config
+    assert config.encoder.width == small_runs.SMALL_MODEL["encoder"]["width"]
+    assert config.denoiser.layers == small_runs.SMALL_MODEL["denoiser"]["layers"]
+
+
+def test_a_run_can_end_within_an_epoch(corpus: Path, tmp_path: Path) -> None:
+    config = small_runs.small_config(corpus, {"training": {"epochs": 9, "max_steps": 5}})
+    loop.train(config, output=tmp_path, device="cpu")
+    assert len(small_runs.read_log(tmp_path, "step")) == 5
+    assert [entry["step"] for entry in small_runs.read_log(tmp_path, "evaluation")][-1] == 5
+    with pytest.raises(InputError, match=r"training.max_steps = 5, not 4"):
+        loop.train(with_overrides(config, ["training.max_steps=4"]), output=tmp_path, device="cpu", resume=True)
+    loop.train(with_overrides(config, ["training.max_steps=6"]), output=tmp_path, device="cpu", resume=True)
+    assert len(small_runs.read_log(tmp_path, "step")) == 6
+
+
+def fitted(config: Config, minutes: float, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, float], str]:
+    """With a second a step and no evaluations to speak of."""
+    monkeypatch.setattr(loop._Run, "measure_pace", lambda self, at_most: (1.0, 0.0))
+    return loop.fit_to_time(config, minutes, device="cpu")
+
+
+def test_a_run_is_fitted_to_a_time(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small_runs.small_config(corpus, {"training": {"epochs": 50, "accumulation": 1, "warmup_steps": 500}})
+    run_steps = 14 * 50  # about
+    changes, line = fitted(config, run_steps / 60 / 2, monkeypatch)
+    assert 20 <= changes["training.epochs"] <= 25
+    assert 20 <= changes["training.warmup_steps"] <= 40
+    assert "training.max_steps" not in changes
+    assert changes["training.ema_decay"] == 0.9
+    assert "steps fit into" in line
+    changes, _ = fitted(config, 0.5, monkeypatch)
+    assert 20 <= changes["training.max_steps"] <= 30
+    assert changes["training.epochs"] <= 3
+    assert fitted(config, 1000, monkeypatch)[0] == {"training.epochs": 50}
+
+
+def test_the_pace_of_a_run_is_measured(corpus: Path) -> None:
+    changes, _ = loop.fit_to_time(small_runs.small_config(corpus, {"training": {"epochs": 1000}}), 0.1, device="cpu")
+    assert 0 < changes["training.epochs"] < 1000
+
+
+def warnings_of(tmp_path: Path, train: str, dev: str) -> list[str]:
+    for name, text in (("train.txt", train), ("dev.txt", dev)):
+        (tmp_path / name).write_text(text)
+    values = {"task": "pos", "system": "unigram", "data": {"train": str(tmp_path / "train.txt")}}
+    values["data"]["dev"] = str(tmp_path / "dev.txt")  # type: ignore[index]
+    return [*dev_warnings(read_training_data(Config.model_validate(values)), Task.POS)]
+
+
+def test_a_small_dev_set_is_warned_about(tmp_path: Path) -> None:
+    (warning,) = warnings_of(tmp_path, "a X\nb Y\n\n", "c X\nd Y\n\n")
+    assert warning.startswith("dev has only 2 labels to choose the best epoch by: at 90, a score is uncertain by ±42.4")
+    large = "".join(f"w{i} X\n\n" for i in range(600))
+    assert warnings_of(tmp_path, "a X\nb Y\n\n", large) == []
+
+
+def test_overlap_is_warned_about(tmp_path: Path) -> None:
+    rows = [f"w{i} X\n\n" for i in range(600)]
+    (warning,) = warnings_of(tmp_path, "".join(rows[:300]), "".join(rows))
+    assert warning.startswith("50 % of the dev sentences (300 of 600) are also in the training data")
+    assert warnings_of(tmp_path, "".join(rows[:60]), "".join(rows)) == []
+
+
+def test_schedules_and_scores_are_warned_about(corpus: Path, tmp_path: Path) -> None:
+    """The same messages are shown and in the log."""
+    said: list[str] = []
+    config = small_runs.small_config(corpus, {"training": {"epochs": 1, "warmup_steps": 1000, "budget": 2000}})
+    loop.train(config, output=tmp_path, device="cpu", display=loop.NotesOnly(said.append))
+    logged = [entry["message"] for entry in small_runs.read_log(tmp_path, "note")]
+    assert logged == said
+    assert any("the warm-up of 1,000 steps is longer than the run of 1" in message for message in said)
+    assert any("the f1 on dev is 0" in message for message in said)
+
+
+def test_a_score_that_still_rises_is_told_with_the_command_that_goes_on(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, scores = loop.evaluate, iter([0.0, 40.0, 50.0])
+    monkeypatch.setattr(
+        loop,
+        "evaluate",
+        lambda *args, **options: loop.dataclasses.replace(real(*args, **options), score=next(scores)),  # type: ignore[attr-defined]
+    )
+    said: list[str] = []
+    config = small_runs.small_config(corpus, {"training": {"epochs": 2, "budget": 2000}})
+    loop.train(
+        config, output=tmp_path, device="cpu", display=loop.NotesOnly(said.append), resume_command="dmf train --resume"
+    )
+    (message,) = [message for message in said if "still rising" in message]
+    assert message.endswith("to train longer: dmf train --resume --set training.epochs=4")
