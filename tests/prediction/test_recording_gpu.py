@@ -101,8 +101,8 @@ def test_batches_in_flight_are_labelled_as_batches_by_themselves(corpus: Path, p
     batches = [[index, index + 1, index + 2] for index in range(0, 30, 3)]
 
     def best(prediction: Prediction) -> list[torch.Tensor]:
-        assert prediction.evidence.unary_scores is not None
-        return [prediction.evidence.unary_scores.argmax(-1)]
+        assert prediction.decoder_input.unary_scores is not None
+        return [prediction.decoder_input.unary_scores.argmax(-1)]
 
     alone, flying = (Predictor(labeller, config, torch.device("cuda")) for _ in range(2))
     with torch.inference_mode():
@@ -171,8 +171,8 @@ def test_when_memory_runs_out_recordings_are_dropped_and_made_again(
     sentences = data.train[:30]
 
     def best(prediction: Prediction, *, allowed: torch.Tensor | None) -> list[torch.Tensor]:
-        assert prediction.evidence.unary_scores is not None
-        return [prediction.evidence.unary_scores.argmax(-1)]
+        assert prediction.decoder_input.unary_scores is not None
+        return [prediction.decoder_input.unary_scores.argmax(-1)]
 
     def labels() -> list[list[int]]:
         found = {}

@@ -27,7 +27,7 @@ FEWEST_ROWS, FEWEST_PLACES, WORDS_STEP = 64, 8192, 384
 SHORT_WORD = 4
 
 
-class Shape(NamedTuple):
+class PackedShape(NamedTuple):
     """What tensors of a packed batch are filled up to."""
 
     num_tokens: int
@@ -70,7 +70,7 @@ def packed_batches(
     return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
 
 
-def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:
+def shape_for(batch: Batch, *, budget: int, max_characters: int) -> PackedShape:
     """The smallest of the fixed shapes that holds a batch."""
     num_units, num_real = length_class(int(batch.lengths.max())), int(batch.lengths.sum())
     # The budget, or half of it, a quarter …: a small batch must not pay for a large one.
@@ -80,7 +80,7 @@ def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:
     num_tokens = _stepped(num_tokens, TOKENS_STEP)
     # Rows without units share the filling, and none may get more than fits a row.
     num_rows = len(batch.lengths) + max(1, -(-(num_tokens - num_real) // num_units))
-    return Shape(
+    return PackedShape(
         num_tokens,
         _laddered(num_rows, max(2, min(FEWEST_ROWS, FEWEST_PLACES // num_units))),
         num_units,
@@ -102,7 +102,7 @@ def _laddered(number: int, lowest: int) -> int:
     return step
 
 
-def pack(batch: Batch, shape: Shape) -> Batch:
+def pack(batch: Batch, shape: PackedShape) -> Batch:
     """The batch filled up to ``shape``, with the packed layout of its units; rows that fill it have no units."""
 
     def filled(tensor: Tensor, rows: int, columns: int) -> Tensor:

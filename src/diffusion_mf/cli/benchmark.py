@@ -31,7 +31,7 @@ from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_ta
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diffusion_mf.lab.benchmarks.timing import Shape
+    from diffusion_mf.lab.benchmarks.timing import ProblemShape
 
 app = typer.Typer(help="Efficiency tables.", no_args_is_help=True)
 
@@ -308,8 +308,8 @@ def _show(measured: Iterable[list[dict[str, Any]]], *, total: int, output: str |
         print_throughput(rows)
 
 
-def _parse_shapes(text: str) -> list[Shape]:
-    from diffusion_mf.lab.benchmarks.timing import Shape
+def _parse_shapes(text: str) -> list[ProblemShape]:
+    from diffusion_mf.lab.benchmarks.timing import ProblemShape
 
     found = []
     for part in text.split(","):
@@ -321,7 +321,7 @@ def _parse_shapes(text: str) -> list[Shape]:
                 f"--shapes: {part.strip()!r} is no shape",
                 remedy="write sentences × units (2 or more) × labels, as in 32x32x17,256x64x17",
             )
-        found.append(Shape(*sizes))
+        found.append(ProblemShape(*sizes))
     return found
 
 

@@ -22,7 +22,7 @@ ZERO_PROBABILITY_COST = 1e3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Evidence:
+class DecoderInput:
     """All that is known about a batch when reverse diffusion, or a direct system, is done; a system fills in what it has."""
 
     lengths: Int[Tensor, " B"]
@@ -53,8 +53,8 @@ class Evidence:
         allowed: Bool[Tensor, "B N K"] | None = None,
         backend: Backend = "auto",
         check: bool = True,
-    ) -> Evidence:
-        """Evidence of DiffusionSL, with the distance-based unary scores u(ℓ) = −‖z − c_ℓ‖²/τ that Mask-Viterbi needs."""
+    ) -> DecoderInput:
+        """DecoderInput of DiffusionSL, with the distance-based unary scores u(ℓ) = −‖z − c_ℓ‖²/τ that Mask-Viterbi needs."""
         return cls(
             lengths=lengths,
             unary_scores=codes.unary_scores(bits, temperature=temperature),
@@ -68,12 +68,12 @@ class Evidence:
 
 
 class Decoder(Protocol):
-    """A way to decide on labels: a frozen object that turns evidence into (B, N) labels, 0 past each length."""
+    """A way to decide on labels: a frozen object that turns decoder_input into (B, N) labels, 0 past each length."""
 
     name: ClassVar[str]
 
-    def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
-        """The labels; `InputError` if the evidence lacks what this decoder needs."""
+    def __call__(self, decoder_input: DecoderInput) -> Int[Tensor, "B N"]:
+        """The labels; `InputError` if the decoder_input lacks what this decoder needs."""
         ...
 
 
@@ -82,18 +82,18 @@ def missing(decoder: str, what: str, remedy: str) -> InputError:
     return InputError(f"the decoder {decoder} needs {what}, which this system does not have", remedy=remedy)
 
 
-def hard_clamps(evidence: Evidence, decoder: str) -> Float[Tensor, "B N K"]:
+def hard_clamps(decoder_input: DecoderInput, decoder: str) -> Float[Tensor, "B N K"]:
     """Unary scores in which nothing but clamps is −∞.
 
     A probability of zero is mostly one that underflowed, and structured decoding may need that label to repair a sequence:
     `ZERO_PROBABILITY_COST` says what it costs. Past each length scores are 0.
     """
-    if evidence.unary_scores is None:
+    if decoder_input.unary_scores is None:
         raise missing(decoder, "a score for every label", "choose native or viterbi")
-    lengths = evidence.lengths
-    scores = evidence.unary_scores.to(accumulation_dtype(evidence.unary_scores.dtype))
+    lengths = decoder_input.lengths
+    scores = decoder_input.unary_scores.to(accumulation_dtype(decoder_input.unary_scores.dtype))
     is_unit = unit_mask(lengths, scores.shape[1])
-    if evidence.check:
+    if decoder_input.check:
         check_lengths(lengths, scores.shape[1])
         if bool((is_unit[..., None] & ~(scores < torch.inf)).any()):
             raise ValueError("unary scores hold NaN or +∞")
@@ -101,9 +101,9 @@ def hard_clamps(evidence: Evidence, decoder: str) -> Float[Tensor, "B N K"]:
     is_finite = scores > -torch.inf
     least = torch.where(is_finite, scores, 0).flatten(1).amin(1)
     scores = torch.where(is_finite, scores, (least - ZERO_PROBABILITY_COST)[:, None, None])
-    if evidence.allowed is not None:
-        scores = scores.masked_fill(~evidence.allowed & is_unit[..., None], -torch.inf)
-        if evidence.check:
+    if decoder_input.allowed is not None:
+        scores = scores.masked_fill(~decoder_input.allowed & is_unit[..., None], -torch.inf)
+        if decoder_input.check:
             check_positions(scores, is_unit)
     return scores
 
@@ -117,18 +117,18 @@ class Argmax:
 
     name: ClassVar[str] = "argmax"
 
-    def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
+    def __call__(self, decoder_input: DecoderInput) -> Int[Tensor, "B N"]:
         """The labels."""
-        scores = evidence.unary_scores
-        if scores is None or evidence.check or evidence.allowed is not None:
+        scores = decoder_input.unary_scores
+        if scores is None or decoder_input.check or decoder_input.allowed is not None:
             # Else there is nothing to repair: −∞ is never the highest, or all are −∞ and alike.
-            scores = hard_clamps(evidence, self.name)
-        return torch.where(unit_mask(evidence.lengths, scores.shape[1]), scores.argmax(-1), 0)
+            scores = hard_clamps(decoder_input, self.name)
+        return torch.where(unit_mask(decoder_input.lengths, scores.shape[1]), scores.argmax(-1), 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class NativeBits:
-    """ŷᵢ = dec_b([zᵢ > 0]); a pattern of bits that is no label's code gives `diffusion.NO_LABEL`.
+    """ŷᵢ = dec_b([zᵢ > 0]); a pattern of bits that is no label's code gives `diffusion.NO_LABEL_ID`.
 
     Paper: appendix “Mask-Viterbi Extension for DiffusionSL”, native decoding. A clamped position takes the nearest allowed
     code; legality is not looked at.
@@ -136,16 +136,16 @@ class NativeBits:
 
     name: ClassVar[str] = "native"
 
-    def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
-        """The labels, or `diffusion.NO_LABEL`."""
-        bits, codes, allowed = evidence.bits, evidence.codes, evidence.allowed
+    def __call__(self, decoder_input: DecoderInput) -> Int[Tensor, "B N"]:
+        """The labels, or `diffusion.NO_LABEL_ID`."""
+        bits, codes, allowed = decoder_input.bits, decoder_input.codes, decoder_input.allowed
         if bits is None or codes is None:
             raise missing(self.name, "bits", "choose argmax, mask-viterbi or viterbi")
-        is_unit = unit_mask(evidence.lengths, bits.shape[1])
-        if evidence.check:
-            check_lengths(evidence.lengths, bits.shape[1])
+        is_unit = unit_mask(decoder_input.lengths, bits.shape[1])
+        if decoder_input.check:
+            check_lengths(decoder_input.lengths, bits.shape[1])
         if allowed is not None:
-            if evidence.check:
+            if decoder_input.check:
                 check_positions(torch.where(allowed, 0.0, -torch.inf), is_unit)
             bits = codes.restrict(bits, allowed)
         return torch.where(is_unit, codes.decode_native(bits), 0)
@@ -157,16 +157,16 @@ class MaskViterbi:
 
     a_s(y₁) + Σᵢ uᵢ(yᵢ) + Σᵢ A(yᵢ₋₁, yᵢ) + a_e(yₙ) with A, a_s and a_e 0 where legal and −∞ elsewhere (paper: “Fixed
     constraints”, which writes −10⁴ for −∞; a large score could beat that). Only clamps are as hard as legality: see
-    `evidence.hard_clamps` for scores of −∞.
+    `decoder_input.hard_clamps` for scores of −∞.
     """
 
     name: ClassVar[str] = "mask-viterbi"
 
-    def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
+    def __call__(self, decoder_input: DecoderInput) -> Int[Tensor, "B N"]:
         """The labels; `NoLegalSequenceError` where clamps leave no legal sequence."""
-        scores = hard_clamps(evidence, self.name)
+        scores = hard_clamps(decoder_input, self.name)
         no_transitions = scores.new_zeros(scores.shape[-1], scores.shape[-1])
-        return _best(Potentials(scores, no_transitions), evidence, allowed=None)
+        return _best(Potentials(scores, no_transitions), decoder_input, allowed=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,28 +178,28 @@ class Viterbi:
 
     name: ClassVar[str] = "viterbi"
 
-    def __call__(self, evidence: Evidence) -> Int[Tensor, "B N"]:
+    def __call__(self, decoder_input: DecoderInput) -> Int[Tensor, "B N"]:
         """The labels; `NoLegalSequenceError` where clamps and scores of −∞ leave no legal sequence."""
-        potentials = evidence.potentials
+        potentials = decoder_input.potentials
         if potentials is None or potentials.transition_scores is None:
             raise missing(self.name, "learned transitions", "choose argmax or mask-viterbi")
-        if evidence.check:
+        if decoder_input.check:
             num_units = potentials.unary_scores.shape[1]
-            check_lengths(evidence.lengths, num_units)
+            check_lengths(decoder_input.lengths, num_units)
             check_scores(
                 potentials.unary_scores,
-                unit_mask(evidence.lengths, num_units),
+                unit_mask(decoder_input.lengths, num_units),
                 transition_scores=potentials.transition_scores,
                 start_scores=potentials.start_scores,
                 end_scores=potentials.end_scores,
             )
-        return _best(potentials, evidence, allowed=evidence.allowed)
+        return _best(potentials, decoder_input, allowed=decoder_input.allowed)
 
 
-def _best(potentials: Potentials, evidence: Evidence, *, allowed: Tensor | None) -> Tensor:
-    unary, transition = constrained(potentials, evidence.lengths, legality=evidence.legality, allowed=allowed)
-    found = viterbi(unary, transition, evidence.lengths, backend=evidence.backend)
-    if evidence.check:
+def _best(potentials: Potentials, decoder_input: DecoderInput, *, allowed: Tensor | None) -> Tensor:
+    unary, transition = constrained(potentials, decoder_input.lengths, legality=decoder_input.legality, allowed=allowed)
+    found = viterbi(unary, transition, decoder_input.lengths, backend=decoder_input.backend)
+    if decoder_input.check:
         check_legal(found.scores > -torch.inf)
     return found.labels
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from diffusion_mf.diffusion.schedule import SignalTable, Timesteps, cosine_signal, evenly_spaced_schedule, linear_signal
 from diffusion_mf.errors import InputError
 
-NO_LABEL = -1
+NO_LABEL_ID = -1
 """What native decoding answers for a bit pattern that is no label's code."""
 
 
@@ -54,9 +54,9 @@ class BitCodes:
         return self.encode(torch.arange(self.num_labels, device=device))
 
     def decode_native(self, bits: Float[Tensor, "*batch {self.num_bits}"]) -> Int[Tensor, " *batch"]:
-        """dec_b([z > 0]): threshold every coordinate; a pattern of no label gives `NO_LABEL`."""
+        """dec_b([z > 0]): threshold every coordinate; a pattern of no label gives `NO_LABEL_ID`."""
         values = ((bits > 0).long() << self._shifts(bits.device)).sum(dim=-1)
-        return torch.where(values < self.num_labels, values, NO_LABEL)
+        return torch.where(values < self.num_labels, values, NO_LABEL_ID)
 
     def unary_scores(
         self, bits: Float[Tensor, "*batch {self.num_bits}"], *, temperature: int | float = 0.05

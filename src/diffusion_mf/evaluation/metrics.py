@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
-from diffusion_mf.data.label_schemes import Span
+from diffusion_mf.data.label_schemes import LabelledSpan
 from diffusion_mf.evaluation.reconstruction import NO_LABEL, Reconstruction
 
 
@@ -152,7 +152,7 @@ class SpanScorer:
         self._predicted: Counter[str] = Counter()
         self._gold: Counter[str] = Counter()
 
-    def update(self, gold: Iterable[Span], predicted: Iterable[Span]) -> None:
+    def update(self, gold: Iterable[LabelledSpan], predicted: Iterable[LabelledSpan]) -> None:
         """Add the spans of one sentence."""
         gold_spans, predicted_spans = set(gold), set(predicted)
         self._gold.update(span.label for span in gold_spans)

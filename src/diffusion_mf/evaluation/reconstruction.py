@@ -21,8 +21,8 @@ from typing import NamedTuple
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import (
     LabelError,
+    LabelledSpan,
     LabelScheme,
-    Span,
     check_sequence,
     convert_labels,
     encode_spans,
@@ -49,9 +49,9 @@ class Reconstruction(NamedTuple):
     units: Sequence[str]
     gold: Sequence[str]
     predicted: Sequence[str]
-    gold_spans: Sequence[Span] = ()
-    predicted_spans: Sequence[Span] = ()
-    segments: Sequence[Span] = ()
+    gold_spans: Sequence[LabelledSpan] = ()
+    predicted_spans: Sequence[LabelledSpan] = ()
+    segments: Sequence[LabelledSpan] = ()
     votes: Sequence[str] = ()
     malformed: int = 0
 
@@ -143,7 +143,7 @@ class Reconstructor:
             num_illegal += not is_legal_transition(before, after, self.predicted_scheme)
         return num_illegal + _num_runs(is_unknown)
 
-    def _num_fragments(self, labels: Sequence[str], spans: Sequence[Span]) -> int:
+    def _num_fragments(self, labels: Sequence[str], spans: Sequence[LabelledSpan]) -> int:
         if sum(end - start for start, end, _ in spans) + labels.count(self._outside or "") == len(labels):
             return 0
         is_stray = [label != self._outside for label in labels]

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.label_schemes import LabelScheme, Span
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme
 from diffusion_mf.evaluation.metrics import Counts, SpanScorer, TokenResult, TokenScorer, WordScorer, percentage
 from diffusion_mf.evaluation.reconstruction import Reconstruction, Reconstructor
 
@@ -42,7 +42,7 @@ def split_by_unit(sentence: Reconstruction, vocabulary: Collection[str]) -> Iter
     """
     is_known = [unit in vocabulary for unit in sentence.units]
 
-    def is_known_span(span: Span) -> bool:
+    def is_known_span(span: LabelledSpan) -> bool:
         return all(is_known[span.start : span.end])
 
     for wanted in (True, False):
@@ -66,7 +66,7 @@ def split_by_word(sentence: Reconstruction, vocabulary: Collection[str]) -> Iter
     Labels are compared over the characters of the gold words of the part.
     """
 
-    def is_known_word(span: Span) -> bool:
+    def is_known_word(span: LabelledSpan) -> bool:
         return "".join(sentence.units[span.start : span.end]) in vocabulary
 
     for wanted in (True, False):

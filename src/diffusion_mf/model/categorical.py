@@ -10,12 +10,12 @@ from torch import Tensor
 
 from diffusion_mf.batches.layouts import Layout
 from diffusion_mf.config import Config
-from diffusion_mf.decoding import Evidence
+from diffusion_mf.decoding import DecoderInput
 from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, Reading, draw, one_hot, reverse_diffusion
 from diffusion_mf.model.core import (
     NoisyLabels,
     Prediction,
-    Request,
+    PredictionInput,
     StepDraws,
     StructuredCore,
     Target,
@@ -105,33 +105,33 @@ class CategoricalCore(StructuredCore):
         distribution = self.distribution(potentials, target.lengths, allowed)
         return structured_terms(distribution, labels, is_unit, self.weights, noisy=noisy)
 
-    def predict(self, request: Request) -> Prediction:
+    def predict(self, inputs: PredictionInput) -> Prediction:
         """Algorithm 1; Mask-Viterbi and argmax get log π₀, Viterbi the last call's potentials."""
-        conditions = self.denoiser.prepare(request.states)
-        schedule = self.process.schedule(base=request.base, num_calls=request.num_calls)
+        conditions = self.denoiser.prepare(inputs.states)
+        schedule = self.process.schedule(base=inputs.base, num_calls=inputs.num_calls)
         # The same for a sentence whenever it is labelled, whatever its batch.
-        draws = StepDraws(self.config.seed, 0, request.content_keys)
+        draws = StepDraws(self.config.seed, 0, inputs.content_keys)
         result = reverse_diffusion(
             self.process,
-            self._denoise(conditions, request, request.allowed, request.is_known),
-            batch_shape=(request.is_unit.shape[0], request.is_unit.shape[1]),
+            self._denoise(conditions, inputs, inputs.allowed, inputs.is_known),
+            batch_shape=(inputs.is_unit.shape[0], inputs.is_unit.shape[1]),
             schedule=schedule,
-            device=request.states.device,
-            allowed=request.allowed,
-            is_unit=request.is_unit,
-            exit_tolerance=None if request.reading == "sampled" else request.exit_tolerance,
-            settle_with=request.document_rows,
-            keep_trajectory=request.keep_trajectory,
-            keep_first_marginals=request.keep_first_marginals,
-            reading=request.reading,
-            uniforms=self._uniforms(request.reading, draws, request.is_unit.shape[1], len(schedule) - 1),
+            device=inputs.states.device,
+            allowed=inputs.allowed,
+            is_unit=inputs.is_unit,
+            exit_tolerance=None if inputs.reading == "sampled" else inputs.exit_tolerance,
+            settle_with=inputs.document_rows,
+            keep_trajectory=inputs.keep_trajectory,
+            keep_first_marginals=inputs.keep_first_marginals,
+            reading=inputs.reading,
+            uniforms=self._uniforms(inputs.reading, draws, inputs.is_unit.shape[1], len(schedule) - 1),
         )
         assert isinstance(result.potentials, Potentials)
-        evidence = Evidence(
-            lengths=request.lengths,
+        decoder_input = DecoderInput(
+            lengths=inputs.lengths,
             unary_scores=result.log_beliefs(),
             potentials=result.potentials,
-            legality=request.legality,
+            legality=inputs.legality,
             allowed=result.allowed,
             check=result.allowed is not None,
         )
@@ -139,8 +139,8 @@ class CategoricalCore(StructuredCore):
         marginals = result.marginals if result.first_marginals is None else result.first_marginals
         steps = result.trajectory
         return Prediction(
-            evidence=evidence,
-            marginals=torch.where(request.is_unit[..., None], marginals, 0),
+            decoder_input=decoder_input,
+            marginals=torch.where(inputs.is_unit[..., None], marginals, 0),
             num_calls=result.num_calls,
             trajectory=None if steps is None else [(step.t, step.beliefs) for step in steps],
         )
@@ -191,7 +191,7 @@ class CategoricalCore(StructuredCore):
     def _denoise(
         self,
         conditions: Conditions,
-        of: Target | Request,
+        of: Target | PredictionInput,
         allowed: Tensor | None,
         is_known: Tensor | None,
     ) -> Callable[[Tensor, int], Denoised]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from diffusion_mf.batches.layouts import Layout
 from diffusion_mf.config import Config
-from diffusion_mf.decoding import Evidence, Legality
+from diffusion_mf.decoding import DecoderInput, Legality
 from diffusion_mf.diffusion import (
     BitCodes,
     CategoricalDiffusion,
@@ -35,9 +35,9 @@ from diffusion_mf.systems import ObjectiveWeights
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Prediction:
-    """Evidence for decoders, probabilities to report, and how they came about."""
+    """DecoderInput for decoders, probabilities to report, and how they came about."""
 
-    evidence: Evidence
+    decoder_input: DecoderInput
     marginals: Float[Tensor, "B N K"]
     """ρ₀ of the last call, or the first (``inference.scores_from``); of a direct system's only one; with bits the softmax of
     the distance-based scores; 0 at padding"""
@@ -48,7 +48,7 @@ class Prediction:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Request:
+class PredictionInput:
     """What `Labeller.predict` was asked for, settled: nothing here is left to a default."""
 
     states: Float[Tensor, "*units D"]
@@ -238,8 +238,8 @@ class Core(nn.Module, abc.ABC):
         """The terms of the objective, each a sum over the batch's units."""
 
     @abc.abstractmethod
-    def predict(self, request: Request) -> Prediction:
-        """Evidence and marginals."""
+    def predict(self, inputs: PredictionInput) -> Prediction:
+        """DecoderInput and marginals."""
 
 
 class StructuredCore(Core):

@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffusion_mf.config import Config
-from diffusion_mf.decoding import Evidence
+from diffusion_mf.decoding import DecoderInput
 from diffusion_mf.diffusion import sum_over_units
-from diffusion_mf.model.core import Prediction, Request, StepDraws, StructuredCore, Target, structured_terms
+from diffusion_mf.model.core import Prediction, PredictionInput, StepDraws, StructuredCore, Target, structured_terms
 from diffusion_mf.networks.scorers import Scorer
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.structures import Factorised
@@ -37,21 +37,21 @@ class DirectCore(StructuredCore):
             terms["teacher"] = sum_over_units(cross_entropy, target.is_unit)
         return terms
 
-    def predict(self, request: Request) -> Prediction:
+    def predict(self, inputs: PredictionInput) -> Prediction:
         """Log-marginals for argmax and Mask-Viterbi, potentials for Viterbi; clamps condition both."""
-        potentials = self.scorer(request.states, request.layout)
-        distribution = self.distribution(potentials, request.lengths, request.allowed)
+        potentials = self.scorer(inputs.states, inputs.layout)
+        distribution = self.distribution(potentials, inputs.lengths, inputs.allowed)
         log_marginals = distribution.log_marginals()
-        evidence = Evidence(
-            lengths=request.lengths,
+        decoder_input = DecoderInput(
+            lengths=inputs.lengths,
             unary_scores=log_marginals,
             potentials=potentials,
-            legality=request.legality,
-            allowed=request.allowed,
-            check=request.allowed is not None,
+            legality=inputs.legality,
+            allowed=inputs.allowed,
+            check=inputs.allowed is not None,
         )
         # Mean-Field would do its updates twice; a chain has made both, and knows zeros exactly.
         is_factorised = isinstance(distribution, Factorised)
         marginals = log_marginals.exp() if is_factorised else distribution.marginals()
-        marginals = torch.where(request.is_unit[..., None], marginals, 0)
-        return Prediction(evidence=evidence, marginals=marginals, num_calls=0)
+        marginals = torch.where(inputs.is_unit[..., None], marginals, 0)
+        return Prediction(decoder_input=decoder_input, marginals=marginals, num_calls=0)

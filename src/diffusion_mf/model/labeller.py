@@ -29,7 +29,7 @@ from diffusion_mf.model.core import (
     TOTAL,
     Core,
     Prediction,
-    Request,
+    PredictionInput,
     StepDraws,
     Target,
     TeacherMarginals,
@@ -175,7 +175,7 @@ class Labeller(nn.Module):
         settings = settings or self.config.inference
         layout, is_unit = batch.layout, unit_mask(batch.lengths, batch.form_ids.shape[1])
         num_calls, base = settings.calls_and_base(num_calls, base)
-        request = Request(
+        inputs = PredictionInput(
             states=self.encoder(batch, layout),
             layout=layout,
             # Rows that only fill a batch have no units; structures and decoders know no such sentence.
@@ -193,7 +193,7 @@ class Labeller(nn.Module):
             others=batch.others,
             document_rows=batch.document_rows,
         )
-        return self.core.predict(request)
+        return self.core.predict(inputs)
 
 
 def count_parameters(config: Config, vocabulary: Vocabulary, scheme: LabelScheme) -> int:

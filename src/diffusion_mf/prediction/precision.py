@@ -15,7 +15,7 @@ from diffusion_mf.networks.encoders import EncoderLayer
 from diffusion_mf.networks.scorers import FullPrecisionLinear, ScoringMLP
 
 Precision = Literal["auto", "float32", "bfloat16"]
-Layout = Literal["auto", "padded", "packed"]
+LayoutChoice = Literal["auto", "padded", "packed"]
 
 
 def uses_bfloat16(device: torch.device, precision: Precision) -> bool:
@@ -23,7 +23,7 @@ def uses_bfloat16(device: torch.device, precision: Precision) -> bool:
     return precision == "bfloat16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
 
 
-def uses_packing(device: torch.device, encoder: str, *, layout: Layout, precision: Precision) -> bool:
+def uses_packing(device: torch.device, encoder: str, *, layout: LayoutChoice, precision: Precision) -> bool:
     """Whether batches are packed: where asked for, or where "auto" finds the GPU's kernel for it usable.
 
     An encoder of another kind than ``scratch`` works on rectangles of its own.

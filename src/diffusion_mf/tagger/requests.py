@@ -81,7 +81,7 @@ def _check_possible(allowed: Tensor, legality: Legality, sentence: int) -> None:
             )
 
 
-Units = Sequence[str] | Sentence
+SentenceLike = Sequence[str] | Sentence
 
 
 class Request(NamedTuple):
@@ -121,7 +121,7 @@ class RequestReader:
 
     def __call__(
         self,
-        sentences: Iterable[Units],
+        sentences: Iterable[SentenceLike],
         clamps: Iterable[Clamp | None] | None,
         documents: Iterable[Hashable] | None = None,
     ) -> Iterator[Request]:
@@ -136,7 +136,7 @@ class RequestReader:
             sentences = self._with_documents(sentences, documents)
         return self._read(sentences, clamps)
 
-    def _with_documents(self, sentences: Iterable[Units], documents: Iterable[Hashable]) -> Iterator[Sentence]:
+    def _with_documents(self, sentences: Iterable[SentenceLike], documents: Iterable[Hashable]) -> Iterator[Sentence]:
         """The sentences with numbers for the names of their documents; None is none."""
         names = iter(documents)
         number_of = DocumentNumbers()
@@ -152,7 +152,7 @@ class RequestReader:
         if next(names, self) is not self:
             raise InputError(f"there are more documents than the {number} sentence(s)", remedy="give one per sentence")
 
-    def _read(self, sentences: Iterable[Units], clamps: Iterable[Clamp | None] | None) -> Iterator[Request]:
+    def _read(self, sentences: Iterable[SentenceLike], clamps: Iterable[Clamp | None] | None) -> Iterator[Request]:
         known: Iterator[Clamp | None] = itertools.repeat(None) if clamps is None else iter(clamps)
         number = 0
         for number, sentence in enumerate(sentences, 1):
@@ -176,7 +176,7 @@ class RequestReader:
         if clamps is not None and next(known, self) is not self:
             raise InputError(f"there are more clamps than the {number} sentence(s)", remedy="give one per sentence")
 
-    def _units(self, sentence: Units, number: int) -> tuple[str, ...]:
+    def _units(self, sentence: SentenceLike, number: int) -> tuple[str, ...]:
         if isinstance(sentence, Sentence):
             return sentence.units
         if isinstance(sentence, str) and self._task is not Task.SEG_POS:

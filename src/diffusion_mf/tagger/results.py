@@ -68,7 +68,7 @@ def tagged_sentences(
     steps: Steps | None = None,
 ) -> list[TaggedSentence]:
     """The results of a batch; rows of ids and scores, which are used up, may be longer and more than the sentences."""
-    # `diffusion.NO_LABEL` is −1: the last of the names.
+    # `diffusion.NO_LABEL_ID` is −1: the last of the names.
     names = [*labels, NO_LABEL]
     has_spans = scheme is not LabelScheme.PLAIN
     results = []

@@ -17,8 +17,7 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS
-from diffusion_mf.diffusion import NO_LABEL as NO_LABEL_ID
-from diffusion_mf.diffusion import Reading
+from diffusion_mf.diffusion import NO_LABEL_ID, Reading
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import calibrated
 from diffusion_mf.model.hub import download, upload
@@ -36,7 +35,7 @@ from diffusion_mf.prediction.devices import choose_device
 from diffusion_mf.prediction.memory import DoesNotFitError, placed
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.prediction.sentences import predict_sentences
-from diffusion_mf.tagger.requests import Clamp, Request, RequestReader, Units, in_documents
+from diffusion_mf.tagger.requests import Clamp, Request, RequestReader, SentenceLike, in_documents
 from diffusion_mf.tagger.results import Steps, TaggedSentence, tagged_sentences
 
 if TYPE_CHECKING:
@@ -252,7 +251,7 @@ class Tagger:
 
     def tag(
         self,
-        sentences: Iterable[Units],
+        sentences: Iterable[SentenceLike],
         *,
         batch_tokens: int | None = None,
         calls: int | None = None,
@@ -282,7 +281,7 @@ class Tagger:
 
     def stream(
         self,
-        sentences: Iterable[Units],
+        sentences: Iterable[SentenceLike],
         *,
         batch_tokens: int | None = None,
         calls: int | None = None,
@@ -324,7 +323,7 @@ class Tagger:
     @torch.inference_mode()
     def _tag_window(self, window: Sequence[Request], options: _Options) -> list[TaggedSentence]:
         def finish(prediction: Prediction, *, allowed: Tensor | None) -> list[Tensor]:
-            label_ids = DECODERS[options.decoder](prediction.evidence)
+            label_ids = DECODERS[options.decoder](prediction.decoder_input)
             found = [label_ids, self._scores(prediction.marginals, label_ids, allowed)]
             return found + _steps(prediction) if options.trajectory else found
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class DecoderEvaluation:
     """The metrics of every decoder, and of them the best by the task's primary metric (the first of equals)."""
 
     scores: Mapping[str, Mapping[str, float]]
@@ -66,7 +66,7 @@ def evaluate(
     decoders: Sequence[str],
     processes: Processes,
     reported_temperature: float | None = None,
-) -> Evaluation:
+) -> DecoderEvaluation:
     """Score a model on labelled ``sentences``; the processes share the work and all know the result.
 
     With ``reported_temperature``, and gold labels that are all known, what it reports as probabilities is scored, too.
@@ -78,7 +78,7 @@ def evaluate(
         labels, marginals = predict_all(predictor, sentences, config, vocabulary, decoders, processes)
     finally:
         labeller.train(was_training)
-    # `diffusion.NO_LABEL` is −1: the last of the names.
+    # `diffusion.NO_LABEL_ID` is −1: the last of the names.
     names = [*vocabulary.labels, NO_LABEL]
     lengths = [len(sentence.units) for sentence in sentences]
     gold = [sentence.labels or () for sentence in sentences]
@@ -98,7 +98,7 @@ def evaluate(
             decoder: _of_scores(marginals, chosen, gold_ids, reported_temperature)
             for decoder, chosen in zip(decoders, labels, strict=True)
         }
-    return Evaluation(
+    return DecoderEvaluation(
         scores=scores, decoder=best, score=scores[best][metric], temperature=temperature, of_scores=of_scores
     )
 
@@ -144,7 +144,7 @@ def _predict_share(
     budget: int,
 ) -> tuple[Tensor, Tensor]:
     def finish(prediction: Prediction, *, allowed: Tensor | None) -> list[Tensor]:
-        return [prediction.marginals.float(), *(DECODERS[name](prediction.evidence) for name in decoders)]
+        return [prediction.marginals.float(), *(DECODERS[name](prediction.decoder_input) for name in decoders)]
 
     lengths = torch.tensor([len(sentence.units) for sentence in sentences])
     starts = lengths.cumsum(0) - lengths

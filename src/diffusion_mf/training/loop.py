@@ -30,7 +30,7 @@ from diffusion_mf.prediction.memory import placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.training.corpora import TrainingData, read_training_data
-from diffusion_mf.training.evaluation import Evaluation, candidate_decoders, evaluate, teacher_marginals
+from diffusion_mf.training.evaluation import DecoderEvaluation, candidate_decoders, evaluate, teacher_marginals
 from diffusion_mf.training.gradients import LossWindow, StepGradients
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Interruption, Processes, connected, reproducible
@@ -384,7 +384,7 @@ class _Run:
         position = {"step": state.step, "epoch": state.epoch, "seconds": round(state.seconds, 3)}
         self.log.write(event, {**position, **values})
 
-    def _evaluate(self, predictor: Predictor, sentences: Any, decoders: tuple[str, ...]) -> Evaluation:
+    def _evaluate(self, predictor: Predictor, sentences: Any, decoders: tuple[str, ...]) -> DecoderEvaluation:
         return evaluate(
             predictor,
             sentences,

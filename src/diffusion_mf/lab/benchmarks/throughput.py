@@ -29,17 +29,17 @@ PEAK_OPERATIONS = 790e12
 SYSTEMS = ("diffusion-uni", "diffusion-mf", "diffusion-lcrf")
 
 
-class Corpus(NamedTuple):
+class BenchmarkCorpus(NamedTuple):
     """A task of the table."""
 
     name: str
     transitions: str
 
 
-CORPORA: dict[Task, Corpus] = {
-    Task.POS: Corpus("en-ewt", "local"),
-    Task.NER: Corpus("conll2003", "global"),
-    Task.SEG_POS: Corpus("zh-gsdsimp", "global"),
+CORPORA: dict[Task, BenchmarkCorpus] = {
+    Task.POS: BenchmarkCorpus("en-ewt", "local"),
+    Task.NER: BenchmarkCorpus("conll2003", "global"),
+    Task.SEG_POS: BenchmarkCorpus("zh-gsdsimp", "global"),
 }
 
 FAST, PLAIN = "fast", "plain eager"

@@ -135,13 +135,13 @@ def _viterbi(patterns: Sequence[Pattern]) -> tuple[str, ...]:
     return max(best.values())[1]
 
 
-DECODERS: dict[str, Decoder] = {"position_wise": position_wise, "chain": chain, "joint": joint}
+GROUP_DECODERS: dict[str, Decoder] = {"position_wise": position_wise, "chain": chain, "joint": joint}
 
 
 @functools.cache
 def group_predictions(flavour: Flavour, decoder: str) -> dict[str, tuple[str, ...]]:
-    """What a decoder of `DECODERS` says about the groups of each kind; the same for all of them, as their tables are."""
-    return {kind: DECODERS[decoder](template) for kind, template in flavour.templates.items()}
+    """What a decoder of `GROUP_DECODERS` says about the groups of each kind; the same for all of them, as their tables are."""
+    return {kind: GROUP_DECODERS[decoder](template) for kind, template in flavour.templates.items()}
 
 
 def decode(sentence: SyntheticSentence, *, flavour: Flavour, decoder: str) -> list[str]:
@@ -222,7 +222,7 @@ def expected_scores(facts: SplitFacts, *, flavour: Flavour) -> dict[str, Scores]
     The bound is attained for each metric by itself: by position-wise argmax for accuracy, by the joint decoder for exact
     match and consistency, and by `best_f1` for span F1.
     """
-    values = {name: _decoder_scores(facts, flavour, group_predictions(flavour, name)) for name in DECODERS}
+    values = {name: _decoder_scores(facts, flavour, group_predictions(flavour, name)) for name in GROUP_DECODERS}
     bound = dict(values["joint"])
     bound["accuracy"] = values["position_wise"]["accuracy"]
     for metric in flavour.span_metrics:
@@ -317,7 +317,7 @@ def _heaviest_spans(weights: Mapping[tuple[int, int, str], float]) -> list[tuple
 
 def realised_scores(sentences: Sequence[SyntheticSentence], *, flavour: Flavour) -> dict[str, Scores]:
     """What the same decoders score against the labels that were drawn: the figures to hold a model's scores against."""
-    return {name: _scores_against_drawn(sentences, flavour, name) for name in DECODERS}
+    return {name: _scores_against_drawn(sentences, flavour, name) for name in GROUP_DECODERS}
 
 
 def _scores_against_drawn(sentences: Sequence[SyntheticSentence], flavour: Flavour, decoder: str) -> Scores:

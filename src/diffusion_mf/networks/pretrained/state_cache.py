@@ -24,7 +24,6 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.networks.tensor_files import write_tensors
 
 UNITS_AT_ONCE = 4096
-Units = tuple[str, ...]
 Encode = Callable[[Sequence[Sentence]], "CachedStates"]
 
 
@@ -48,7 +47,7 @@ class StateCache:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: dict[Units, CachedStates] = {}
+        self._known: dict[tuple[str, ...], CachedStates] = {}
 
     def __deepcopy__(self, memo: object) -> StateCache:
         return self
@@ -126,7 +125,7 @@ def _read(path: Path, num_units: int) -> dict[str, Tensor] | None:
     return tensors if is_whole else None
 
 
-def _compute(distinct: Sequence[Units], encode: Encode) -> dict[str, Tensor]:
+def _compute(distinct: Sequence[tuple[str, ...]], encode: Encode) -> dict[str, Tensor]:
     lengths = [len(units) for units in distinct]
     batches, positions = evaluation_batches(lengths, budget=UNITS_AT_ONCE)
     states: list[Tensor] = []
