@@ -87,8 +87,8 @@ def test_a_teacher_of_other_labels_is_refused(corpus: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"system": "unigram", "objective": {"teacher": 1.0}}, "takes two settings"),
-        ({"system": "unigram", "data": {"teacher": "folder"}}, "takes two settings"),
+        ({"system": "unigram", "objective": {"teacher": 1.0}}, "needs two settings"),
+        ({"system": "unigram", "data": {"teacher": "folder"}}, "needs two settings"),
         ({"system": "diffusion-mf", "data": {"teacher": "folder"}, "objective": {"teacher": 1.0}}, "only direct"),
     ],
 )
