@@ -16,7 +16,7 @@ from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.prediction.precision import autocast_for, half_weights_for
 from diffusion_mf.prediction.predictor import Predictor
-from diffusion_mf.prediction.recording import FlatBatch, Form, Recorder
+from diffusion_mf.prediction.recording import FlatBatch, BatchSignature, Recorder
 from diffusion_mf.prediction.sentences import predict_sentences
 from diffusion_mf.training.corpora import TrainingData, read_training_data
 from diffusion_mf.training.gradients import StepGradients
@@ -148,7 +148,7 @@ def test_graphs_that_nobody_needs_do_not_disturb_the_recording_of_others() -> No
             self.others += [[] for _ in range(1000)]  # enough for the collector to look
             return (numbers.float()[:, None] * numbers).sum(1)
 
-    batch = FlatBatch(Form((), (), 1, 0), torch.arange(500).pin_memory())
+    batch = FlatBatch(BatchSignature((), (), 1, 0), torch.arange(500).pin_memory())
     thresholds = gc.get_threshold()
     gc.set_threshold(100, 1, 1)
     try:

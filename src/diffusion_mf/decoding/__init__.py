@@ -1,6 +1,6 @@
-"""From scores to labels: constraints, and decoders by name.
+"""Decoding: from scores to labels, with constraints; decoders by name.
 
-A decoder is added here: a frozen object with a ``name`` that turns `DecoderInput` into labels, entered in `DECODERS`.
+To add a decoder, enter it in `DECODERS`: a frozen object with a ``name`` that turns a `DecoderInput` into labels.
 """
 
 from diffusion_mf.decoding.constraints import Legality

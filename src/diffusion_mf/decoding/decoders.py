@@ -1,4 +1,4 @@
-"""From what a model says to labels: argmax, Viterbi with and without transitions, the bits themselves."""
+"""Decoders: argmax, Viterbi with and without learned transitions, and native decoding of bits."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from diffusion_mf.ops.viterbi import viterbi
 from diffusion_mf.structures.distribution import Potentials, check_legal, check_positions, check_scores
 
 ZERO_PROBABILITY_COST = 1e3
-"""How far below the least finite score of its sentence (or 0, if that is less) a label of probability zero stands."""
+"""How far a label of probability zero scores below the lowest finite score of its sentence (or below 0, if that is lower)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class DecoderInput:
-    """All that is known about a batch when reverse diffusion, or a direct system, is done; a system fills in what it has."""
+    """What a model knows about a batch at the end of inference; each system fills in the fields that it has."""
 
     lengths: Int[Tensor, " B"]
     unary_scores: Float[Tensor, "B N K"] | None = None
-    """log π₀ of a diffusion system, log-marginals of a direct one, −‖z − c‖²/τ of bits: for argmax and Mask-Viterbi"""
+    """for argmax and Mask-Viterbi: log π₀ (diffusion), log-marginals (direct systems) or −‖z − c‖²/τ (bits)"""
     potentials: Potentials | None = None
-    """the structure's own scores (of the last call, in diffusion): for Viterbi"""
+    """for Viterbi: the structure's scores, from the last call in diffusion"""
     bits: Float[Tensor, "B N b"] | None = None
-    """DiffusionSL's z: for native decoding"""
+    """for native decoding: DiffusionSL's z"""
     codes: BitCodes | None = None
     legality: Legality | None = None
     """None: every sequence is legal"""
     allowed: Bool[Tensor, "B N K"] | None = None
-    """clamps, always honoured"""
+    """clamps, always respected"""
     backend: Backend = "auto"
     check: bool = True
-    """raise `NoLegalSequenceError` where clamps and legality leave nothing; waits for a GPU"""
+    """raise `NoLegalSequenceError` if clamps and legality leave no sequence; waits for a GPU"""
 
     @classmethod
     def of_bits(
@@ -54,7 +54,7 @@ class DecoderInput:
         backend: Backend = "auto",
         check: bool = True,
     ) -> DecoderInput:
-        """DecoderInput of DiffusionSL, with the distance-based unary scores u(ℓ) = −‖z − c_ℓ‖²/τ that Mask-Viterbi needs."""
+        """The decoder input of DiffusionSL, with the distance-based unary scores u(ℓ) = −‖z − c_ℓ‖²/τ for Mask-Viterbi."""
         return cls(
             lengths=lengths,
             unary_scores=codes.unary_scores(bits, temperature=temperature),
@@ -68,25 +68,25 @@ class DecoderInput:
 
 
 class Decoder(Protocol):
-    """A way to decide on labels: a frozen object that turns decoder_input into (B, N) labels, 0 past each length."""
+    """A frozen object that turns a decoder input into (B, N) labels, 0 past each length."""
 
     name: ClassVar[str]
 
     def __call__(self, decoder_input: DecoderInput) -> Int[Tensor, "B N"]:
-        """The labels; `InputError` if the decoder_input lacks what this decoder needs."""
+        """The labels; `InputError` if the decoder input lacks what this decoder needs."""
         ...
 
 
 def missing(decoder: str, what: str, remedy: str) -> InputError:
-    """The error of a decoder that is asked to work without what it needs."""
+    """The error for a decoder whose input lacks what it needs."""
     return InputError(f"the decoder {decoder} needs {what}, which this system does not have", remedy=remedy)
 
 
 def hard_clamps(decoder_input: DecoderInput, decoder: str) -> Float[Tensor, "B N K"]:
-    """Unary scores in which nothing but clamps is −∞.
+    """Unary scores that are −∞ only where a clamp forbids the label.
 
-    A probability of zero is mostly one that underflowed, and structured decoding may need that label to repair a sequence:
-    `ZERO_PROBABILITY_COST` says what it costs. Past each length scores are 0.
+    A zero probability is usually an underflow, and structured decoding may need that label to repair a sequence: it costs
+    `ZERO_PROBABILITY_COST` instead. Scores past each length are 0.
     """
     if decoder_input.unary_scores is None:
         raise missing(decoder, "a score for every label", "choose native or viterbi")
@@ -96,7 +96,7 @@ def hard_clamps(decoder_input: DecoderInput, decoder: str) -> Float[Tensor, "B N
     if decoder_input.check:
         check_lengths(lengths, scores.shape[1])
         if bool((is_unit[..., None] & ~(scores < torch.inf)).any()):
-            raise ValueError("unary scores hold NaN or +∞")
+            raise ValueError("unary scores contain NaN or +∞")
     scores = torch.where(is_unit[..., None], scores, 0)
     is_finite = scores > -torch.inf
     least = torch.where(is_finite, scores, 0).flatten(1).amin(1)
@@ -110,7 +110,7 @@ def hard_clamps(decoder_input: DecoderInput, decoder: str) -> Float[Tensor, "B N
 
 @dataclasses.dataclass(frozen=True)
 class Argmax:
-    """ŷᵢ = argmaxₖ uᵢ(k); ties to the smaller label. Clamps are honoured, legality is not looked at.
+    """ŷᵢ = argmaxₖ uᵢ(k); ties go to the smaller label. Clamps are respected, legality is ignored.
 
     Paper: appendix “Final Decoders and Constraints”.
     """
@@ -121,17 +121,17 @@ class Argmax:
         """The labels."""
         scores = decoder_input.unary_scores
         if scores is None or decoder_input.check or decoder_input.allowed is not None:
-            # Else there is nothing to repair: −∞ is never the highest, or all are −∞ and alike.
+            # Otherwise no repair is needed: −∞ is never the maximum, unless all scores are −∞.
             scores = hard_clamps(decoder_input, self.name)
         return torch.where(unit_mask(decoder_input.lengths, scores.shape[1]), scores.argmax(-1), 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class NativeBits:
-    """ŷᵢ = dec_b([zᵢ > 0]); a pattern of bits that is no label's code gives `diffusion.NO_LABEL_ID`.
+    """ŷᵢ = dec_b([zᵢ > 0]); a bit pattern that is not the code of a label gives `diffusion.NO_LABEL_ID`.
 
     Paper: appendix “Mask-Viterbi Extension for DiffusionSL”, native decoding. A clamped position takes the nearest allowed
-    code; legality is not looked at.
+    code; legality is ignored.
     """
 
     name: ClassVar[str] = "native"
@@ -156,8 +156,8 @@ class MaskViterbi:
     """ŷ = argmax over legal y of Σᵢ uᵢ(yᵢ): fixed constraints, no learned transitions. The output is always legal.
 
     a_s(y₁) + Σᵢ uᵢ(yᵢ) + Σᵢ A(yᵢ₋₁, yᵢ) + a_e(yₙ) with A, a_s and a_e 0 where legal and −∞ elsewhere (paper: “Fixed
-    constraints”, which writes −10⁴ for −∞; a large score could beat that). Only clamps are as hard as legality: see
-    `decoder_input.hard_clamps` for scores of −∞.
+    constraints”, which writes −10⁴ for −∞; a large score could outweigh that). Only clamps are as hard as legality: see
+    `hard_clamps` for scores of −∞.
     """
 
     name: ClassVar[str] = "mask-viterbi"
@@ -171,7 +171,7 @@ class MaskViterbi:
 
 @dataclasses.dataclass(frozen=True)
 class Viterbi:
-    """ŷ = argmax_y score(y) with learned transitions, over legal y where there is legality.
+    """ŷ = argmax_y score(y) with learned transitions, over legal y if there are constraints.
 
     Paper: “LCRF Viterbi additionally uses learned transition scores”. Constraints are masks on top of learned scores.
     """
@@ -207,7 +207,7 @@ def _best(potentials: Potentials, decoder_input: DecoderInput, *, allowed: Tenso
 def constrained(
     potentials: Potentials, lengths: Tensor, *, legality: Legality | None = None, allowed: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Unary and transition scores for the chain operations, with everything illegal or clamped away at −∞."""
+    """Unary and transition scores for the chain operations, with −∞ for everything illegal or excluded by clamps."""
     unary, transition, start, end = potentials
     if transition is None:
         transition = unary.new_zeros(unary.shape[-1], unary.shape[-1])

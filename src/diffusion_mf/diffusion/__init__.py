@@ -1,4 +1,4 @@
-"""Diffusion over labels: noise, posteriors, losses and the reverse loops. Mathematics only, no networks.
+"""Diffusion over labels: noise, posteriors, losses and the reverse loops; mathematics only, no networks.
 
 `CategoricalDiffusion` is the paper's process; `BitCodes` and `GaussianDiffusion` are DiffusionSL's.
 """

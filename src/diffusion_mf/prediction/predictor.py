@@ -16,7 +16,7 @@ from diffusion_mf.diffusion import CategoricalDiffusion
 from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.prediction.devices import on_device
 from diffusion_mf.prediction.precision import autocast_for, uses_packing
-from diffusion_mf.prediction.recording import Form, Recorder, flatten, unflatten
+from diffusion_mf.prediction.recording import BatchSignature, Recorder, flatten, unflatten
 
 
 class Pending:
@@ -47,7 +47,7 @@ BATCHES_IN_FLIGHT = 2
 """on a GPU at a time: while the last kernels of one batch leave it half empty, the other's fill it"""
 
 
-class Lane(NamedTuple):
+class RecordingStream(NamedTuple):
     """A stream of the device, none on a CPU, and the recordings that are replayed there."""
 
     stream: torch.cuda.Stream | None
@@ -70,13 +70,13 @@ class Predictor:
         has_early_exit = settings.exit_tolerance is not None and settings.posterior != "sampled"
         self.is_packed = is_packed and not (has_early_exit and isinstance(labeller.process, CategoricalDiffusion))
         self._autocast = autocast_for(device, settings.precision, is_training=False)
-        self._lanes: list[Lane] = []
+        self._streams: list[RecordingStream] = []
         self._num_begun = 0
 
     @property
     def recorders(self) -> list[Recorder[Prediction]]:
         """What recorded the forms of batches seen so far."""
-        return [lane.recorder for lane in self._lanes]
+        return [current.recorder for current in self._streams]
 
     @property
     def num_recordings(self) -> int:
@@ -111,28 +111,28 @@ class Predictor:
                     )
                 return to_host(finish(prediction))
 
-            def work(form: Form, numbers: Tensor) -> Prediction:
+            def work(signature: BatchSignature, numbers: Tensor) -> Prediction:
                 with self._autocast():
                     return self.labeller.predict(
-                        unflatten(form, numbers)[0], num_calls=num_calls, settings=self._settings
+                        unflatten(signature, numbers)[0], num_calls=num_calls, settings=self._settings
                     )
 
             packed = flatten(pack(batch, shape_for(batch, budget=budget, max_characters=self._max_characters)))
-            stream, recorder = self._next_lane()
+            stream, recorder = self._next_stream()
             with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
                 return to_host(finish(recorder(packed, work, kind=num_calls)))
 
-    def _next_lane(self) -> Lane:
+    def _next_stream(self) -> RecordingStream:
         """Lanes take turns; what the current stream has begun, such as an update of the weights, comes first."""
         if self.device.type != "cuda":
-            self._lanes = self._lanes or [Lane(None, Recorder(self.device))]
-            return self._lanes[0]
-        if not self._lanes:
-            self._lanes = [
-                Lane(torch.cuda.Stream(self.device), Recorder(self.device)) for _ in range(BATCHES_IN_FLIGHT)
+            self._streams = self._streams or [RecordingStream(None, Recorder(self.device))]
+            return self._streams[0]
+        if not self._streams:
+            self._streams = [
+                RecordingStream(torch.cuda.Stream(self.device), Recorder(self.device)) for _ in range(BATCHES_IN_FLIGHT)
             ]
-        lane = self._lanes[self._num_begun % BATCHES_IN_FLIGHT]
+        current = self._streams[self._num_begun % BATCHES_IN_FLIGHT]
         self._num_begun += 1
-        assert lane.stream is not None
-        lane.stream.wait_stream(torch.cuda.current_stream(self.device))
-        return lane
+        assert current.stream is not None
+        current.stream.wait_stream(torch.cuda.current_stream(self.device))
+        return current

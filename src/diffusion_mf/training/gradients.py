@@ -16,7 +16,7 @@ from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import TOTAL
 from diffusion_mf.prediction.memory import DoesNotFitError, MemoryGuard, release_memory
 from diffusion_mf.prediction.precision import HalfWeights
-from diffusion_mf.prediction.recording import Form, Recorder, unflatten
+from diffusion_mf.prediction.recording import BatchSignature, Recorder, unflatten
 from diffusion_mf.systems import ObjectiveWeights
 from diffusion_mf.training.optimizer import Optimizer, Update
 from diffusion_mf.training.processes import Processes
@@ -94,8 +94,8 @@ class StepGradients:
     def _attempt(self, prepared: PreparedStep, *, step: int, units: int) -> dict[str, Tensor]:
         """Add up losses and gradients of the pieces; what a failed attempt leaves behind ends with this frame."""
 
-        def of_numbers(form: Form, numbers: Tensor) -> PieceResult:
-            batch, extras = unflatten(form, numbers)
+        def of_numbers(signature: BatchSignature, numbers: Tensor) -> PieceResult:
+            batch, extras = unflatten(signature, numbers)
             return self._of_piece(batch, extras[:-2], step, extras[-1], device_step=extras[-2])
 
         torch.manual_seed(dropout_seed(self._seed, step, self._processes.rank))
