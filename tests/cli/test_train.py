@@ -220,7 +220,7 @@ def test_beginning_with_a_finished_model(dmf, config: Path, trained: Path, tmp_p
     data = ("--set", f"data.train={tmp_path / 'train.txt'}", "--set", f"data.dev={tmp_path / 'train.txt'}")
     outcome = dmf("train", config, "--from", trained / "model", *arguments, *data)
     assert outcome.status == 0, outcome.stderr
-    assert f"training begins with the weights of {trained / 'model'}: " in outcome.stderr
+    assert f"training starts from the weights of {trained / 'model'}: " in outcome.stderr
     assert re.search(
         r" forms are known to it and [1-3] new; 1 labels are known to it, 4 new and \d+ given up", outcome.stderr
     )

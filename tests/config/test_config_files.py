@@ -105,7 +105,11 @@ def test_an_error_of_a_section_names_the_last_file_that_speaks_of_it(write) -> N
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ('seed = 1\nextends = "bse.toml"\n', 2, "there is no configuration 'bse.toml' to extend; paths are relative to"),
+        (
+            'seed = 1\nextends = "bse.toml"\n',
+            2,
+            "there is no configuration 'bse.toml' to extend; paths are relative to",
+        ),
         ('extends = "ours/ner/diffusion-fm"\n', 1, "the nearest name is ours/ner/diffusion-mf."),
         ("extends = 3\n", 1, "extends must be the name of a configuration or a list of names, found 3"),
         ('extends = ["base.toml", 3]\n', 1, "extends must be the name of a configuration or a list of names"),
@@ -252,9 +256,7 @@ def test_configurations_of_the_package_have_names_wherever_one_is(tmp_path, monk
 )
 def test_a_wrong_name_is_answered_with_the_nearest(name, nearest) -> None:
     assert refused(name) == f"{name}: no such file or configuration; the nearest name is {nearest}."
-    assert refused("nothing-like-it") == (
-        "nothing-like-it: no such file or configuration; check the path."
-    )
+    assert refused("nothing-like-it") == ("nothing-like-it: no such file or configuration; check the path.")
 
 
 def test_an_installed_package_brings_its_configurations(tmp_path) -> None:

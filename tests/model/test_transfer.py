@@ -113,8 +113,8 @@ def test_it_is_said_how_much_is_kept() -> None:
     labeller = Labeller(start.config, dataclasses.replace(vocabulary, pairs=()), LabelScheme.BMES)
     kept = begin_with(labeller, vocabulary, start, path="runs/old/model")
     assert kept.describe("runs/old/model") == (
-        "training begins with the weights of runs/old/model: 10 forms are known to it and 2 new; "
-        "2 labels are known to it, 1 new and 6 given up"
+        "training starts from the weights of runs/old/model: 10 forms are shared and 2 are new; "
+        "2 labels are shared, 1 are new and 6 are dropped"
     )
 
 

@@ -238,7 +238,7 @@ def test_what_is_downloaded_holds_the_encoder(model_folder: Path, monkeypatch: p
 
 def test_a_hub_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match="the hub did not take the model"):
+    with pytest.raises(InputError, match="the hub refused the model"):
         small_tagger().push_to_hub("somebody/tagger")
 
 
@@ -251,7 +251,7 @@ def test_a_hub_that_cannot_be_reached(client: str, monkeypatch: pytest.MonkeyPat
         raise error
 
     monkeypatch.setattr("huggingface_hub.HfApi.create_repo", create_repo)
-    with pytest.raises(InputError, match=r"the hub did not take the model \(no route\)"):
+    with pytest.raises(InputError, match=r"the hub refused the model \(no route\)"):
         small_tagger().push_to_hub("somebody/tagger")
     error = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):

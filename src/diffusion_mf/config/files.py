@@ -188,9 +188,7 @@ def _collect(found: _Found, shown: str, files: dict[Path, _File], above: tuple[P
         target = _find(base, found.path.parent)
         if target is None:
             nearest = _nearest_name(base)
-            remedy = (
-                f"paths are relative to this file's folder{'' if nearest is None else f'; the nearest name is {nearest}'}"
-            )
+            remedy = f"paths are relative to this file's folder{'' if nearest is None else f'; the nearest name is {nearest}'}"
             raise InputError(f"there is no configuration {base!r} to extend", path=shown, line=line, remedy=remedy)
         if target.path.resolve() in (*above, identity):
             raise InputError(

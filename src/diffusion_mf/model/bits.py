@@ -22,7 +22,7 @@ from diffusion_mf.networks.denoisers import BitDenoiser, Conditions
 from diffusion_mf.ops.backends import Backend
 
 SELF_CONDITIONING_SHARE = 0.5
-"""of the training steps, those that see a first estimate (Chen et al., 2022)"""
+"""share of training steps that see a first estimate (Chen et al., 2022)"""
 
 
 class BitsCore(Core):
@@ -34,7 +34,7 @@ class BitsCore(Core):
     def __init__(self, config: Config, *, num_labels: int, state_width: int, backend: Backend = "auto") -> None:
         super().__init__(config, num_labels=num_labels, state_width=state_width, backend=backend)
         self.codes = BitCodes(num_labels, scale=config.bits.scale)
-        with torch.device("cpu"):  # the tables are numbers of the host, also where parameters are only counted
+        with torch.device("cpu"):  # the tables belong on the host, even where parameters are only counted
             self.process = GaussianDiffusion(
                 config.diffusion.num_steps, noise=config.bits.noise, cosine_offset=config.diffusion.cosine_offset
             )
@@ -57,7 +57,7 @@ class BitsCore(Core):
         target: Target,
         draws: StepDraws,
     ) -> dict[str, Tensor]:
-        """‖x̂₀ − x₀‖²/b at one t per sentence; labels given are clean, flagged and not counted."""
+        """‖x̂₀ − x₀‖²/b at one t per sentence; given labels have no noise, are flagged, and are not counted."""
         labels, is_unit = target.labels, target.is_unit
         conditions = self.denoiser.prepare(states)
         clean = self.codes.encode(labels)
@@ -77,7 +77,7 @@ class BitsCore(Core):
         return {"bits": sum_over_units(squared_bit_error(predicted, clean), is_counted)}
 
     def predict(self, inputs: PredictionInput) -> Prediction:
-        """z by DDIM with noise keyed by the sentence; ``base`` and early exit do not concern it."""
+        """z by DDIM with noise keyed by the sentence; ``base`` and early exit do not apply."""
         settings = self.config.bits
         conditions = self.denoiser.prepare(inputs.states)
         schedule = self.process.schedule(inputs.num_calls or settings.num_calls)

@@ -22,7 +22,7 @@ def model_card(
     temperature: float,
     metrics: Mapping[str, Any],
 ) -> str:
-    """What the model is, how it was made, how good it was and how to use it."""
+    """What the model is, how it was trained, how well it does and how to use it."""
     table = _scores(metrics) or ["Nothing was measured."]
     label_names = ", ".join(labels).replace("|", "\\|")
     data = config.data.train
@@ -90,7 +90,7 @@ def model_card(
 
 
 def _encoder(config: EncoderConfig, hub_name: str | None) -> str:
-    """What to call the encoder: its name on the hub, or its folder's; nobody needs to know where that lay."""
+    """The encoder's name on the hub, or the name of its folder, without the path."""
     if config.kind != "pretrained" or config.model is None:
         return str(config.kind)
     name = hub_name or os.path.basename(os.path.normpath(config.model))
@@ -98,7 +98,7 @@ def _encoder(config: EncoderConfig, hub_name: str | None) -> str:
 
 
 def _scores(metrics: Mapping[str, Any]) -> list[str]:
-    """A row per metric, a column per corpus: those of the decoder that the model uses."""
+    """A row per metric and a column per corpus, for the decoder that the model uses."""
     splits = {name: metrics[name] for name in ("dev", "test") if metrics.get(name)}
     names = dict.fromkeys(name for scores in splits.values() for name in scores)
     rows = [

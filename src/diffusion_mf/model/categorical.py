@@ -36,7 +36,7 @@ class CategoricalCore(StructuredCore):
     def __init__(self, config: Config, *, num_labels: int, state_width: int, backend: Backend = "auto") -> None:
         super().__init__(config, num_labels=num_labels, state_width=state_width, backend=backend)
         diffusion = config.diffusion
-        with torch.device("cpu"):  # the tables are numbers of the host, also where parameters are only counted
+        with torch.device("cpu"):  # the tables belong on the host, even where parameters are only counted
             self.process = CategoricalDiffusion(
                 num_labels,
                 diffusion.num_steps,
@@ -55,7 +55,7 @@ class CategoricalCore(StructuredCore):
         is_known: Bool[Tensor, "B N"] | None = None,
         others: Int[Tensor, "B N M"] | None = None,
     ) -> Potentials:
-        """One call of the network: scores given beliefs about y^t; the structure comes after it."""
+        """One call of the network: scores given beliefs about y^t, without the structure."""
         return self.scorer(self.denoiser(beliefs, t, conditions, layout, is_known, others), layout)
 
     def choice(self, draws: StepDraws) -> int | None:
@@ -73,9 +73,9 @@ class CategoricalCore(StructuredCore):
     ) -> dict[str, Tensor]:
         """L_den + λ·L_post, or L_seq + L_marg + λ·L_post, at one t per sentence.
 
-        Departures, off unless configured: labels given (`StepDraws.clamps`) are clean, flagged, and conditioned on, so that
-        they add nothing to the loss; a share of the steps continues the model's own beliefs, without L_post, which is about
-        samples of the forward process.
+        Departures from the paper, off by default: given labels (`StepDraws.clamps`) have no noise, are flagged and conditioned
+        on, so that they add nothing to the loss; a share of the steps continues from the model's own beliefs, without L_post,
+        which needs samples of the forward process.
         """
         diffusion = self.config.diffusion
         labels, is_unit = target.labels, target.is_unit
@@ -88,7 +88,7 @@ class CategoricalCore(StructuredCore):
         noisy: NoisyLabels | None = None
         num_calls = self.choice(draws)
         if num_calls is not None:
-            # States that are hidden now may be seen there: then beliefs tell the denoiser something.
+            # States that are hidden now may be visible there, so that beliefs carry information for the denoiser.
             with torch.no_grad():
                 earlier = self.denoiser.prepare(states) if self.config.denoiser.state_dropout else conditions
             beliefs, t = self._own_beliefs(num_calls, earlier, target, allowed, is_given, draws)
@@ -109,7 +109,7 @@ class CategoricalCore(StructuredCore):
         """Algorithm 1; Mask-Viterbi and argmax get log π₀, Viterbi the last call's potentials."""
         conditions = self.denoiser.prepare(inputs.states)
         schedule = self.process.schedule(base=inputs.base, num_calls=inputs.num_calls)
-        # The same for a sentence whenever it is labelled, whatever its batch.
+        # The same for a sentence in every batch.
         draws = StepDraws(self.config.seed, 0, inputs.content_keys)
         result = reverse_diffusion(
             self.process,
@@ -135,7 +135,7 @@ class CategoricalCore(StructuredCore):
             allowed=result.allowed,
             check=result.allowed is not None,
         )
-        # Scores are reported from the first call's marginals where they were kept, else from the last call's.
+        # Reported scores come from the first call's marginals if they were kept, otherwise from the last call's.
         marginals = result.marginals if result.first_marginals is None else result.first_marginals
         steps = result.trajectory
         return Prediction(
@@ -155,9 +155,9 @@ class CategoricalCore(StructuredCore):
         is_known: Tensor | None,
         draws: StepDraws,
     ) -> tuple[Tensor, Tensor]:
-        """Beliefs after some calls of the schedule and reading that inference has, and the step reached.
+        """Beliefs after some calls with the schedule and reading of inference, and the step reached.
 
-        Dropout acts here, too.
+        Dropout is active here, too.
         """
         of_inference, base = self.config.inference.calls_and_base(None, None)
         reading = self.config.inference.posterior
@@ -184,8 +184,8 @@ class CategoricalCore(StructuredCore):
 
     @staticmethod
     def _uniforms(reading: Reading, draws: StepDraws, num_units: int, num_labels: int) -> Tensor | None:
-        """Numbers for so many labels of each unit, (B, N, labels), if the reading draws some."""
-        # Those of a unit stand together, so that more padding changes none.
+        """Numbers for this many labels of each unit, (B, N, labels), if the reading draws labels."""
+        # The numbers of a unit are adjacent, so that more padding changes none of them.
         return draws.uniforms(Use.SAMPLED_LABELS, (num_units, num_labels)) if reading == "sampled" else None
 
     def _denoise(

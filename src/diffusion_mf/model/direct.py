@@ -1,4 +1,4 @@
-"""The first column of the grid: scores straight from encoder states."""
+"""The first column of the grid: scores computed directly from encoder states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from diffusion_mf.structures import Factorised
 
 
 class DirectCore(StructuredCore):
-    """Unigram, Mean-Field and LCRF: p(y | s) by one pass (paper: “Standard Sequence Labelling Model”)."""
+    """Unigram, Mean-Field and LCRF: p(y | s) in one pass (paper: “Standard Sequence Labelling Model”)."""
 
     def __init__(self, config: Config, *, num_labels: int, state_width: int, backend: Backend = "auto") -> None:
         super().__init__(config, num_labels=num_labels, state_width=state_width, backend=backend)
@@ -28,7 +28,7 @@ class DirectCore(StructuredCore):
         target: Target,
         draws: StepDraws,
     ) -> dict[str, Tensor]:
-        """L_den or L_seq, and the cross-entropy against a teacher's marginals where there are some."""
+        """L_den or L_seq, and the cross-entropy against a teacher's marginals if there is a teacher."""
         potentials = self.scorer(states, target.layout)
         distribution = self.distribution(potentials, target.lengths)
         terms = structured_terms(distribution, target.labels, target.is_unit, self.weights)
@@ -38,7 +38,7 @@ class DirectCore(StructuredCore):
         return terms
 
     def predict(self, inputs: PredictionInput) -> Prediction:
-        """Log-marginals for argmax and Mask-Viterbi, potentials for Viterbi; clamps condition both."""
+        """Log-marginals for argmax and Mask-Viterbi, potentials for Viterbi; both are conditional on clamps."""
         potentials = self.scorer(inputs.states, inputs.layout)
         distribution = self.distribution(potentials, inputs.lengths, inputs.allowed)
         log_marginals = distribution.log_marginals()
@@ -50,7 +50,7 @@ class DirectCore(StructuredCore):
             allowed=inputs.allowed,
             check=inputs.allowed is not None,
         )
-        # Mean-Field would do its updates twice; a chain has made both, and knows zeros exactly.
+        # Mean-Field would compute its updates twice; a chain has computed both, with exact zeros.
         is_factorised = isinstance(distribution, Factorised)
         marginals = log_marginals.exp() if is_factorised else distribution.marginals()
         marginals = torch.where(inputs.is_unit[..., None], marginals, 0)

@@ -1,4 +1,4 @@
-"""The one way to label a list of sentences: batches of similar length, two in flight on a GPU, smaller ones when memory runs out."""
+"""Label a list of sentences: batches of similar length, two in flight on a GPU, smaller ones when memory runs out."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from diffusion_mf.prediction.predictor import BATCHES_IN_FLIGHT, Pending, Predic
 
 
 class Finish(Protocol):
-    """Says what of a batch's prediction is to reach the host."""
+    """Selects what of a batch's prediction is copied to the host."""
 
     def __call__(self, prediction: Prediction, *, allowed: Bool[Tensor, "B N K"] | None) -> Sequence[Tensor]:
-        """Tensors of the prediction; ``allowed`` are the labels that clamps leave to its units, None for all."""
+        """Tensors of the prediction; ``allowed`` are the labels that clamps leave for its units, None for all."""
         ...
 
 
 class PredictedBatch(NamedTuple):
-    """Sentences that were computed together."""
+    """Sentences that were predicted together."""
 
     members: list[int]
     """their indices in the list"""
     results: Sequence[Tensor]
-    """what `Finish` gave, on the host; a row for every member, in their order, and maybe more rows and places than needed"""
+    """the result of `Finish`, on the host: one row per member, in order, possibly with more rows and positions than needed"""
 
 
 def predict_sentences(
@@ -51,11 +51,11 @@ def predict_sentences(
     keep_trajectory: bool = False,
     rows: SentenceRows | None = None,
 ) -> Iterator[PredictedBatch]:
-    """Predict ``sentences`` in batches of at most ``budget`` units, padding counted; the longest first, those without units not at all.
+    """Predict ``sentences`` in batches of at most ``budget`` units, padding included; longest first, empty sentences skipped.
 
-    With recall the sentences of a document are in one batch. While a GPU works on some batches, the host makes the next one and
-    uses the results of an earlier one. If memory runs out, what is left is tried again in batches of half the size. ``allowed``
-    are the clamps of each sentence; ``rows`` are the sentences if they have been looked up already.
+    With recall, the sentences of a document are in one batch. While a GPU computes some batches, the host builds the next one
+    and uses the results of an earlier one. If memory runs out, the rest is retried in batches of half the size. ``allowed``
+    are the clamps of each sentence; ``rows`` are the sentences if they have already been looked up.
     """
     sizes = predictor.labeller.encoder.sizes(sentences)
     documents = [sentence.document for sentence in sentences] if predictor.recall else None
@@ -117,7 +117,7 @@ def _collated(
 
 
 def stack_allowed(clamps: Sequence[Tensor | None], batch: Batch) -> Bool[Tensor, "B N K"] | None:
-    """The clamps of a batch, everything allowed where there is none and in padding; None if no sentence has any."""
+    """The clamps of a batch, with everything allowed for sentences without clamps and at padding; None without any clamp."""
     num_labels = next((clamp.shape[1] for clamp in clamps if clamp is not None), None)
     if num_labels is None:
         return None

@@ -1,4 +1,4 @@
-"""Dev scores during training, with several decoders, and the marginals of a teacher."""
+"""Dev scores during training with several decoders, and the marginals of a teacher."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderEvaluation:
-    """The metrics of every decoder, and of them the best by the task's primary metric (the first of equals)."""
+    """The metrics of every decoder, and the best decoder by the task's primary metric (ties go to the first)."""
 
     scores: Mapping[str, Mapping[str, float]]
     decoder: str
     score: float
     temperature: float
-    """fitted to the marginals of the units whose gold label is known; 1 where there are none"""
+    """fitted to the marginals of units whose gold label is known; 1 if there are none"""
     of_scores: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
-    """by decoder, how good the reported scores are: their negative log-likelihood (nats per unit) and calibration error (%)"""
+    """by decoder, the quality of the reported scores: negative log-likelihood (nats per unit) and calibration error (%)"""
 
 
 def candidate_decoders(labeller: Labeller) -> tuple[str, ...]:
-    """The decoders to try: the one the configuration names, else those of the system."""
+    """The decoders to try: the configured one, or those of the system."""
     chosen = labeller.config.inference.decoder
     return labeller.decoders if chosen is None else (chosen,)
 
@@ -67,9 +67,9 @@ def evaluate(
     processes: Processes,
     reported_temperature: float | None = None,
 ) -> DecoderEvaluation:
-    """Score a model on labelled ``sentences``; the processes share the work and all know the result.
+    """Score a model on labelled ``sentences``; processes share the work, and all get the result.
 
-    With ``reported_temperature``, and gold labels that are all known, what it reports as probabilities is scored, too.
+    With ``reported_temperature``, and if all gold labels are known, the reported probabilities are evaluated, too.
     """
     labeller = predictor.labeller
     was_training = labeller.training
@@ -104,7 +104,7 @@ def evaluate(
 
 
 def _of_scores(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature: float) -> dict[str, float]:
-    """How good the probabilities are, and those of the labels chosen; what is no label has none."""
+    """The quality of the probabilities, and of those of the chosen labels; what is not a label has probability 0."""
     probabilities = calibrated(marginals, temperature)
     scores = probabilities.gather(1, chosen.clamp(min=0)[:, None])[:, 0].masked_fill(chosen < 0, 0.0)
     return {
@@ -152,7 +152,7 @@ def _predict_share(
     marginals = torch.zeros(labels.shape[1], len(vocabulary.labels))
     sizes = predictor.labeller.encoder.sizes(sentences)
     documents = [sentence.document if predictor.recall else 0 for sentence in sentences]
-    # Shares by sentence or document, not by batch: a process that has to do with less memory still labels its own.
+    # Shared by sentence or document, not by batch: a process with less memory still labels its own share.
     groups = sorted(grouped(documents), key=lambda group: -max(sizes[index] for index in group))
     share = [*itertools.chain.from_iterable(processes.share(groups))]
     batches = predict_sentences(predictor, [sentences[index] for index in share], vocabulary, finish, budget=budget)
@@ -170,19 +170,21 @@ def _predict_share(
 def teacher_marginals(
     config: Config, data: TrainingData, processes: Processes, *, note: Callable[[str], None]
 ) -> TeacherMarginals | None:
-    """What the model in ``config.data.teacher`` holds of every training unit, by its calibrated marginals; None without one.
+    """The calibrated marginals of the model ``config.data.teacher`` for every training unit; None without a teacher.
 
-    The processes share the work. A teacher of other labels is an `InputError`.
+    Processes share the work. A teacher with different labels is an `InputError`.
     """
     folder = config.data.teacher
     if folder is None:
         return None
     teacher = load_model(folder)
-    # One trained by an earlier version lacks boundary labels that do not occur in training.
+    # A teacher trained by an earlier version lacks boundary labels that do not occur in training.
     occurring = {label for sentence in data.train for label in sentence.labels or ()}
     if not occurring <= set(teacher.vocabulary.labels) <= set(data.vocabulary.labels):
         raise InputError(
-            "the teacher has other labels than the training data", path=folder, remedy="train it on the same data"
+            "the teacher's labels differ from those of the training data",
+            path=folder,
+            remedy="train it on the same data",
         )
     if teacher.config.data.lowercase != config.data.lowercase:
         raise InputError(
@@ -190,7 +192,7 @@ def teacher_marginals(
             path=folder,
             remedy="set the same here",
         )
-    note(f"the teacher labels {len(data.train):,} training sentences")
+    note(f"the teacher is labelling {len(data.train):,} training sentences")
     predictor = Predictor(placed(teacher.labeller, processes.device).eval(), teacher.config, processes.device)
     _, marginals = predict_all(predictor, data.train, teacher.config, teacher.vocabulary, [teacher.decoder], processes)
     softened = torch.zeros(len(marginals), len(data.vocabulary.labels))

@@ -28,7 +28,9 @@ def convert_encoder(source: Path, target: Path) -> int:
     (configuration, tokenizer) are copied. The new folder is written completely or not at all.
     """
     if not (source / "config.json").is_file():
-        raise InputError("not the folder of an encoder: config.json is missing", path=source, remedy="name another folder")
+        raise InputError(
+            "not the folder of an encoder: config.json is missing", path=source, remedy="name another folder"
+        )
     if target.exists():
         raise InputError("already exists", path=target, remedy="name a new folder")
     tensors: dict[str, Tensor] = {}

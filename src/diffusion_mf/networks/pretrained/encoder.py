@@ -232,7 +232,11 @@ class PretrainedEncoder(Encoder):
         if counts.num_long:
             note(
                 f"{counts.num_long:,} of {counts.num_sentences:,} sentences are longer than the encoder's limit and "
-                + ("are truncated" if self.preparer.settings.on_long == "truncate" else "are encoded in overlapping windows")
+                + (
+                    "are truncated"
+                    if self.preparer.settings.on_long == "truncate"
+                    else "are encoded in overlapping windows"
+                )
             )
         if counts.num_unknown > counts.num_units // 10:
             note(

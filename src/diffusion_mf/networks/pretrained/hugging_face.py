@@ -245,7 +245,9 @@ def _check_tokenizer(model: nn.Module, tokenizer: Any, name: str) -> None:
 def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise InputError(
-            "not the folder of an encoder: config.json is missing", path=folder, remedy="copy all files of the model into it"
+            "not the folder of an encoder: config.json is missing",
+            path=folder,
+            remedy="copy all files of the model into it",
         )
     if not any(folder.glob("*.safetensors")):
         others = [*folder.glob("*.bin"), *folder.glob("*.pt")]
