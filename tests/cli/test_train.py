@@ -181,7 +181,7 @@ def _replace(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"), [(_truncate, "the checkpoint is damaged"), (_replace, "no checkpoint of diffusion-mf")]
+    ("damage", "message"), [(_truncate, "the checkpoint is damaged"), (_replace, "not a checkpoint of diffusion-mf")]
 )
 def test_a_bad_checkpoint(dmf, config: Path, copy: Path, damage, message: str) -> None:  # type: ignore[no-untyped-def]
     damage(copy)

@@ -16,7 +16,7 @@ from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.prediction.precision import autocast_for, half_weights_for
 from diffusion_mf.prediction.predictor import Predictor
-from diffusion_mf.prediction.recording import FlatBatch, BatchSignature, Recorder
+from diffusion_mf.prediction.recording import BatchSignature, FlatBatch, Recorder
 from diffusion_mf.prediction.sentences import predict_sentences
 from diffusion_mf.training.corpora import TrainingData, read_training_data
 from diffusion_mf.training.gradients import StepGradients
