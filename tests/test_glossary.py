@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 GLOSSARY = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Glossary")[2]
 ROWS = [line.split("|")[1:3] for line in GLOSSARY.splitlines() if line.startswith("| ") and "| word |" not in line]
 NAMES = sorted(set(re.findall(r"`(?:\w+\.)?([A-Z]\w+)`", GLOSSARY)))
-PUBLIC = {"Span", "Layout", "Request", "Corpus", "DECODERS", "NO_LABEL"}
+PUBLIC = {"Span", "Layout", "Request", "Corpus", "Decoder", "DECODERS", "ENCODERS", "NO_LABEL", "Source"}
 FORMER = {"Units", "Evaluation", "Shape", "Evidence"}
 
 

@@ -178,10 +178,10 @@ def schedule(
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
-    from diffusion_mf.lab.benchmarks.throughput import BASES, SYSTEMS, measure_schedules
+    from diffusion_mf.lab.benchmarks.throughput import BASES, DIFFUSION_SYSTEMS, measure_schedules
 
     measured = measure_schedules(device=place, folder=configs, overrides=overrides_of("pos", overrides))
-    _show(measured, total=len(SYSTEMS) * len(BASES), output=output, as_json=json)
+    _show(measured, total=len(DIFFUSION_SYSTEMS) * len(BASES), output=output, as_json=json)
 
 
 @app.command()
@@ -288,12 +288,14 @@ def _print_cpu(rows: list[dict[str, Any]]) -> None:
 
 
 def _chosen_systems(text: str) -> list[str]:
-    from diffusion_mf.lab.benchmarks.throughput import SYSTEMS
+    from diffusion_mf.lab.benchmarks.throughput import DIFFUSION_SYSTEMS
 
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in SYSTEMS:
-            raise InputError(f"--systems: {name!r} is not measured here", remedy=f"choose from {', '.join(SYSTEMS)}")
+        if name not in DIFFUSION_SYSTEMS:
+            raise InputError(
+                f"--systems: {name!r} is not measured here", remedy=f"choose from {', '.join(DIFFUSION_SYSTEMS)}"
+            )
     return names
 
 

@@ -13,7 +13,7 @@ import pydantic
 from pydantic import Field, NonNegativeInt
 
 from diffusion_mf.config.errors import Key, explained
-from diffusion_mf.config.files import Source, nested_overrides, read_settings
+from diffusion_mf.config.files import SettingSource, nested_overrides, read_settings
 from diffusion_mf.config.sections import (
     SIZES,
     BitsConfig,
@@ -138,7 +138,7 @@ def load_config(name: StrPath, overrides: Sequence[str] = ()) -> Config:
     return load_with_sources(name, overrides)[0]
 
 
-def load_with_sources(name: StrPath, overrides: Sequence[str] = ()) -> tuple[Config, dict[Key, Source]]:
+def load_with_sources(name: StrPath, overrides: Sequence[str] = ()) -> tuple[Config, dict[Key, SettingSource]]:
     """The configuration, and the source of every setting that is neither a default nor part of a size preset."""
     settings = read_settings(name, overrides)
     _expand_paths(settings.values)

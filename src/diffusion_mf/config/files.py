@@ -27,7 +27,7 @@ _NOT_FOR_TRAINING = ("base", "plans")
 """folders whose files are not configurations of runs: base files and plans"""
 
 
-class Source(NamedTuple):
+class SettingSource(NamedTuple):
     """Where a setting was made: a line of a file or, without a file, the configuration's name or an override."""
 
     path: str | None
@@ -45,7 +45,7 @@ class Settings(NamedTuple):
 
     path: str
     values: dict[str, Any]
-    sources: dict[Key, Source]
+    sources: dict[Key, SettingSource]
 
 
 class _Found(NamedTuple):
@@ -137,13 +137,13 @@ def read_settings(name: StrPath, overrides: Sequence[str] = ()) -> Settings:
         for prefix, table in _tables(file, chosen):
             _lay_over(settings, table, functools.partial(_source_in_file, file, prefix))
         named = {kind: file.chosen[kind] for kind in ("task", "system") if kind in file.chosen}
-        _lay_over(settings, named, lambda _: Source(None, option="name"))
-    _lay_over(settings, given, lambda _: Source(None, option="--set"))
+        _lay_over(settings, named, lambda _: SettingSource(None, option="name"))
+    _lay_over(settings, given, lambda _: SettingSource(None, option="--set"))
     return settings
 
 
-def _source_in_file(file: _File, prefix: Key, key: Key) -> Source:
-    return Source(file.path, line_of((*prefix, *key), file.text))
+def _source_in_file(file: _File, prefix: Key, key: Key) -> SettingSource:
+    return SettingSource(file.path, line_of((*prefix, *key), file.text))
 
 
 def nested_overrides(overrides: Sequence[str]) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def _matching(
                 yield from inner
 
 
-def _lay_over(settings: Settings, layer: Mapping[str, Any], source_of: Callable[[Key], Source]) -> None:
+def _lay_over(settings: Settings, layer: Mapping[str, Any], source_of: Callable[[Key], SettingSource]) -> None:
     """Apply ``layer`` on top of the settings so far: a size replaces dimensions set below it, not those set beside it."""
     size = layer.get("size")
     if size in SIZES:
@@ -260,8 +260,8 @@ def _merge(
     values: dict[str, Any],
     layer: Mapping[str, Any],
     prefix: Key,
-    sources: dict[Key, Source],
-    source_of: Callable[[Key], Source],
+    sources: dict[Key, SettingSource],
+    source_of: Callable[[Key], SettingSource],
 ) -> None:
     for name, value in layer.items():
         key = (*prefix, name)

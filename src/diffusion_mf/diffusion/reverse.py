@@ -29,10 +29,10 @@ class Denoised(NamedTuple):
     """whatever the decoder needs; only the last call's is kept"""
 
 
-Denoiser = Callable[[Tensor, int], Tensor | Denoised]
+Denoise = Callable[[Tensor, int], Tensor | Denoised]
 """``denoise(beliefs (B, N, K), t)`` → marginals ρ₀ (B, N, K), or `Denoised`."""
 
-BitDenoiser = Callable[[Tensor, int, Tensor | None], Tensor]
+DenoiseBits = Callable[[Tensor, int, Tensor | None], Tensor]
 """``denoise(x_t (B, N, b), t, previous x̂₀ or None)`` → x̂₀ (B, N, b); None unless self-conditioning is on."""
 
 DrawNoise = Callable[[int, int], Tensor]
@@ -82,7 +82,7 @@ class ReverseResult:
 
 def reverse_diffusion(
     process: CategoricalDiffusion,
-    denoise: Denoiser,
+    denoise: Denoise,
     *,
     batch_shape: tuple[int, int],
     schedule: Sequence[int],
@@ -191,7 +191,7 @@ class BitResult:
 def ddim(
     process: GaussianDiffusion,
     codes: BitCodes,
-    denoise: BitDenoiser,
+    denoise: DenoiseBits,
     *,
     batch_shape: tuple[int, int],
     schedule: Sequence[int],

@@ -79,7 +79,7 @@ def total_consistency(
     return totals
 
 
-Decoder = Callable[[GroupTemplate], tuple[str, ...]]
+GroupDecoder = Callable[[GroupTemplate], tuple[str, ...]]
 
 
 def marginals(patterns: Sequence[Pattern]) -> list[dict[str, float]]:
@@ -135,7 +135,7 @@ def _viterbi(patterns: Sequence[Pattern]) -> tuple[str, ...]:
     return max(best.values())[1]
 
 
-GROUP_DECODERS: dict[str, Decoder] = {"position_wise": position_wise, "chain": chain, "joint": joint}
+GROUP_DECODERS: dict[str, GroupDecoder] = {"position_wise": position_wise, "chain": chain, "joint": joint}
 
 
 @functools.cache
