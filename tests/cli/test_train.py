@@ -162,7 +162,7 @@ def test_irregular_tags_are_repaired_unless_strict(dmf, config: Path, tmp_path: 
 
 
 def test_a_folder_in_use(dmf, config: Path, copy: Path) -> None:  # type: ignore[no-untyped-def]
-    _assert_refused(dmf("train", config, "--output", copy, "--device", "cpu"), "another run was begun", "--resume")
+    _assert_refused(dmf("train", config, "--output", copy, "--device", "cpu"), "another run was started", "--resume")
 
 
 def test_an_output_that_cannot_be_written(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -222,7 +222,7 @@ def test_beginning_with_a_finished_model(dmf, config: Path, trained: Path, tmp_p
     assert outcome.status == 0, outcome.stderr
     assert f"training starts from the weights of {trained / 'model'}: " in outcome.stderr
     assert re.search(
-        r" forms are known to it and [1-3] new; 1 labels are known to it, 4 new and \d+ given up", outcome.stderr
+        r" forms are shared and [1-3] are new; 1 labels are shared, 4 are new and \d+ are dropped", outcome.stderr
     )
     old, new = (json.loads((path / "model/vocabulary.json").read_text()) for path in (trained, tmp_path / "run"))
     assert {form for form, _ in old["forms"]} | {"quaxo", "lori"} <= {form for form, _ in new["forms"]}
