@@ -313,7 +313,7 @@ def test_a_run_resumes_where_its_encoder_has_moved_but_not_with_another_tokenize
     with pytest.raises(InputError, match="started with another tokenizer"):
         train(config, output=tmp_path / "run", device="cpu", resume=True)
     shutil.copytree(tmp_path / "after", tmp_path / "other")
-    with pytest.raises(InputError, match=r"begun with encoder\.model = "):
+    with pytest.raises(InputError, match=r"started with encoder\.model = "):
         train(config_of(tmp_path / "other", corpus), output=tmp_path / "run", device="cpu", resume=True)
 
 
