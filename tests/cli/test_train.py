@@ -271,7 +271,7 @@ def test_corpora_of_a_configuration_that_are_not_here(dmf, config: Path, tmp_pat
     monkeypatch.delenv("MY_CORPORA", raising=False)
     arguments = ("train", config, "--output", tmp_path / "run", "--device", "cpu", "--set", "system=unigram")
     named = (*arguments, "--set", "data.test=$MY_CORPORA/test.txt")
-    remedy = "set it, or name none with --set data.test= or a file of yours with --set data.test=FILE"
+    remedy = "set it, or name none with --set data.test= or your own file with --set data.test=FILE"
     _assert_refused(dmf(*named), "data.test names $MY_CORPORA/test.txt, but $MY_CORPORA is not set", remedy)
     assert not (tmp_path / "run").exists()
     outcome = dmf(*named, "--set", "data.test=")

@@ -103,12 +103,12 @@ def _laddered(number: int, lowest: int) -> int:
 
 
 def pack(batch: Batch, shape: PackedShape) -> Batch:
-    """The batch filled up to ``shape``, with the packed layout of its units; rows that fill it have no units."""
+    """The batch padded to ``shape``, with the packed layout of its units; the added rows have no units."""
 
     def filled(tensor: Tensor, rows: int, columns: int) -> Tensor:
         return F.pad(tensor, (0, columns - tensor.shape[1], 0, rows - tensor.shape[0]))
 
-    # Longer words are cut here as the encoder would cut them.
+    # Longer words are shortened here in the same way as by the encoder.
     character_ids, character_lengths = shorten(batch.character_ids, batch.character_lengths, shape.num_characters)
     lengths = F.pad(batch.lengths, (0, shape.num_sentences - len(batch.lengths)))
     rows, columns = shape.num_sentences, shape.num_units
@@ -127,7 +127,7 @@ def pack(batch: Batch, shape: PackedShape) -> Batch:
 
 
 def _moved(others: Int64[Tensor, "b n M"], num_rows: int, num_columns: int) -> Int64[Tensor, "B N M"]:
-    """Places of the rectangle as places of a larger one."""
+    """Positions in a rectangle as positions in a larger one."""
     row, column = others.clamp(min=0) // others.shape[1], others.clamp(min=0) % others.shape[1]
     moved = torch.where(others < 0, -1, row * num_columns + column)
     more = (0, 0, 0, num_columns - others.shape[1], 0, num_rows - others.shape[0])
@@ -135,19 +135,19 @@ def _moved(others: Int64[Tensor, "b n M"], num_rows: int, num_columns: int) -> I
 
 
 def packed_layout(lengths: Int64[Tensor, " B"], *, num_units: int, num_tokens: int) -> PackedLayout:
-    """The layout of sentences of these lengths, the last of which must have none, and of the filling after them."""
+    """The layout of sentences of these lengths, the last of which must be 0, with filler after them."""
     real = lengths.numpy()
     num_sentences, num_real = len(real), int(real.sum())
     if real[-1] != 0 or num_real > num_tokens:
         raise ValueError("a packed batch needs an empty last row and room for all units")
-    # Empty rows share the filling equally.
+    # Empty rows share the filler equally.
     is_empty = real == 0
     shares = np.zeros_like(real)
     quotient, remainder = divmod(num_tokens - num_real, int(is_empty.sum()))
     shares[is_empty] = quotient + (np.arange(int(is_empty.sum())) < remainder)
     sizes = real + shares
     if sizes.max() > num_units:
-        raise ValueError("a packed batch needs more rows for its filling")
+        raise ValueError("a packed batch needs more rows for its filler")
     starts = np.concatenate([[0], np.cumsum(sizes)])
     sentences = np.repeat(np.arange(num_sentences), sizes)
     positions = np.arange(num_tokens) - starts[:-1][sentences]

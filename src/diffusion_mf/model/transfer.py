@@ -49,7 +49,7 @@ class Kept(NamedTuple):
 
 
 @torch.no_grad()
-def begin_with(labeller: Labeller, vocabulary: Vocabulary, start: StoredModel, *, path: StrPath) -> Kept:
+def start_from(labeller: Labeller, vocabulary: Vocabulary, start: StoredModel, *, path: StrPath) -> Kept:
     """Copy the weights of ``start``, a model in the folder ``path``, to ``labeller`` wherever both mean the same.
 
     Embeddings of new forms, and weights of new labels, keep their random initial values. `InputError` if networks differ.

@@ -166,9 +166,9 @@ class WindowEncoder(WordEncoder):
         return torch.stack(shifted).sum(0)
 
     def _sums_of_rows(self, known: WordRows, layout: Layout) -> Float[Tensor, "*units D"]:
-        """The same from the table, with the bias, which has come with the word in the middle.
+        """The same from the table; the bias is part of the vector of the word in the middle.
 
-        Row r has its part for place o at r·(2r + 1) + o, and padding adds nothing.
+        Row r has its part for window position o at r·(2r + 1) + o, and padding adds nothing.
         """
         rows = F.pad(known.rows, (self.radius, self.radius)).unfold(1, self.num_places, 1)
         parts = layout.pack(rows) * self.num_places + torch.arange(self.num_places)
@@ -185,7 +185,7 @@ ENCODERS: dict[str, Callable[[EncoderConfig, Vocabulary], Encoder]] = {
 
 
 def build_encoder(config: EncoderConfig, vocabulary: Vocabulary, *, files: Path | None = None) -> Encoder:
-    """The encoder that a configuration names, or, where it has ``files``, one as it was saved, its weights yet to come."""
+    """The encoder that a configuration names or, given its ``files``, a saved one, without its weights."""
     if config.kind not in ENCODERS:
         close = difflib.get_close_matches(config.kind, ENCODERS, n=1)
         raise InputError(

@@ -45,7 +45,7 @@ class MemoryGuard:
 
 
 class DoesNotFitError(DiffusionMFError):
-    """A sentence or document that does not fit in memory even by itself."""
+    """A sentence or document that does not fit into memory even on its own."""
 
     def __init__(self, num_units: int, *, is_document: bool, advice: str) -> None:
         self.problem = f"a {'document' if is_document else 'sentence'} of {num_units} units does not fit in memory"

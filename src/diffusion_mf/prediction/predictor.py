@@ -71,7 +71,7 @@ class Predictor:
         self.is_packed = is_packed and not (has_early_exit and isinstance(labeller.process, CategoricalDiffusion))
         self._autocast = autocast_for(device, settings.precision, is_training=False)
         self._streams: list[RecordingStream] = []
-        self._num_begun = 0
+        self._num_started = 0
 
     @property
     def recorders(self) -> list[Recorder[Prediction]]:
@@ -131,8 +131,8 @@ class Predictor:
             self._streams = [
                 RecordingStream(torch.cuda.Stream(self.device), Recorder(self.device)) for _ in range(BATCHES_IN_FLIGHT)
             ]
-        current = self._streams[self._num_begun % BATCHES_IN_FLIGHT]
-        self._num_begun += 1
+        current = self._streams[self._num_started % BATCHES_IN_FLIGHT]
+        self._num_started += 1
         assert current.stream is not None
         current.stream.wait_stream(torch.cuda.current_stream(self.device))
         return current

@@ -62,7 +62,7 @@ def predict_sentences(
     waiting = _batches([index for index, size in enumerate(sizes) if size], sizes, documents, budget)
     most_units = budget
     num_ahead = BATCHES_IN_FLIGHT if predictor.device.type == "cuda" else 0
-    begun: deque[tuple[list[int], Pending]] = deque()
+    in_flight: deque[tuple[list[int], Pending]] = deque()
     while waiting:
         members = waiting.popleft()
         with MemoryGuard() as guard:
@@ -78,7 +78,7 @@ def predict_sentences(
                 allowed=clamps,
                 keep_trajectory=keep_trajectory,
             )
-            begun.append((members, pending))
+            in_flight.append((members, pending))
         if guard.ran_out:
             release_memory(predictor.device, predictor.recorders)
             if len(members) == 1 or (documents and len(grouped([documents[index] for index in members])) == 1):
@@ -89,8 +89,8 @@ def predict_sentences(
                 )
             most_units = min(most_units, len(members) * max(sizes[index] for index in members)) // 2
             waiting = _batches([*members, *itertools.chain.from_iterable(waiting)], sizes, documents, most_units)
-        while len(begun) > (num_ahead if waiting else 0):
-            done, pending = begun.popleft()
+        while len(in_flight) > (num_ahead if waiting else 0):
+            done, pending = in_flight.popleft()
             yield PredictedBatch(done, pending.wait())
 
 

@@ -71,7 +71,7 @@ def write_checkpoint(folder: Path, state: Mapping[str, Any], tensors: Mapping[st
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
-    """The checkpoint in ``folder``, None if there is none; `InputError` if it is damaged or not one of ours."""
+    """The checkpoint in ``folder``, None if there is none; `InputError` if it is damaged or of another program."""
     path = folder / STATE_FILE
     try:
         text = path.read_bytes()

@@ -97,7 +97,7 @@ def _check_variables(split: str, path: str | None) -> None:
     """`InputError` for an unset variable: in our configurations, these name the corpora they were made for."""
     variable = re.search(r"\$\{?\w+\}?", path or "")
     if path is not None and variable and not os.path.exists(path):
-        own = f"a file of yours with --set data.{split}=FILE"
+        own = f"your own file with --set data.{split}=FILE"
         raise InputError(
             f"data.{split} names {path}, but {variable[0]} is not set",
             remedy=f"set it, or name {own if split == 'train' else f'none with --set data.{split}= or {own}'}",

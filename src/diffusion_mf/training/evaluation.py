@@ -46,7 +46,7 @@ class DecoderEvaluation:
     score: float
     temperature: float
     """fitted to the marginals of units whose gold label is known; 1 if there are none"""
-    of_scores: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    score_quality: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     """by decoder, the quality of the reported scores: negative log-likelihood (nats per unit) and calibration error (%)"""
 
 
@@ -92,18 +92,18 @@ def evaluate(
         [vocabulary.label_ids.get(label, -1) for label in itertools.chain.from_iterable(gold)], dtype=torch.int64
     )
     is_known = gold_ids >= 0
-    temperature, of_scores = fit_temperature(marginals[is_known], gold_ids[is_known]), {}
+    temperature, score_quality = fit_temperature(marginals[is_known], gold_ids[is_known]), {}
     if reported_temperature is not None and is_known.all():
-        of_scores = {
-            decoder: _of_scores(marginals, chosen, gold_ids, reported_temperature)
+        score_quality = {
+            decoder: _score_quality(marginals, chosen, gold_ids, reported_temperature)
             for decoder, chosen in zip(decoders, labels, strict=True)
         }
     return DecoderEvaluation(
-        scores=scores, decoder=best, score=scores[best][metric], temperature=temperature, of_scores=of_scores
+        scores=scores, decoder=best, score=scores[best][metric], temperature=temperature, score_quality=score_quality
     )
 
 
-def _of_scores(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature: float) -> dict[str, float]:
+def _score_quality(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature: float) -> dict[str, float]:
     """The quality of the probabilities, and of those of the chosen labels; what is not a label has probability 0."""
     probabilities = calibrated(marginals, temperature)
     scores = probabilities.gather(1, chosen.clamp(min=0)[:, None])[:, 0].masked_fill(chosen < 0, 0.0)

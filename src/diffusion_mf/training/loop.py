@@ -25,7 +25,7 @@ from diffusion_mf.errors import DiffusionMFError, DivergenceError
 from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import TOTAL
-from diffusion_mf.model.transfer import begin_with
+from diffusion_mf.model.transfer import start_from
 from diffusion_mf.prediction.memory import placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
@@ -140,7 +140,7 @@ class _Run:
         torch.manual_seed(config.seed)
         labeller = Labeller(config, data.vocabulary, data.scheme)
         if data.start is not None and config.data.start is not None:
-            kept = begin_with(labeller, data.vocabulary, data.start, path=config.data.start)
+            kept = start_from(labeller, data.vocabulary, data.start, path=config.data.start)
             display.note(kept.describe(config.data.start))
         self.labeller = placed(labeller, processes.device, is_trained=True)
         self.labeller.train()
@@ -165,7 +165,7 @@ class _Run:
         self.num_steps = sum(len(self._plan(epoch)) for epoch in range(self.settings.epochs))
         self.decoders = candidate_decoders(self.labeller)
         self.predictor = Predictor(self.labeller, config, processes.device)
-        processes.spread(list(self.labeller.state_dict().values()))
+        processes.broadcast(list(self.labeller.state_dict().values()))
         self.learner = Learner(self.labeller, self.settings, total_steps=self.num_steps)
         if self.settings.compile and is_gpu:
             compile_blocks(self.labeller)
@@ -400,7 +400,7 @@ class _Run:
         state = self.state
         if state.epoch % self.settings.evaluate_every and state.epoch != self.settings.epochs:
             return
-        if self.meter.has_news:
+        if self.meter.has_new_steps:
             self._log_step()  # so that the loss shown with the score is that of the steps before it
         if not self.data.dev:
             return

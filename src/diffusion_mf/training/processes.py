@@ -88,7 +88,7 @@ class Processes:
         if self.world_size > 1:
             self._guarded(lambda: torch.distributed.all_reduce(tensor))
 
-    def spread(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Replace ``tensors`` by those of rank 0."""
         if self.world_size > 1:
             for tensor in tensors:

@@ -105,7 +105,7 @@ class SpeedMeter:
         return None if self._steps == 0 else steps * (self._clock() - self._start) / self._steps
 
     @property
-    def has_news(self) -> bool:
+    def has_new_steps(self) -> bool:
         """Whether there were steps since the last reading."""
         return self._sentences > 0
 
