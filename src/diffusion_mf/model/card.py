@@ -52,7 +52,7 @@ def model_card(
         f"| seed | {config.seed} |",
         f"| decoder | {decoder} |",
         *(
-            ["| recall | looks at the other occurrences of a word in its document: say which sentences make one |"]
+            ["| recall | uses the other occurrences of a word in its document: mark or pass documents when tagging |"]
             * has_recall
         ),
         f"| temperature of scores | {temperature:.4g} |",
