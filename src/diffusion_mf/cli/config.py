@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from diffusion_mf.config import Config
     from diffusion_mf.config.errors import Key
-    from diffusion_mf.config.files import Source
+    from diffusion_mf.config.files import SettingSource
 
 app = typer.Typer(name="config", help="Look at configurations.", no_args_is_help=True)
 
@@ -65,7 +65,7 @@ def show(
         _print(settings)
 
 
-def _settings(config: Config, sources: Mapping[Key, Source]) -> list[_Setting]:
+def _settings(config: Config, sources: Mapping[Key, SettingSource]) -> list[_Setting]:
     from diffusion_mf.config.sections import preset
 
     sized = {} if config.size is None else preset(config.size, is_diffusion=config.system_entry.is_diffusion)
