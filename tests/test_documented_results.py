@@ -293,10 +293,10 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("README.md", "test | EN-EWT POS accuracy"): generated,
     ("README.md", "Diffusion-MF, sentences/s"): speed_of_diffusion_mf,
     ("README.md", "tagger | accuracy"): on_a_cpu,
-    ("docs/experiments.md", "dev | EN-EWT"): dev_of_four_seeds,
-    ("docs/experiments.md", "argmax, % of the sentences"): invalid_sentences,
-    ("docs/experiments.md", "test (dev) | EN-EWT"): objectives,
-    ("docs/experiments.md", " | CoNLL-2003 dev"): with_recall,
+    ("docs/notebook.md", "dev | EN-EWT"): dev_of_four_seeds,
+    ("docs/notebook.md", "argmax, % of the sentences"): invalid_sentences,
+    ("docs/notebook.md", "test (dev) | EN-EWT"): objectives,
+    ("docs/notebook.md", " | CoNLL-2003 dev"): with_recall,
     ("docs/findings.md", "test score (exact match, %)"): under_the_papers_settings,
     ("docs/pretrained.md", "dev | EN-EWT, mpnet"): dev_with_pretrained_encoders,
     ("docs/benchmarks.md", "operation, forward and backward"): operations,
@@ -312,7 +312,7 @@ CHECKS: dict[tuple[str, str], Expected] = {
 
 # Single runs that were looked at on the way, in a document that says of which of them rows were kept.
 TRIALS = {
-    ("docs/experiments.md", head)
+    ("docs/notebook.md", head)
     for head in (
         "corpus | system | change | dev",
         "corpus | system | learning rate, epochs",
@@ -386,7 +386,7 @@ def test_trials_that_have_rows_have_their_scores_there() -> None:
 
 def test_differences_between_systems_are_those_of_the_rows() -> None:
     """The sentence on Diffusion-MF minus the direct systems, and its asterisks: p < .05, paired t-test."""
-    text = " ".join((ROOT / "docs/experiments.md").read_text(encoding="utf-8").split())
+    text = " ".join((ROOT / "docs/notebook.md").read_text(encoding="utf-8").split())
     sentence = re.search(r"On test, Diffusion-MF minus the direct systems.*?\(\\\* p < \.05", text)
     assert sentence is not None
     found = re.findall(r"([−+]?\d\.\d\d)(\\\*)?", sentence[0])

@@ -22,7 +22,7 @@ from diffusion_mf.networks.denoisers import TimeEmbedding
 from diffusion_mf.networks.words import CharacterLSTM
 from diffusion_mf.ops.mean_field import mean_field
 from diffusion_mf.ops.viterbi import viterbi
-from diffusion_mf.prediction.recording import Form, unflatten
+from diffusion_mf.prediction.recording import BatchSignature, unflatten
 from diffusion_mf.structures import MeanField
 
 MATRIX, SCORES, TRANSITIONS = torch.zeros(3, 4), torch.zeros(1, 3, 4), torch.zeros(4, 4)
@@ -30,7 +30,7 @@ NUMBERS = torch.zeros(3, 4, dtype=torch.int64)
 
 
 def tag_with_a_decoder_of_the_wrong_shape() -> None:
-    with mock.patch.dict(DECODERS, {"argmax": lambda evidence: NUMBERS[0]}):
+    with mock.patch.dict(DECODERS, {"argmax": mock.Mock(is_always_legal=True, return_value=NUMBERS[0])}):
         stand_in.stand_in_tagger({"a": {"O": 1.0}}, decoder="argmax").tag([["a"]])
 
 
@@ -41,13 +41,13 @@ CALLS: list[tuple[str, Callable[[], object]]] = [
     ("ops", lambda: viterbi(MATRIX, TRANSITIONS, [3])),
     ("networks", lambda: TimeEmbedding(8)(NUMBERS)),
     ("networks", lambda: CharacterLSTM(9, width=4, hidden=4, max_characters=5)(NUMBERS, NUMBERS[0])),
-    ("prediction", lambda: unflatten(Form((), (), 1, 0), NUMBERS)),
+    ("prediction", lambda: unflatten(BatchSignature((), (), 1, 0), NUMBERS)),
     ("evaluation", lambda: fit_temperature(MATRIX, NUMBERS[0])),
     ("tagger", tag_with_a_decoder_of_the_wrong_shape),
     ("structures", lambda: MeanField(MATRIX, TRANSITIONS, torch.tensor([3]))),
     ("decoding", lambda: k_best(SCORES, TRANSITIONS[:3], torch.tensor([3]), 2)),
     ("diffusion", lambda: sum_over_units(MATRIX, MATRIX[0] > 0)),
-    ("model", lambda: Prediction(evidence=mock.Mock(), marginals=MATRIX, num_calls=1)),
+    ("model", lambda: Prediction(decoder_input=mock.Mock(), marginals=MATRIX, num_calls=1)),
 ]
 
 

@@ -86,9 +86,9 @@ def test_the_documented_example_adds_a_system_an_encoder_and_a_structure() -> No
         assert losses.keys() == {"denoising", "posterior", "total"}
         losses["total"].backward()
         assert labeller.encoder.words.weight.grad.any()
-        evidence = labeller.eval().predict(batch).evidence
+        decoder_input = labeller.eval().predict(batch).decoder_input
         for decoder in labeller.decoders:
-            assert DECODERS[decoder](evidence).shape == (2, 2)
+            assert DECODERS[decoder](decoder_input).shape == (2, 2)
     finally:
         for table, known in zip((SYSTEMS, ENCODERS, STRUCTURES), before, strict=True):
             for name in set(table) - known:

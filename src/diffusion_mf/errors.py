@@ -6,13 +6,13 @@ import os
 
 
 class DiffusionMFError(Exception):
-    """The root of this package's own errors; the command line shows one as a sentence and exits 1."""
+    """Base class of this package's errors; the command line prints the message as one sentence and exits with status 1."""
 
     exit_status = 1
 
 
 class InputError(DiffusionMFError):
-    """Bad input or usage: one sentence naming file, line and remedy; the command line exits 2.
+    """Bad input or usage: one sentence that names file, line and remedy; the command line exits with status 2.
 
     >>> str(InputError("expected 4 columns, found 3", path="a.txt", line=7, remedy="check the separator"))
     'a.txt, line 7: expected 4 columns, found 3; check the separator.'
@@ -49,4 +49,4 @@ class NoLegalSequenceError(InputError):
 
 
 class DivergenceError(DiffusionMFError):
-    """A loss or its gradient is no longer finite: trying again as it is would end the same way."""
+    """A loss or its gradient is no longer finite; trying again with the same settings would fail in the same way."""

@@ -1,4 +1,4 @@
-"""THE table: what each system of the paper is made of.
+"""The table of systems: what each system of the paper is made of.
 
 | structure of the output distribution | direct (one pass) | categorical diffusion |
 |---|---|---|
@@ -6,8 +6,8 @@
 | Mean-Field approximation of a linear chain | mean-field | diffusion-mf |
 | exact linear chain | lcrf | diffusion-lcrf |
 
-DiffusionSL, the seventh, diffuses bit codes of labels and has no structure. A system is added by entering it in `SYSTEMS`:
-`docs/systems.md` shows an example.
+DiffusionSL, the seventh, diffuses the bit codes of labels and has no structure. To add a system, enter it in `SYSTEMS`;
+`docs/systems.md` has an example.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Process = Literal["direct", "categorical", "bits"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectiveWeights:
-    """The weight of every term of the training objective (paper: table “Training objectives”); 0 is absent."""
+    """The weight of each term of the training objective (paper: table “Training objectives”); 0 leaves the term out."""
 
     denoising: int | float = 0.0
     """L_den: token cross-entropy of the marginals"""
@@ -45,18 +45,18 @@ class System:
     """One system: a process, a structure, an objective, and the decoders that the paper tries for it."""
 
     name: str
-    """as in configuration files and on the command line"""
+    """the name in configuration files and on the command line"""
     title: str
-    """as in tables"""
+    """the name in tables"""
     process: Process
-    """direct: scores from encoder states; categorical: from noisy labels, step by step; bits: DiffusionSL"""
+    """direct: scores from encoder states; categorical: step-by-step denoising of labels; bits: DiffusionSL"""
     structure: str | None
     """a key of `structures.STRUCTURES`; None for bits"""
     weights: ObjectiveWeights
     plain_decoders: tuple[str, ...]
-    """for tasks without constraints (POS), keys of `decoding.DECODERS`"""
+    """keys of `decoding.DECODERS`, for tasks without constraints (POS)"""
     constrained_decoders: tuple[str, ...]
-    """for tasks with illegal sequences (NER, Chinese)"""
+    """the same for tasks with illegal sequences (NER, Chinese)"""
 
     @property
     def is_diffusion(self) -> bool:
@@ -64,10 +64,10 @@ class System:
         return self.process != "direct"
 
     def decoders(self, *, is_constrained: bool, projection: Literal["native", "nearest"] = "native") -> tuple[str, ...]:
-        """The decoders to choose from on dev (paper: table “Available final decoders”).
+        """The candidate decoders, one of which is selected on dev (paper: table “Available final decoders”).
 
-        With the ``nearest`` projection of bits, native thresholding is replaced by argmax of the distance-based scores: the
-        nearest code.
+        With the ``nearest`` projection of bits, native thresholding is replaced by the argmax of the distance-based scores,
+        that is, by the label with the nearest code.
         """
         names = self.constrained_decoders if is_constrained else self.plain_decoders
         return tuple("argmax" if name == "native" and projection == "nearest" else name for name in names)

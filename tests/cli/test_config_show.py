@@ -74,7 +74,7 @@ def test_names_work_on_the_command_line(dmf: Callable, tmp_path: Path) -> None:
     wrong = dmf("train", "ner/difusion-mf", "--output", tmp_path / "run")
     assert (wrong.status, wrong.stdout) == (2, b"")
     assert wrong.stderr == (
-        "dmf: ner/difusion-mf: no such file, nor a configuration of that name; the nearest name is ner/diffusion-mf.\n"
+        "dmf: ner/difusion-mf: no such file or configuration; the nearest name is ner/diffusion-mf.\n"
     )
     missing = dmf(
         "train",

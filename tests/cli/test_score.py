@@ -204,14 +204,14 @@ def test_standard_input_and_compression(dmf: Callable, tmp_path: pathlib.Path) -
     assert json.loads(outcome.stdout)["f1"] == 100.0
     outcome = dmf("score", "-", "-", "--task", "ner", stdin=GOLD.encode())
     assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
-    assert "standard input can be only one of the files" in outcome.stderr
+    assert "only one of the files can be standard input" in outcome.stderr
 
 
 BAD_PREDICTIONS = {
-    "a unit missing": (GOLD.replace("wrote\tO\n", ""), 1, "a sentence of 2 units, but of 3 on line 1 of GOLD"),
+    "a unit missing": (GOLD.replace("wrote\tO\n", ""), 1, "a sentence has 2 units, but 3 on line 1 of GOLD"),
     "another unit": (GOLD.replace("sleeps", "wakes"), 6, "unit 2 of the sentence is 'wakes', but 'sleeps' on line 6 of GOLD"),
-    "a sentence missing": (GOLD.split("\n\n")[0] + "\n", None, "ends after 1 sentence, but GOLD goes on at its line 5"),
-    "a sentence too many": (GOLD + "\nmore\tO\n", 8, "goes on, but GOLD ends after 2 sentences"),
+    "a sentence missing": (GOLD.split("\n\n")[0] + "\n", None, "ends after 1 sentence, but GOLD continues on line 5"),
+    "a sentence too many": (GOLD + "\nmore\tO\n", 8, "continues, but GOLD ends after 2 sentences"),
     "an unknown prefix": (GOLD.replace("Lovelace\tI-PER", "Lovelace\tQ-PER"), 2, "label 'Q-PER' is not of the scheme bio2"),
     "another scheme": (GOLD.replace("Oslo\tB-LOC", "Oslo\tS-LOC"), 5, "label 'S-LOC' is not of the scheme bio2"),
     "an empty file": ("", None, "holds no sentences"),
@@ -255,7 +255,7 @@ def test_characters_must_agree(dmf: Callable, tmp_path: pathlib.Path) -> None:
     gold = write(tmp_path, "gold.conllu", conllu("ab/NN c/VV"))
     for text, problem in (
         (conllu("ab/NN d/VV"), f"character 3 of the sentence is 'd', but 'c' on line 1 of {gold}"),
-        (conllu("ab/NN cd/VV"), f"a sentence of 4 characters, but of 3 on line 1 of {gold}"),
+        (conllu("ab/NN cd/VV"), f"a sentence has 4 characters, but 3 on line 1 of {gold}"),
     ):
         predicted = write(tmp_path, "predicted.conllu", text)
         outcome = dmf("score", gold, predicted, "--task", "seg-pos")

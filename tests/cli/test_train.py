@@ -162,7 +162,7 @@ def test_irregular_tags_are_repaired_unless_strict(dmf, config: Path, tmp_path: 
 
 
 def test_a_folder_in_use(dmf, config: Path, copy: Path) -> None:  # type: ignore[no-untyped-def]
-    _assert_refused(dmf("train", config, "--output", copy, "--device", "cpu"), "another run was begun", "--resume")
+    _assert_refused(dmf("train", config, "--output", copy, "--device", "cpu"), "another run was started", "--resume")
 
 
 def test_an_output_that_cannot_be_written(dmf, config: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -181,7 +181,7 @@ def _replace(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"), [(_truncate, "the checkpoint is damaged"), (_replace, "no checkpoint of diffusion-mf")]
+    ("damage", "message"), [(_truncate, "the checkpoint is damaged"), (_replace, "not a checkpoint of diffusion-mf")]
 )
 def test_a_bad_checkpoint(dmf, config: Path, copy: Path, damage, message: str) -> None:  # type: ignore[no-untyped-def]
     damage(copy)
@@ -220,9 +220,9 @@ def test_beginning_with_a_finished_model(dmf, config: Path, trained: Path, tmp_p
     data = ("--set", f"data.train={tmp_path / 'train.txt'}", "--set", f"data.dev={tmp_path / 'train.txt'}")
     outcome = dmf("train", config, "--from", trained / "model", *arguments, *data)
     assert outcome.status == 0, outcome.stderr
-    assert f"training begins with the weights of {trained / 'model'}: " in outcome.stderr
+    assert f"training starts from the weights of {trained / 'model'}: " in outcome.stderr
     assert re.search(
-        r" forms are known to it and [1-3] new; 1 labels are known to it, 4 new and \d+ given up", outcome.stderr
+        r" forms are shared and [1-3] are new; 1 labels are shared, 4 are new and \d+ are dropped", outcome.stderr
     )
     old, new = (json.loads((path / "model/vocabulary.json").read_text()) for path in (trained, tmp_path / "run"))
     assert {form for form, _ in old["forms"]} | {"quaxo", "lori"} <= {form for form, _ in new["forms"]}
@@ -271,7 +271,7 @@ def test_corpora_of_a_configuration_that_are_not_here(dmf, config: Path, tmp_pat
     monkeypatch.delenv("MY_CORPORA", raising=False)
     arguments = ("train", config, "--output", tmp_path / "run", "--device", "cpu", "--set", "system=unigram")
     named = (*arguments, "--set", "data.test=$MY_CORPORA/test.txt")
-    remedy = "set it, or name none with --set data.test= or a file of yours with --set data.test=FILE"
+    remedy = "set it, or name none with --set data.test= or your own file with --set data.test=FILE"
     _assert_refused(dmf(*named), "data.test names $MY_CORPORA/test.txt, but $MY_CORPORA is not set", remedy)
     assert not (tmp_path / "run").exists()
     outcome = dmf(*named, "--set", "data.test=")

@@ -38,7 +38,7 @@ def write(tmp_path):
         (GOOD + "[encoder]\nlayer = 4\n", 4, "unknown key encoder.layer; the nearest name is encoder.layers."),
         (GOOD + "learning_rate = 1\n", 3, "unknown key learning_rate; the nearest name is training.learning_rate."),
         (GOOD + "[trainig]\nepochs = 1\n", 3, "unknown key trainig; the nearest name is training."),
-        (GOOD + "[bits]\nxyz = 1\n", 4, "unknown key bits.xyz; the names there are bits.scale, bits.noise,"),
+        (GOOD + "[bits]\nxyz = 1\n", 4, "unknown key bits.xyz; the valid names are bits.scale, bits.noise,"),
         (GOOD + '[encoder]\nlayers = "4"\n', 4, "encoder.layers must be a valid integer, found '4'"),
         (GOOD + "[encoder]\nlayers = 2.5\n", 4, "encoder.layers must be a valid integer"),
         (GOOD + "[training]\nepochs = true\n", 4, "training.epochs must be a valid integer, found True"),
@@ -47,7 +47,7 @@ def write(tmp_path):
         (GOOD + "[encoder]\nwidth = 100\nheads = 8\n", 3, "encoder width must be a multiple of twice the heads"),
         (GOOD + "[denoiser]\ntime_width = 7\n", 3, "denoiser time_width must be even, found 7"),
         (GOOD + '[structure]\ntransitions = "globl"\n', 4, "found 'globl'; the nearest is global."),
-        (GOOD + "encoder = 3\n", 3, "encoder is a section, found 3; write [encoder]."),
+        (GOOD + "encoder = 3\n", 3, "encoder must be a section, found 3; write [encoder]."),
         (
             'task = "ner"\nsystem = "difusion-mf"\n',
             2,
@@ -75,8 +75,8 @@ def test_mistakes_are_one_sentence_with_file_line_and_key(write, text, line, mes
     ("text", "message"),
     [
         ('system = "lcrf"\n', "the key task is missing"),
-        ("task = \n", "line 1: is not TOML"),
-        ("task = 'ner'\ntask = 'pos'\n", "line 2: is not TOML"),
+        ("task = \n", "line 1: not valid TOML"),
+        ("task = 'ner'\ntask = 'pos'\n", "line 2: not valid TOML"),
     ],
 )
 def test_files_that_are_no_configuration(write, text, message) -> None:
@@ -91,7 +91,7 @@ def test_a_missing_file_and_bytes_that_are_no_text(tmp_path) -> None:
     with pytest.raises(InputError, match="no such file"):
         load_config(tmp_path / "nothing.toml")
     (tmp_path / "bad.toml").write_bytes(b"task = \xff")
-    with pytest.raises(InputError, match="is not TOML"):
+    with pytest.raises(InputError, match="not valid TOML"):
         load_config(tmp_path / "bad.toml")
 
 
@@ -115,7 +115,7 @@ def test_overrides_win_and_bare_words_are_strings(write) -> None:
 
 @pytest.mark.parametrize("override", ["epochs", "=3", "training..epochs=3"])
 def test_overrides_that_are_none(write, override) -> None:
-    with pytest.raises(InputError, match=r"is no setting; write key=value"):
+    with pytest.raises(InputError, match=r"is not a setting; write key=value"):
         load_config(write(GOOD), [override])
 
 

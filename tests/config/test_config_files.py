@@ -105,7 +105,11 @@ def test_an_error_of_a_section_names_the_last_file_that_speaks_of_it(write) -> N
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ('seed = 1\nextends = "bse.toml"\n', 2, "there is no configuration 'bse.toml' to extend; paths start at"),
+        (
+            'seed = 1\nextends = "bse.toml"\n',
+            2,
+            "there is no configuration 'bse.toml' to extend; paths are relative to",
+        ),
         ('extends = "ours/ner/diffusion-fm"\n', 1, "the nearest name is ours/ner/diffusion-mf."),
         ("extends = 3\n", 1, "extends must be the name of a configuration or a list of names, found 3"),
         ('extends = ["base.toml", 3]\n', 1, "extends must be the name of a configuration or a list of names"),
@@ -127,7 +131,7 @@ def test_a_cycle_is_refused_where_it_closes(write) -> None:
 
 def test_a_base_that_is_no_toml_is_named(write) -> None:
     base = write("base.toml", "task = \n")
-    assert refused(write("run.toml", 'extends = "base.toml"\n')).startswith(f"{base}, line 1: is not TOML")
+    assert refused(write("run.toml", 'extends = "base.toml"\n')).startswith(f"{base}, line 1: not valid TOML")
 
 
 def test_a_size_replaces_dimensions_of_bases_but_not_those_beside_it(write) -> None:
@@ -212,10 +216,10 @@ def test_a_recipe_without_a_system_says_what_is_missing(write) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("[systems.difusion-mf]\nseed = 2\n", 1, "difusion-mf is no system; the nearest is diffusion-mf."),
-        ('seed = 1\n[tasks."x*"]\nseed = 2\n', 2, "x* is no task; choose from pos, ner, seg-pos."),
-        ('[tasks.ner]\nsystem = "lcrf"\n', 2, "[tasks.ner] sets the system, which chooses tables"),
-        ("systems = 3\n", 1, "systems holds a table for each system; write [systems.NAME]."),
+        ("[systems.difusion-mf]\nseed = 2\n", 1, "difusion-mf is not a system; the nearest is diffusion-mf."),
+        ('seed = 1\n[tasks."x*"]\nseed = 2\n', 2, "x* is not a task; choose from pos, ner, seg-pos."),
+        ('[tasks.ner]\nsystem = "lcrf"\n', 2, "[tasks.ner] sets the system, which selects tables"),
+        ("systems = 3\n", 1, "systems must hold one table per system; write [systems.NAME]."),
         ("[tasks.ner]\ntraining.epoch = 3\n", 2, "unknown key training.epoch; the nearest name is training.epochs."),
         ("[systems.lcrf.encoder]\nwidth = 100\n", 1, "encoder width must be a multiple of twice the heads"),
     ],
@@ -251,10 +255,8 @@ def test_configurations_of_the_package_have_names_wherever_one_is(tmp_path, monk
     ],
 )
 def test_a_wrong_name_is_answered_with_the_nearest(name, nearest) -> None:
-    assert refused(name) == f"{name}: no such file, nor a configuration of that name; the nearest name is {nearest}."
-    assert refused("nothing-like-it") == (
-        "nothing-like-it: no such file, nor a configuration of that name; check the path."
-    )
+    assert refused(name) == f"{name}: no such file or configuration; the nearest name is {nearest}."
+    assert refused("nothing-like-it") == ("nothing-like-it: no such file or configuration; check the path.")
 
 
 def test_an_installed_package_brings_its_configurations(tmp_path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from diffusion_mf.data.columns import Separator, detect_layout, read_column_blocks, read_columns, write_columns
 from diffusion_mf.data.files import LIMIT_VARIABLE, FieldChoice
 from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source
-from diffusion_mf.data.label_schemes import LabelScheme, Span, detect_scheme, encode_spans
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, detect_scheme, encode_spans
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 
@@ -155,15 +155,17 @@ def test_labels_with_and_without_a_boundary_are_asked_about(sequences: list[str]
 
 
 @st.composite
-def span_sentences(draw: st.DrawFn) -> tuple[int, list[Span]]:
+def span_sentences(draw: st.DrawFn) -> tuple[int, list[LabelledSpan]]:
     length = draw(st.integers(1, 8))
     cuts = sorted(draw(st.sets(st.integers(0, length), max_size=6)))
-    spans = [Span(a, b, draw(st.sampled_from("XY"))) for a, b in itertools.pairwise(cuts)]
+    spans = [LabelledSpan(a, b, draw(st.sampled_from("XY"))) for a, b in itertools.pairwise(cuts)]
     return length, [span for span in spans if draw(st.booleans())]
 
 
 @given(sentences=st.lists(span_sentences(), min_size=1, max_size=4), scheme=st.sampled_from(["iob1", "bio2", "bilou"]))
-def test_what_a_scheme_writes_is_never_taken_for_another(sentences: list[tuple[int, list[Span]]], scheme: str) -> None:
+def test_what_a_scheme_writes_is_never_taken_for_another(
+    sentences: list[tuple[int, list[LabelledSpan]]], scheme: str
+) -> None:
     """Any file with a span tells IOB1, BIO2 and BILOU apart; a file of O alone is plain."""
     texts = [" ".join(encode_spans(spans, length, LabelScheme(scheme))) for length, spans in sentences]
     expected = scheme if any(spans for _, spans in sentences) else "plain"

@@ -11,8 +11,8 @@ from diffusion_mf.data import label_schemes
 from diffusion_mf.data.label_schemes import (
     Boundary,
     LabelError,
+    LabelledSpan,
     LabelScheme,
-    Span,
     characters_of_words,
     check_sequence,
     convert_labels,
@@ -38,13 +38,13 @@ DAMAGED_LABELS = ["O", *(f"{letter}-{kind}" for letter in "BMIESUL" for kind in 
 
 
 @st.composite
-def spans_and_length(draw: st.DrawFn) -> tuple[list[Span], int]:
+def spans_and_length(draw: st.DrawFn) -> tuple[list[LabelledSpan], int]:
     """Disjoint spans, adjacent ones of equal type included, and the length of the sentence."""
     spans, position = [], 0
     for gap, length, kind in draw(
         st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.sampled_from(TYPES)), max_size=6)
     ):
-        spans.append(Span(position + gap, position + gap + length, kind))
+        spans.append(LabelledSpan(position + gap, position + gap + length, kind))
         position += gap + length
     return spans, position + draw(st.integers(0, 2))
 
@@ -63,7 +63,7 @@ def test_table_in_the_module_docstring_is_what_the_code_writes() -> None:
     for name, examples in rows:
         for example in examples.split(","):
             letters = example.split()
-            written = encode_spans([Span(0, len(letters), "T")], len(letters), LabelScheme(name))
+            written = encode_spans([LabelledSpan(0, len(letters), "T")], len(letters), LabelScheme(name))
             assert written == [f"{letter}-T" for letter in letters]
         assert [len(example.split()) for example in examples.split(",")] == [1, 2, 3]
 
@@ -125,7 +125,7 @@ def test_plain_labels_have_no_boundaries() -> None:
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(SPAN_SCHEMES, repeat=2)))
 @given(drawn=spans_and_length())
 def test_conversion_there_and_back_is_the_identity(
-    first: LabelScheme, second: LabelScheme, drawn: tuple[list[Span], int]
+    first: LabelScheme, second: LabelScheme, drawn: tuple[list[LabelledSpan], int]
 ) -> None:
     spans, length = drawn
     labels = encode_spans(spans, length, first)
@@ -228,19 +228,19 @@ def test_label_error_names_the_place_and_the_reason(scheme: str, labels: str, in
 
 
 @pytest.mark.parametrize("spans", [
-    [Span(0, 2, "X"), Span(1, 3, "X")], [Span(2, 4, "X")], [Span(1, 1, "X")], [Span(-1, 1, "X")], [Span(2, 1, "X")],
+    [LabelledSpan(0, 2, "X"), LabelledSpan(1, 3, "X")], [LabelledSpan(2, 4, "X")], [LabelledSpan(1, 1, "X")], [LabelledSpan(-1, 1, "X")], [LabelledSpan(2, 1, "X")],
 ])  # fmt: skip
-def test_encode_refuses_spans_that_overlap_or_leave_the_sentence(spans: list[Span]) -> None:
+def test_encode_refuses_spans_that_overlap_or_leave_the_sentence(spans: list[LabelledSpan]) -> None:
     with pytest.raises(ValueError, match="must lie within the sentence and not overlap"):
         encode_spans(spans, 3, LabelScheme.BMES)
 
 
 def test_the_two_malformed_sequences_of_the_paper() -> None:
     assert extract_spans(["B-PER", "M-PER", "O"], LabelScheme.BMES) == []
-    assert extract_spans(["B-NN", "E-VV", "S-NN"], LabelScheme.BMES) == [Span(2, 3, "NN")]
+    assert extract_spans(["B-NN", "E-VV", "S-NN"], LabelScheme.BMES) == [LabelledSpan(2, 3, "NN")]
     assert extract_spans(["B-NN", "E-VV", "S-NN"], LabelScheme.BMES, match_types=False) == [
-        Span(0, 2, "NN"),
-        Span(2, 3, "NN"),
+        LabelledSpan(0, 2, "NN"),
+        LabelledSpan(2, 3, "NN"),
     ]
 
 

@@ -14,7 +14,14 @@ from seqeval.metrics.sequence_labeling import get_entities
 
 from diffusion_mf.data.corpus import Task, re_encode
 from diffusion_mf.data.formats import read_task
-from diffusion_mf.data.label_schemes import LabelError, LabelScheme, Span, check_sequence, extract_spans, repair_spans
+from diffusion_mf.data.label_schemes import (
+    LabelError,
+    LabelledSpan,
+    LabelScheme,
+    check_sequence,
+    extract_spans,
+    repair_spans,
+)
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
@@ -39,7 +46,7 @@ def repaired(labels: list[str], scheme: LabelScheme, target: LabelScheme | None)
 @given(data=st.data())
 def test_repaired_spans_are_conllevals(name: str, data: st.DataObject) -> None:
     labels, scheme = data.draw(tags_of(LETTERS[name])), LabelScheme(name)
-    expected = [Span(*span) for span in conlleval_spans(labels)]
+    expected = [LabelledSpan(*span) for span in conlleval_spans(labels)]
     assert repair_spans(labels) == expected
     for target in (None, LabelScheme.BMES, LabelScheme.BIO2):
         made = repaired(labels, scheme, target)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from diffusion_mf.data.label_schemes import LabelScheme, check_sequence
-from diffusion_mf.decoding import DECODERS, Evidence, Legality
+from diffusion_mf.decoding import DECODERS, DecoderInput, Legality
 from diffusion_mf.decoding.decoders import ZERO_PROBABILITY_COST
-from diffusion_mf.diffusion import NO_LABEL, BitCodes
+from diffusion_mf.diffusion import NO_LABEL_ID, BitCodes
 from diffusion_mf.errors import InputError, NoLegalSequenceError
 from diffusion_mf.structures import LinearChain, Potentials
 from oracles.chain_enumeration import Enumerated
@@ -61,16 +61,16 @@ def test_mask_viterbi_is_always_legal_and_equals_brute_force(
     problem: tuple[LabelScheme, list[str], Tensor, Tensor],
 ) -> None:
     scheme, names, scores, lengths = problem
-    evidence = Evidence(lengths=lengths, unary_scores=scores, legality=Legality.of_scheme(names, scheme))
+    decoder_input = DecoderInput(lengths=lengths, unary_scores=scores, legality=Legality.of_scheme(names, scheme))
     expected = [
         brute_force(scheme, names, scores[sentence, :length].tolist())
         for sentence, length in enumerate(lengths.tolist())
     ]
     if None in expected:
         with pytest.raises(NoLegalSequenceError, match=f"sentence {expected.index(None)} of the batch"):
-            DECODERS["mask-viterbi"](evidence)
+            DECODERS["mask-viterbi"](decoder_input)
         return
-    labels = DECODERS["mask-viterbi"](evidence)
+    labels = DECODERS["mask-viterbi"](decoder_input)
     for sentence, length in enumerate(lengths.tolist()):
         check_sequence([names[label] for label in labels[sentence, :length].tolist()], scheme)
         assert labels[sentence, :length].tolist() == expected[sentence]
@@ -83,9 +83,9 @@ def test_legality_beats_any_score_and_a_probability_of_zero() -> None:
     large = torch.tensor([[[1e30, 0.0, 0.0], [1e30, 0.0, 0.0]]])
     certain = torch.tensor([[[0.0, -math.inf, -math.inf], [0.0, -math.inf, -math.inf]]])
     for scores in (large, certain):
-        evidence = Evidence(lengths=torch.tensor([2]), unary_scores=scores, legality=legality)
-        assert DECODERS["argmax"](evidence).tolist() == [[0, 0]]
-        assert DECODERS["mask-viterbi"](evidence).tolist() == [[0, 1]]
+        decoder_input = DecoderInput(lengths=torch.tensor([2]), unary_scores=scores, legality=legality)
+        assert DECODERS["argmax"](decoder_input).tolist() == [[0, 0]]
+        assert DECODERS["mask-viterbi"](decoder_input).tolist() == [[0, 1]]
 
 
 def test_clamps_are_honoured_even_against_a_probability_of_zero() -> None:
@@ -94,9 +94,9 @@ def test_clamps_are_honoured_even_against_a_probability_of_zero() -> None:
     scores = torch.full((1, 2, 3), -math.inf)
     scores[..., 2] = 0.0
     allowed = torch.tensor([[[True, True, True], [False, True, False]]])
-    evidence = Evidence(lengths=torch.tensor([2]), unary_scores=scores, legality=legality, allowed=allowed)
-    assert DECODERS["argmax"](evidence).tolist() == [[2, 1]]
-    assert DECODERS["mask-viterbi"](evidence).tolist() == [[0, 1]]
+    decoder_input = DecoderInput(lengths=torch.tensor([2]), unary_scores=scores, legality=legality, allowed=allowed)
+    assert DECODERS["argmax"](decoder_input).tolist() == [[2, 1]]
+    assert DECODERS["mask-viterbi"](decoder_input).tolist() == [[0, 1]]
 
 
 @pytest.mark.parametrize("name", ["mask-viterbi", "viterbi"])
@@ -105,7 +105,7 @@ def test_impossible_clamps_are_an_error(name: str) -> None:
     allowed = torch.ones(2, 2, 3, dtype=torch.bool)
     allowed[1, 0] = torch.tensor([True, False, False])
     allowed[1, 1] = torch.tensor([False, False, True])
-    evidence = Evidence(
+    decoder_input = DecoderInput(
         lengths=torch.tensor([2, 2]),
         unary_scores=torch.zeros(2, 2, 3),
         potentials=Potentials(torch.zeros(2, 2, 3), torch.zeros(3, 3)),
@@ -113,7 +113,7 @@ def test_impossible_clamps_are_an_error(name: str) -> None:
         allowed=allowed,
     )
     with pytest.raises(NoLegalSequenceError, match="sentence 1 of the batch has no legal label sequence"):
-        DECODERS[name](evidence)
+        DECODERS[name](decoder_input)
 
 
 @pytest.mark.parametrize("name", ["argmax", "mask-viterbi", "native"])
@@ -123,9 +123,9 @@ def test_a_position_without_any_label_is_an_error(name: str) -> None:
     allowed[1, 1] = False
     bits = torch.zeros(2, 2, 2)
     with pytest.raises(NoLegalSequenceError, match="sentence 1 of the batch has no label left at position 1"):
-        DECODERS[name](Evidence.of_bits(bits, codes, torch.tensor([2, 2]), allowed=allowed))
+        DECODERS[name](DecoderInput.of_bits(bits, codes, torch.tensor([2, 2]), allowed=allowed))
     # Past the length nothing is asked for.
-    assert DECODERS[name](Evidence.of_bits(bits, codes, torch.tensor([2, 1]), allowed=allowed)).shape == (2, 2)
+    assert DECODERS[name](DecoderInput.of_bits(bits, codes, torch.tensor([2, 1]), allowed=allowed)).shape == (2, 2)
 
 
 @given(seed=st.integers(0, 10**6), is_local=st.booleans(), is_constrained=st.booleans(), has_ends=st.booleans())
@@ -140,8 +140,10 @@ def test_viterbi_equals_enumeration_of_legal_sequences(
     start, end = torch.randn(2, K, generator=generator, dtype=torch.float64) if has_ends else (None, None)
     lengths = torch.randint(1, N + 1, (2,), generator=generator)
     legality = Legality.of_scheme(names, LabelScheme.BMES) if is_constrained else None
-    evidence = Evidence(lengths=lengths, potentials=Potentials(unary, transition, start, end), legality=legality)
-    labels = DECODERS["viterbi"](evidence)
+    decoder_input = DecoderInput(
+        lengths=lengths, potentials=Potentials(unary, transition, start, end), legality=legality
+    )
+    labels = DECODERS["viterbi"](decoder_input)
     if legality is None:
         chain = LinearChain(unary, transition, lengths, start_scores=start, end_scores=end)
         assert torch.equal(labels, chain.mode())
@@ -162,33 +164,33 @@ def _is_legal(names: list[str]) -> bool:
 
 
 def test_ties_go_to_the_smaller_label() -> None:
-    evidence = Evidence(
+    decoder_input = DecoderInput(
         lengths=torch.tensor([3]),
         unary_scores=torch.zeros(1, 3, 4),
         potentials=Potentials(torch.zeros(1, 3, 4), torch.zeros(4, 4)),
     )
     for name in ("argmax", "mask-viterbi", "viterbi"):
-        assert DECODERS[name](evidence).tolist() == [[0, 0, 0]]
+        assert DECODERS[name](decoder_input).tolist() == [[0, 0, 0]]
 
 
 def test_native_bits_and_the_distance_based_extension() -> None:
     codes = BitCodes(3, scale=1)
     bits = torch.tensor([[[0.9, 0.8], [-0.5, 0.4], [math.nan, math.nan]]])
-    evidence = Evidence.of_bits(bits, codes, torch.tensor([2]))
-    assert DECODERS["native"](evidence).tolist() == [[NO_LABEL, 1, 0]]
+    decoder_input = DecoderInput.of_bits(bits, codes, torch.tensor([2]))
+    assert DECODERS["native"](decoder_input).tolist() == [[NO_LABEL_ID, 1, 0]]
     # 11 is no label: 10 (label 2) is nearest to (.9, .8).
-    assert DECODERS["argmax"](evidence).tolist() == [[2, 1, 0]]
-    assert evidence.unary_scores is not None
-    assert evidence.unary_scores[0, 1].tolist() == pytest.approx(
+    assert DECODERS["argmax"](decoder_input).tolist() == [[2, 1, 0]]
+    assert decoder_input.unary_scores is not None
+    assert decoder_input.unary_scores[0, 1].tolist() == pytest.approx(
         [-(0.5**2 + 1.4**2) / 0.05, -(0.5**2 + 0.6**2) / 0.05, -(1.5**2 + 1.4**2) / 0.05]
     )
-    assert Evidence.of_bits(bits, codes, torch.tensor([2]), temperature=0.1).unary_scores[
+    assert DecoderInput.of_bits(bits, codes, torch.tensor([2]), temperature=0.1).unary_scores[
         0, 1, 1
     ].item() == pytest.approx(  # type: ignore[index]
         -(0.5**2 + 0.6**2) / 0.1
     )
     allowed = torch.tensor([[[True, True, False], [True, True, True], [False, False, False]]])
-    clamped = Evidence.of_bits(bits, codes, torch.tensor([2]), allowed=allowed)
+    clamped = DecoderInput.of_bits(bits, codes, torch.tensor([2]), allowed=allowed)
     assert DECODERS["native"](clamped).tolist() == [[1, 1, 0]]
 
 
@@ -199,7 +201,7 @@ def test_mask_viterbi_on_bits_equals_brute_force(seed: int) -> None:
     bits = torch.randn(2, 3, codes.num_bits, generator=torch.Generator().manual_seed(seed)) * 0.1
     lengths = torch.tensor([3, 2])
     legality = Legality.of_scheme(names, LabelScheme.BMES)
-    labels = DECODERS["mask-viterbi"](Evidence.of_bits(bits, codes, lengths, legality=legality))
+    labels = DECODERS["mask-viterbi"](DecoderInput.of_bits(bits, codes, lengths, legality=legality))
     table = [[(1 if label >> shift & 1 else -1) * 0.1 for shift in (2, 1, 0)] for label in range(len(names))]
     for sentence, length in enumerate(lengths.tolist()):
         scores = [[-(math.dist(row, code) ** 2) / 0.05 for code in table] for row in bits[sentence, :length].tolist()]
@@ -209,7 +211,7 @@ def test_mask_viterbi_on_bits_equals_brute_force(seed: int) -> None:
 def test_decoders_say_what_they_lack() -> None:
     assert list(DECODERS) == ["argmax", "mask-viterbi", "viterbi", "native"]
     assert all(decoder.name == name for name, decoder in DECODERS.items())
-    nothing = Evidence(lengths=torch.tensor([1]))
+    nothing = DecoderInput(lengths=torch.tensor([1]))
     for name, what in [
         ("argmax", "a score for every label"),
         ("mask-viterbi", "a score for every label"),
@@ -218,7 +220,7 @@ def test_decoders_say_what_they_lack() -> None:
     ]:
         with pytest.raises(InputError, match=f"the decoder {name} needs {what}"):
             DECODERS[name](nothing)
-    without = Evidence(lengths=torch.tensor([1]), potentials=Potentials(torch.zeros(1, 1, 2)))
+    without = DecoderInput(lengths=torch.tensor([1]), potentials=Potentials(torch.zeros(1, 1, 2)))
     with pytest.raises(InputError, match="learned transitions"):
         DECODERS["viterbi"](without)
 
@@ -229,20 +231,20 @@ def test_bad_values_are_errors() -> None:
     potentials = Potentials(scores, torch.zeros(3, 3))
     for name in ("argmax", "mask-viterbi", "viterbi"):
         with pytest.raises(ValueError, match="NaN"):
-            DECODERS[name](Evidence(lengths=torch.tensor([2]), unary_scores=scores, potentials=potentials))
+            DECODERS[name](DecoderInput(lengths=torch.tensor([2]), unary_scores=scores, potentials=potentials))
         with pytest.raises(ValueError, match=r"1…2, found 3"):
-            DECODERS[name](Evidence(lengths=torch.tensor([3]), unary_scores=scores, potentials=potentials))
+            DECODERS[name](DecoderInput(lengths=torch.tensor([3]), unary_scores=scores, potentials=potentials))
     with pytest.raises(ValueError, match=r"1…2, found 0"):
-        DECODERS["native"](Evidence.of_bits(torch.zeros(1, 2, 2), BitCodes(3), torch.tensor([0])))
+        DECODERS["native"](DecoderInput.of_bits(torch.zeros(1, 2, 2), BitCodes(3), torch.tensor([0])))
     with pytest.raises(ValueError, match="constraints on 2 labels do not fit scores of 3"):
         DECODERS["mask-viterbi"](
-            Evidence(lengths=torch.tensor([1]), unary_scores=scores, legality=Legality.everything(2))
+            DecoderInput(lengths=torch.tensor([1]), unary_scores=scores, legality=Legality.everything(2))
         )
 
 
 def test_nothing_is_raised_where_checks_are_off() -> None:
     allowed = torch.zeros(1, 2, 3, dtype=torch.bool)
-    evidence = Evidence(
+    decoder_input = DecoderInput(
         lengths=torch.tensor([2]),
         unary_scores=torch.zeros(1, 2, 3),
         potentials=Potentials(torch.zeros(1, 2, 3), torch.zeros(3, 3)),
@@ -252,7 +254,7 @@ def test_nothing_is_raised_where_checks_are_off() -> None:
         check=False,
     )
     for decoder in DECODERS.values():
-        assert decoder(evidence).shape == (1, 2)
+        assert decoder(decoder_input).shape == (1, 2)
 
 
 @pytest.mark.parametrize("name", list(DECODERS))
@@ -270,7 +272,7 @@ def test_what_stands_past_a_length_changes_no_label(name: str) -> None:
         for scores in (bits, unary):
             scores[is_padding] = value
         transition[is_padding[:, 1:]] = value
-        evidence = Evidence(
+        decoder_input = DecoderInput(
             lengths=lengths,
             unary_scores=unary,
             potentials=Potentials(unary, transition),
@@ -279,7 +281,7 @@ def test_what_stands_past_a_length_changes_no_label(name: str) -> None:
             legality=Legality.of_scheme(names, LabelScheme.BMES),
             allowed=(torch.rand(3, 5, 3, generator=generator) < 2) & ~is_padding[..., None],
         )
-        found.append(DECODERS[name](evidence))
+        found.append(DECODERS[name](decoder_input))
     assert all(torch.equal(labels, found[0]) for labels in found[1:])
     assert not found[0][is_padding].any()
 
@@ -291,7 +293,7 @@ def test_what_a_probability_of_zero_costs_depends_on_its_own_sentence_only() -> 
     sentence = torch.tensor([[-math.inf, 0, 0, -1100], [-1100, 0, 0, -1100], [0, 0, 0, -1100], [-1e30] * 4])
     other = torch.full((4, 4), -5000.0)
     for batch in ([sentence], [other, sentence]):
-        evidence = Evidence(
+        decoder_input = DecoderInput(
             lengths=torch.tensor([4, 3][-len(batch) :]), unary_scores=torch.stack(batch), legality=legality
         )
-        assert DECODERS["mask-viterbi"](evidence)[-1].tolist() == [0, 2, 1, 0]
+        assert DECODERS["mask-viterbi"](decoder_input)[-1].tolist() == [0, 2, 1, 0]

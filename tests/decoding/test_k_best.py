@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.decoding import DECODERS, Evidence, Legality, k_best
+from diffusion_mf.decoding import DECODERS, DecoderInput, Legality, k_best
 from diffusion_mf.structures import LinearChain, Potentials
 from oracles.chain_enumeration import Enumerated
 
@@ -81,8 +81,8 @@ def test_constraints_hold_for_all_of_them() -> None:
     assert found.scores.isfinite().sum(1).tolist() == [5, 3]
     for rank in range(3):
         assert legality.permits(found.labels[:, rank], lengths).all()
-    evidence = Evidence(lengths=lengths, unary_scores=unary, potentials=Potentials(unary), legality=legality)
-    assert torch.equal(found.labels[:, 0], DECODERS["mask-viterbi"](evidence))
+    decoder_input = DecoderInput(lengths=lengths, unary_scores=unary, potentials=Potentials(unary), legality=legality)
+    assert torch.equal(found.labels[:, 0], DECODERS["mask-viterbi"](decoder_input))
 
 
 def test_bad_k() -> None:

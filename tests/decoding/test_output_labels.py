@@ -9,19 +9,19 @@ import random
 import pytest
 import torch
 
-from diffusion_mf.data.label_schemes import LabelScheme, Span, check_sequence, complete_labels, encode_spans
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, check_sequence, complete_labels, encode_spans
 from diffusion_mf.decoding import OutputLabels
 
 BMES = complete_labels(["S-X", "S-Y"], LabelScheme.BMES)
 SCHEMES = [scheme for scheme in LabelScheme if scheme is not LabelScheme.PLAIN]
 
 
-def random_spans(generator: random.Random, length: int) -> list[Span]:
+def random_spans(generator: random.Random, length: int) -> list[LabelledSpan]:
     spans, start = [], 0
     while start < length:
         end = min(length, start + generator.randint(1, 3))
         if generator.random() < 0.6:
-            spans.append(Span(start, end, generator.choice("XY")))
+            spans.append(LabelledSpan(start, end, generator.choice("XY")))
         start = end
     return spans
 

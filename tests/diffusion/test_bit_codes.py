@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diffusion_mf.diffusion import NO_LABEL, BitCodes, GaussianDiffusion
+from diffusion_mf.diffusion import NO_LABEL_ID, BitCodes, GaussianDiffusion
 from diffusion_mf.errors import InputError
 from oracles import gaussian_bits, noise_matrices
 
@@ -37,7 +37,7 @@ def test_native_decoding_thresholds_at_zero() -> None:
     codes = BitCodes(3)
     bits = torch.tensor([[[-0.1, 3.0], [0.01, -9.0], [0.2, 0.3], [0.0, 0.0]]])
     # 01 is label 1, 10 is label 2, 11 is no label, and zero is not above zero.
-    assert codes.decode_native(bits).tolist() == [[1, 2, NO_LABEL, 0]]
+    assert codes.decode_native(bits).tolist() == [[1, 2, NO_LABEL_ID, 0]]
     # Among valid labels, 10 is nearer to (.2, .3) moved down than up: distances to 00, 01, 10 are 3.13, 1.93, 2.33.
     assert codes.decode_nearest(bits).tolist() == [[1, 2, 1, 0]]
 

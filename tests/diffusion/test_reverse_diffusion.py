@@ -63,7 +63,7 @@ def test_samples_follow_the_posterior_and_end_in_a_distribution() -> None:
     again = reverse_diffusion(process, lambda beliefs, t: rho_0, **settings, reading="sampled", uniforms=uniforms)
     assert torch.equal(again.beliefs, drawn.beliefs)
     for wrong in ({}, {"uniforms": uniforms, "exit_tolerance": 0.1}):
-        with pytest.raises(ValueError, match="samples need uniforms"):
+        with pytest.raises(ValueError, match="the reading sampled needs uniforms"):
             reverse_diffusion(process, denoise, **settings, reading="sampled", **wrong)
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 
-from diffusion_mf.data.label_schemes import LabelScheme, Span, encode_spans
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, encode_spans
 
 
-def random_spans(generator: random.Random, length: int, types: list[str], *, has_gaps: bool) -> list[Span]:
+def random_spans(generator: random.Random, length: int, types: list[str], *, has_gaps: bool) -> list[LabelledSpan]:
     """Disjoint spans of up to four units; without gaps they cover the sentence."""
     spans, position = [], 0
     while position < length:
         end = min(length, position + generator.randint(1, 4))
         if not has_gaps or generator.random() < 0.5:
-            spans.append(Span(position, end, generator.choice(types)))
+            spans.append(LabelledSpan(position, end, generator.choice(types)))
         position = end
     return spans
 

@@ -10,7 +10,7 @@ import seqeval.scheme
 from damage import damaged, random_corpus, random_spans
 
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.label_schemes import LabelScheme, Span, characters_of_words, convert_labels, encode_spans
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, characters_of_words, convert_labels, encode_spans
 from diffusion_mf.evaluation import TaskScorer, score_sentences
 from oracles.brute_force_spans import complete_spans
 from oracles.ud_word_evaluation import evaluate, evaluate_at
@@ -28,7 +28,7 @@ def differently_spanned(corpus: list[list[str]], seed: int, *, has_gaps: bool) -
         elif choice == "relabelled" and spans:
             index = generator.randrange(len(spans))
             spans[index] = (*spans[index][:2], "VV")
-        predictions.append(encode_spans([Span(*span) for span in spans], len(labels), LabelScheme.BMES))
+        predictions.append(encode_spans([LabelledSpan(*span) for span in spans], len(labels), LabelScheme.BMES))
     return predictions
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.label_schemes import LabelError, LabelScheme, Span, check_sequence, encode_spans
+from diffusion_mf.data.label_schemes import LabelError, LabelledSpan, LabelScheme, check_sequence, encode_spans
 from diffusion_mf.evaluation import NO_LABEL
 from diffusion_mf.evaluation.reconstruction import Reconstruction, Reconstructor, majority
 from oracles.brute_force_spans import complete_spans, malformed_fragments, open_spans
@@ -33,7 +33,7 @@ def test_the_two_malformed_sequences_of_the_paper() -> None:
     assert entity.predicted_spans == []
     assert entity.malformed == 1
     words = reconstruct(["B-NN", "E-VV", "S-NN"], task=Task.SEG_POS, gold=["B-NN", "E-NN", "S-NN"])
-    assert words.predicted_spans == [Span(2, 3, "NN")]
+    assert words.predicted_spans == [LabelledSpan(2, 3, "NN")]
     assert [span[:2] for span in words.segments] == [(0, 2), (2, 3)]
     assert words.malformed == 1
     assert words.votes == ["NN", "NN"]
@@ -95,7 +95,7 @@ def test_number_of_malformed_fragments(scheme: str, labels: str, breaks: int) ->
 
 
 def test_gold_of_any_scheme_becomes_bmes() -> None:
-    spans = [Span(0, 1, "X"), Span(1, 4, "X"), Span(5, 7, "Y")]
+    spans = [LabelledSpan(0, 1, "X"), LabelledSpan(1, 4, "X"), LabelledSpan(5, 7, "Y")]
     expected = encode_spans(spans, 8, LabelScheme.BMES)
     for scheme in LabelScheme:
         if scheme is not LabelScheme.PLAIN:
@@ -148,5 +148,5 @@ def test_majority(tags: list[str]) -> None:
 ])  # fmt: skip
 def test_votes_of_a_gold_word(predicted: str, vote: str) -> None:
     labels = predicted.split()
-    gold = encode_spans([Span(0, len(labels), "NN")], len(labels), LabelScheme.BMES)
+    gold = encode_spans([LabelledSpan(0, len(labels), "NN")], len(labels), LabelScheme.BMES)
     assert reconstruct(labels, task=Task.SEG_POS, gold=gold).votes == [vote]

@@ -107,7 +107,7 @@ def test_predictions_do_not_depend_on_the_batch(system, posterior) -> None:
         alone = labeller.predict(batch)
         torch.testing.assert_close(alone.marginals[0], whole.marginals[index, :length], rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(
-            alone.evidence.unary_scores[0], whole.evidence.unary_scores[index, :length], rtol=1e-4, atol=1e-3
+            alone.decoder_input.unary_scores[0], whole.decoder_input.unary_scores[index, :length], rtol=1e-4, atol=1e-3
         )
         assert not whole.marginals[index, length:].any()
 

@@ -162,7 +162,7 @@ def test_a_newer_model_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
 
 def test_other_files_are_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="this folder holds other files; name a new folder"):
+    with pytest.raises(InputError, match="this folder contains other files; name a new folder"):
         write_model(tmp_path)
     with pytest.raises(InputError, match="this is a file"):
         write_model(tmp_path / "notes.txt")
@@ -218,7 +218,7 @@ class TestRefused:
         assert refused(tmp_path / "none") == f"{tmp_path / 'none'}: no such model folder; check the path."
         (tmp_path / "file").touch()
         assert "this is a file, not a model folder" in refused(tmp_path / "file")
-        assert "it lacks config.json, vocabulary.json, model.safetensors;" in refused(tmp_path)
+        assert "config.json, vocabulary.json, model.safetensors missing;" in refused(tmp_path)
 
     def test_the_folder_of_a_run(self, folder: Path) -> None:
         assert refused(folder.parent).endswith(f"; name {folder}.")
@@ -226,13 +226,13 @@ class TestRefused:
     @pytest.mark.parametrize("name", ["config.json", "vocabulary.json", "model.safetensors"])
     def test_a_missing_file(self, folder: Path, name: str) -> None:
         (folder / name).unlink()
-        assert f"no model folder: it lacks {name}; name a folder that dmf train wrote." in refused(folder)
+        assert f"not a model folder: {name} missing; name a folder that dmf train wrote." in refused(folder)
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00", '{"a": ' * 100_000])
     @pytest.mark.parametrize("name", ["config.json", "metrics.json"])
     def test_what_is_no_json(self, folder: Path, name: str, text: str) -> None:
         (folder / name).write_text(text)
-        assert f"{name}: damaged: no JSON object; copy the model again." in refused(folder)
+        assert f"{name}: damaged: not a JSON object; copy the model again." in refused(folder)
 
     def test_a_model_of_another_program(self, folder: Path) -> None:
         (folder / "config.json").write_text('{"architectures": ["BertForTokenClassification"]}')
@@ -285,7 +285,7 @@ class TestRefused:
         for text in ('{"forms": []}', '{"forms": 3, "characters": [], "labels": []}'):
             (folder / "vocabulary.json").write_text(text)
             self._sign(folder, "vocabulary.json")
-            assert "no vocabulary" in refused(folder)
+            assert "not a vocabulary" in refused(folder)
 
     @staticmethod
     def _sign(folder: Path, name: str) -> None:
@@ -298,13 +298,13 @@ def test_pickles_are_not_even_opened(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model")
     (folder / "model.safetensors").unlink()
     torch.save({"a": torch.ones(1)}, folder / "pytorch_model.bin")
-    assert "it lacks model.safetensors" in refused(folder)
+    assert "model.safetensors missing" in refused(folder)
 
 
 def test_impossible_settings_are_not_saved(tmp_path: Path) -> None:
     model = small_model()
     for changed in (model._replace(decoder="beam"), model._replace(temperature=float("nan"))):
-        with pytest.raises(ValueError, match=r"no decoder|positive number"):
+        with pytest.raises(ValueError, match=r"no decoder|must be positive"):
             save_model(tmp_path / "model", *changed)
     assert list(tmp_path.iterdir()) == []
 
@@ -330,5 +330,5 @@ def test_from_pretrained_takes_folders_and_asks_the_hub_otherwise(
 
 
 def test_a_name_that_is_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="no/such/model/anywhere: neither a model folder nor to be had from the hub"):
+    with pytest.raises(InputError, match="no/such/model/anywhere: neither a model folder nor available from the hub"):
         Tagger.from_pretrained("no/such/model/anywhere")

@@ -35,8 +35,10 @@ def learn(labeller: Labeller, batch: Batch, *, max_steps: int) -> list[str]:
         optimizer.step()
         optimizer.zero_grad()
         if step % 20 == 19:
-            evidence = labeller.eval().predict(batch).evidence
-            wrong = [name for name in labeller.decoders if not torch.equal(DECODERS[name](evidence), batch.label_ids)]
+            decoder_input = labeller.eval().predict(batch).decoder_input
+            wrong = [
+                name for name in labeller.decoders if not torch.equal(DECODERS[name](decoder_input), batch.label_ids)
+            ]
             if not wrong:
                 break
     return wrong

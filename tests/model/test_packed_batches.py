@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_models import small_labeller, whole_batch
 
-from diffusion_mf.batches.packing import Shape, pack
+from diffusion_mf.batches.packing import PackedShape, pack
 from diffusion_mf.systems import SYSTEMS
 
 SYSTEMS_AND_TRANSITIONS = [
@@ -20,7 +20,7 @@ def _packed(batch):  # type: ignore[no-untyped-def]
     """With filling of every kind: units, rows, places, words and characters."""
     num_words, num_characters = batch.character_ids.shape
     num_units = int(batch.lengths.sum())
-    return pack(batch, Shape(num_units + 5, len(batch.lengths) + 3, 9, num_words + 2, num_characters + 1))
+    return pack(batch, PackedShape(num_units + 5, len(batch.lengths) + 3, 9, num_words + 2, num_characters + 1))
 
 
 @pytest.mark.parametrize(("system", "transitions"), SYSTEMS_AND_TRANSITIONS)

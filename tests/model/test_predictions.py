@@ -41,7 +41,7 @@ def test_every_decoder_honours_clamps(system) -> None:
     for _, beliefs in prediction.trajectory or []:
         assert not beliefs[~allowed & units(batch)[..., None]].any()
     for name in {*labeller.decoders, "mask-viterbi", "argmax"}:
-        labels = DECODERS[name](prediction.evidence)
+        labels = DECODERS[name](prediction.decoder_input)
         assert allowed.gather(-1, labels[..., None].clamp(min=0))[units(batch)].all()
         if "viterbi" in name:
             assert labeller.legality.permits(labels, batch.lengths).all()
@@ -63,7 +63,7 @@ def test_a_sentence_that_clamps_make_impossible_is_an_input_error() -> None:
     allowed[1, 3] = False
     allowed[1, 3, VOCABULARY.label_ids["O"]] = True
     with pytest.raises(InputError, match="no legal label sequence"):
-        DECODERS["viterbi"](labeller.predict(whole_batch(), allowed=allowed).evidence)
+        DECODERS["viterbi"](labeller.predict(whole_batch(), allowed=allowed).decoder_input)
 
 
 @pytest.mark.parametrize("system", [*DIFFUSION, "diffusionsl"])
@@ -150,12 +150,12 @@ def test_ddim_visits_evenly_spaced_steps() -> None:
 
 
 @pytest.mark.parametrize("system", DIFFUSION)
-def test_trajectories_end_at_the_evidence_and_reported_marginals_are_the_last_calls(system) -> None:
+def test_trajectories_end_at_the_decoder_input_and_reported_marginals_are_the_last_calls(system) -> None:
     labeller = small_labeller(system).eval()
     prediction = labeller.predict(whole_batch(), keep_trajectory=True)
     is_unit = units(whole_batch())
     last = prediction.trajectory[-1][1]
-    torch.testing.assert_close(prediction.evidence.unary_scores.exp()[is_unit], last[is_unit])
+    torch.testing.assert_close(prediction.decoder_input.unary_scores.exp()[is_unit], last[is_unit])
     for _, beliefs in prediction.trajectory:
         torch.testing.assert_close(beliefs.sum(-1), torch.ones(4, 7))
     # π₀ is a product over all calls, ρ₀ is not: a nearly constant ρ₀ leaves π₀ much sharper.
@@ -172,7 +172,7 @@ def test_scores_may_be_reported_from_the_first_call(system, exit_tolerance) -> N
     )
     expected, first = usual.predict(whole_batch()), usual.predict(whole_batch(), num_calls=1)
     prediction = labeller.predict(whole_batch())
-    torch.testing.assert_close(prediction.evidence.unary_scores, expected.evidence.unary_scores)
+    torch.testing.assert_close(prediction.decoder_input.unary_scores, expected.decoder_input.unary_scores)
     torch.testing.assert_close(prediction.marginals, first.marginals)
     assert not torch.allclose(prediction.marginals, expected.marginals)
 
@@ -183,28 +183,28 @@ def test_early_exit_makes_fewer_calls() -> None:
 
 
 @pytest.mark.parametrize("system", DIRECT)
-def test_direct_systems_give_evidence_for_all_decoders(system) -> None:
+def test_direct_systems_give_decoder_input_for_all_decoders(system) -> None:
     labeller, batch = small_labeller(system).eval(), whole_batch()
-    evidence = labeller.predict(batch).evidence
+    decoder_input = labeller.predict(batch).decoder_input
     for name in ("argmax", "mask-viterbi"):
-        assert DECODERS[name](evidence).shape == (4, 7)
-    assert labeller.legality.permits(DECODERS["mask-viterbi"](evidence), batch.lengths).all()
+        assert DECODERS[name](decoder_input).shape == (4, 7)
+    assert labeller.legality.permits(DECODERS["mask-viterbi"](decoder_input), batch.lengths).all()
     if system == "unigram":
         with pytest.raises(InputError, match="learned transitions"):
-            DECODERS["viterbi"](evidence)
+            DECODERS["viterbi"](decoder_input)
     else:
-        assert labeller.legality.permits(DECODERS["viterbi"](evidence), batch.lengths).all()
+        assert labeller.legality.permits(DECODERS["viterbi"](decoder_input), batch.lengths).all()
 
 
-def test_diffusionsl_gives_evidence_for_native_nearest_and_mask_viterbi() -> None:
+def test_diffusionsl_gives_decoder_input_for_native_nearest_and_mask_viterbi() -> None:
     labeller, batch = small_labeller("diffusionsl", bits={"num_samples": 2, "eta": 0.5}).eval(), whole_batch()
     prediction = labeller.predict(batch)
     assert prediction.num_calls == 20
-    evidence = prediction.evidence
-    native, nearest = DECODERS["native"](evidence), DECODERS["argmax"](evidence)
+    decoder_input = prediction.decoder_input
+    native, nearest = DECODERS["native"](decoder_input), DECODERS["argmax"](decoder_input)
     is_label = (native >= 0) & units(batch)
     assert torch.equal(native[is_label], nearest[is_label])
-    assert labeller.legality.permits(DECODERS["mask-viterbi"](evidence), batch.lengths).all()
+    assert labeller.legality.permits(DECODERS["mask-viterbi"](decoder_input), batch.lengths).all()
     assert small_labeller("diffusionsl", bits={"projection": "nearest"}).decoders == ("argmax", "mask-viterbi")
 
 
@@ -212,8 +212,8 @@ def test_without_a_scheme_every_sequence_is_legal() -> None:
     labeller = small_labeller("diffusion-uni", scheme=LabelScheme.PLAIN).eval()
     assert labeller.legality is None
     assert labeller.decoders == ("argmax",)
-    evidence = labeller.predict(whole_batch()).evidence
-    assert torch.equal(DECODERS["mask-viterbi"](evidence), DECODERS["argmax"](evidence))
+    decoder_input = labeller.predict(whole_batch()).decoder_input
+    assert torch.equal(DECODERS["mask-viterbi"](decoder_input), DECODERS["argmax"](decoder_input))
 
 
 def test_predicting_in_training_mode_is_refused() -> None:
@@ -232,7 +232,7 @@ def test_scores_are_float32_under_autocast(system) -> None:
         assert value.dtype == torch.float32
         torch.testing.assert_close(value, exact[name], rtol=0.1, atol=0.1)
     assert prediction.marginals.dtype == torch.float32
-    potentials = prediction.evidence.potentials
+    potentials = prediction.decoder_input.potentials
     if potentials is not None:
         # Mean-Field's local transitions only weigh beliefs; three digits do.
         is_coarse = system.endswith(("mean-field", "-mf"))

@@ -10,7 +10,7 @@ from tiny_models import KEYS, SENTENCES, VOCABULARY, small_config, small_labelle
 
 from diffusion_mf.batches.batching import Batch, collate
 from diffusion_mf.batches.layouts import CompactLayout, PaddedLayout
-from diffusion_mf.batches.packing import Shape, pack
+from diffusion_mf.batches.packing import PackedShape, pack
 from diffusion_mf.config import DenoiserConfig
 from diffusion_mf.networks.denoisers import LabelDenoiser, mean_of_others
 
@@ -108,7 +108,7 @@ def test_losses_and_predictions_of_a_packed_batch_are_the_same(system: str) -> N
     labeller = small_labeller(system, **RECALL).train()
     batch = batch_in(1, 1, 1, 2)
     num_words, num_characters = batch.character_ids.shape
-    packed = pack(batch, Shape(int(batch.lengths.sum()) + 5, 7, 9, num_words + 2, num_characters + 1))
+    packed = pack(batch, PackedShape(int(batch.lengths.sum()) + 5, 7, 9, num_words + 2, num_characters + 1))
     for step in range(4):  # steps on noisy gold labels, and on the model's own beliefs
         terms = labeller.loss_sums(batch, seed=1, step=step, sentence_keys=KEYS)
         keys = torch.nn.functional.pad(KEYS, (0, 3))

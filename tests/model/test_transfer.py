@@ -17,7 +17,7 @@ from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.model import Labeller
-from diffusion_mf.model.transfer import begin_with
+from diffusion_mf.model.transfer import start_from
 from diffusion_mf.systems import SYSTEMS
 from diffusion_mf.tagger import StoredModel, Tagger
 
@@ -41,7 +41,7 @@ def transferred(start: StoredModel, *labels: str) -> StoredModel:
         vocabulary = dataclasses.replace(vocabulary, pairs=())
     torch.manual_seed(5)
     labeller = Labeller(start.config, vocabulary, LabelScheme.BMES).eval()
-    begin_with(labeller, vocabulary, start, path="old")
+    start_from(labeller, vocabulary, start, path="old")
     return start._replace(labeller=labeller, vocabulary=vocabulary)
 
 
@@ -111,10 +111,10 @@ def test_it_is_said_how_much_is_kept() -> None:
     start = small_model("unigram")
     vocabulary = other_vocabulary("O", "S-PER", "S-AAA").extended(start.vocabulary)
     labeller = Labeller(start.config, dataclasses.replace(vocabulary, pairs=()), LabelScheme.BMES)
-    kept = begin_with(labeller, vocabulary, start, path="runs/old/model")
+    kept = start_from(labeller, vocabulary, start, path="runs/old/model")
     assert kept.describe("runs/old/model") == (
-        "training begins with the weights of runs/old/model: 10 forms are known to it and 2 new; "
-        "2 labels are known to it, 1 new and 6 given up"
+        "training starts from the weights of runs/old/model: 10 forms are shared and 2 are new; "
+        "2 labels are shared, 1 are new and 6 are dropped"
     )
 
 
@@ -126,7 +126,7 @@ def test_another_network_is_refused(override: str) -> None:
     config = with_overrides(start.config, [override])
     labeller = Labeller(config, start.vocabulary, LabelScheme.BMES)
     with pytest.raises(InputError, match=r"^old: its network differs .* settings of its config\.json \(system unigram"):
-        begin_with(labeller, start.vocabulary, start, path="old")
+        start_from(labeller, start.vocabulary, start, path="old")
 
 
 def test_a_pretrained_encoder_comes_with_its_weights(tmp_path: Path) -> None:

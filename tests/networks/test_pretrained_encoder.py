@@ -89,7 +89,7 @@ def test_the_longest_window_fits_the_model_and_a_longer_one_is_refused(
     found = states(encoder, [Sentence(("vi",) * 60)])
     assert encoder.preparer.num_long == 1
     assert found.isfinite().all()
-    with pytest.raises(InputError, match="max_subwords is 25, but the encoder takes 24"):
+    with pytest.raises(InputError, match="max_subwords is 25, but the encoder's limit is 24"):
         tiny_encoder(folder, max_subwords=25)
 
 
@@ -166,7 +166,7 @@ def test_layers_are_mixed(folder: Path, mix_layers: int, chosen: slice) -> None:
 
 
 def test_more_layers_than_there_are(folder: Path) -> None:
-    with pytest.raises(InputError, match="mix_layers is 4, but there are 3 layers"):
+    with pytest.raises(InputError, match="mix_layers is 4, but there are only 3 layers"):
         tiny_encoder(folder, mix_layers=4)
 
 
@@ -196,7 +196,7 @@ def test_freezing(folder: Path) -> None:
     names = trained(tiny_encoder(folder, freeze_layers=1))
     assert not [name for name in names if "embeddings" in name or ".layer.0." in name]
     assert [name for name in names if ".layer.1." in name]
-    with pytest.raises(InputError, match="freeze_layers is 3, but the encoder has 2 layers"):
+    with pytest.raises(InputError, match="freeze_layers is 3, but only 2 layers"):
         tiny_encoder(folder, freeze_layers=3)
 
 
@@ -242,7 +242,7 @@ def test_low_rank_additions_where_asked_for(folder: Path) -> None:
     pytest.importorskip("peft")
     names = trained(tiny_encoder(folder, lora_rank=2, lora_targets=("query",)))
     assert {name.split(".lora_")[0].rpartition(".")[2] for name in names - {"missing_state"}} == {"query"}
-    with pytest.raises(InputError, match="lora_targets fit no layer"):
+    with pytest.raises(InputError, match="lora_targets match no layer"):
         tiny_encoder(folder, lora_rank=2, lora_targets=("quary",))
 
 
@@ -258,7 +258,7 @@ def test_cached_states_are_those_computed_and_are_computed_once(folder: Path, tm
             encoder.model.forward = None  # type: ignore[assignment]
         notes: list[str] = []
         encoder.study(SENTENCES, note=notes.append)
-        assert any("kept in" in note for note in notes) == is_first
+        assert any("cached in" in note for note in notes) == is_first
         encoder.model.forward = None  # type: ignore[assignment]
         found = states(encoder, SENTENCES)
         torch.testing.assert_close(found, expected, **TOLERANCE)
@@ -275,7 +275,7 @@ def test_other_settings_or_weights_have_other_states(folder: Path, tmp_path: Pat
         change = {}
     notes: list[str] = []
     tiny_encoder(folder, **cache, **change).study(SENTENCES, note=notes.append)
-    assert any("kept in" in note for note in notes)
+    assert any("cached in" in note for note in notes)
 
 
 def test_a_damaged_cache_is_computed_again(folder: Path, tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_damaged_cache_is_computed_again(folder: Path, tmp_path: Path) -> None
 def test_what_a_user_should_know_of_the_sentences(folder: Path) -> None:
     notes: list[str] = []
     tiny_encoder(folder).study([Sentence(("mira",) * 40), Sentence(("vi",))], note=notes.append)
-    assert notes == ["1 of 2 sentences are longer than the encoder takes at once and go in overlapping windows"]
+    assert notes == ["1 of 2 sentences are longer than the encoder's limit and are encoded in overlapping windows"]
     notes.clear()
     tiny_encoder(folder).study([Sentence(("ђ", "vi"))], note=notes.append)
     assert len(notes) == 1

@@ -59,7 +59,7 @@ def test_a_missing_model_says_how_to_get_it(no_network: list[object], monkeypatc
     with pytest.raises(InputError) as caught:
         tiny_encoder("nobody/no-such-encoder")
     assert "hf download nobody/no-such-encoder --local-dir FOLDER" in str(caught.value)
-    assert "(which is not asked, as HF_HUB_OFFLINE is set)" in str(caught.value)
+    assert "(which was not asked because HF_HUB_OFFLINE is set)" in str(caught.value)
     assert not no_network
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
@@ -106,8 +106,8 @@ for load in (tiny_encoder, hub.download):
     assert result.returncode == 0, result.stderr
     encoder, model = result.stdout.splitlines()
     reason = f"(which cannot be reached at {endpoint}); "
-    assert encoder.startswith("the encoder nobody/no-such-encoder is neither a folder here nor to be had from")
-    assert f"{reason}where the hub can be reached: hf download" in encoder
+    assert encoder.startswith("the encoder nobody/no-such-encoder is neither a folder here nor available from")
+    assert f"{reason}on a machine with access: hf download" in encoder
     assert model.endswith(f"from the hub {reason}name a folder, or check the connection.")
 
 
@@ -139,8 +139,8 @@ print(tuple(encoder(batch_of(encoder, SENTENCES)).shape))
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("/no/such/folder", "there is no such folder of an encoder"),
-        ("$NO_SUCH_VARIABLE/granite", "names a variable that is not set"),
+        ("/no/such/folder", "no such encoder folder"),
+        ("$NO_SUCH_VARIABLE/granite", "contains a variable that is not set"),
     ],
 )
 def test_paths_are_not_looked_for_on_the_hub(name: str, message: str, no_network: list[object]) -> None:
@@ -180,10 +180,10 @@ def test_settings_that_do_not_fit(tmp_path: Path, settings: str, message: str) -
 def test_folders_without_configuration_or_weights(folder: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(InputError, match="lacks config"):
+    with pytest.raises(InputError, match="config"):
         tiny_encoder(empty)
     (folder / "model.safetensors").rename(folder / "other.txt")
-    with pytest.raises(InputError, match="no weights as safetensors; copy all files"):
+    with pytest.raises(InputError, match="no safetensors weights; copy all files"):
         tiny_encoder(folder)
     torch.save({}, folder / "pytorch_model.bin")
     with pytest.raises(InputError, match="dmf convert-encoder"):
@@ -192,7 +192,7 @@ def test_folders_without_configuration_or_weights(folder: Path, tmp_path: Path) 
 
 def test_a_tokenizer_of_another_model(folder: Path) -> None:
     tiny_encoders.byte_level().save_pretrained(folder)
-    with pytest.raises(InputError, match=r"ids up to \d+, the model embeds 25; use the tokenizer"):
+    with pytest.raises(InputError, match=r"ids up to \d+, but the model has 25 embeddings; use the tokenizer"):
         tiny_encoder(folder)
 
 
@@ -201,7 +201,7 @@ def test_a_tokenizer_that_fits_by_its_ids_alone(tmp_path: Path) -> None:
     without = write_encoder(tmp_path / "without")
     for file in without.glob("tokenizer*"):
         file.unlink()
-    with pytest.raises(InputError, match=r"has \d+ tokens, the model embeds 25: .*; use the tokenizer"):
+    with pytest.raises(InputError, match=r"has \d+ tokens, but the model 25 embeddings: .*; use the tokenizer"):
         tiny_encoder(without)
     roberta = write_encoder(tmp_path / "roberta", "roberta")
     other = tiny_encoders.byte_level()
@@ -214,7 +214,7 @@ def test_a_tokenizer_that_fits_by_its_ids_alone(tmp_path: Path) -> None:
 def test_weights_of_other_sizes(folder: Path) -> None:
     settings = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**settings, "intermediate_size": 48}))
-    with pytest.raises(InputError, match=r"6 of the weights have other sizes .*, which is \(32,\), not \(48,\)"):
+    with pytest.raises(InputError, match=r"6 weights have other sizes .*, which is \(32,\), not \(48,\)"):
         tiny_encoder(folder)
 
 
@@ -232,7 +232,7 @@ def test_a_model_with_code_is_refused_without_a_question(folder: Path, monkeypat
     (folder / "own.py").write_text("raise SystemExit('this ran')")
     asked: list[object] = []
     monkeypatch.setattr("builtins.input", lambda *prompt: asked.append(prompt) or "y")
-    with pytest.raises(InputError, match="code of its own, which is never run"):
+    with pytest.raises(InputError, match="its own code, which is never run"):
         tiny_encoder(folder)
     assert not asked
 
@@ -316,7 +316,7 @@ class Harmful:
 def test_a_file_that_would_run_code_is_refused_and_does_not(folder: Path, tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
     torch.save({"a": Harmful(tmp_path / "harm")}, folder / "pytorch_model.bin")
-    with pytest.raises(InputError, match="no file of plain tensors"):
+    with pytest.raises(InputError, match="not a file of plain tensors"):
         convert_encoder(folder, tmp_path / "new")
     assert not (tmp_path / "harm").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bert"]
@@ -332,16 +332,16 @@ def test_a_missing_part_of_the_weights_is_noticed(folder: Path, tmp_path: Path) 
     with pytest.raises(InputError, match=f"1 of 2 parts of the weights are missing, such as {re.escape(names[1])}"):
         convert_encoder(folder, tmp_path / "new")
     (folder / names[1]).write_bytes(content[: len(content) // 2])
-    with pytest.raises(InputError, match="damaged, or no file of PyTorch"):
+    with pytest.raises(InputError, match="damaged, or not a PyTorch file"):
         convert_encoder(folder, tmp_path / "new")
 
 
 def test_conversions_that_cannot_be(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there are no PyTorch weights"):
         convert_encoder(folder, tmp_path / "new")
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         convert_encoder(folder, folder)
-    with pytest.raises(InputError, match="lacks config"):
+    with pytest.raises(InputError, match="config"):
         convert_encoder(tmp_path, tmp_path / "new")
     (folder / "model.safetensors").unlink()
     torch.save({"a": "text"}, folder / "pytorch_model.bin")

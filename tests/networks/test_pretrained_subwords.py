@@ -140,7 +140,7 @@ def test_long_sentences_are_windows_or_errors_or_cut_and_counted() -> None:
     assert cut.num_long == 1
     assert preparer(on_long="truncate", truncate_units=2)([sentence]).has_state.tolist() == [[True] * 2 + [False] * 5]
 
-    with pytest.raises(InputError, match=r"a sentence of 7 units \(mira vi torosel selto …\) has 9 subwords.* 6 "):
+    with pytest.raises(InputError, match=r"a sentence of 7 units \(mira vi torosel selto …\) has 9 subwords.* 6;"):
         preparer(on_long="error")([sentence])
 
 
@@ -161,7 +161,7 @@ def test_what_was_studied_comes_out_the_same() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"max_subwords": 2}, "hold nothing but the 2 special ones"), ({"stride": 7}, "a stride of 7 would leave out")],
+    [({"max_subwords": 2}, "hold only the 2 special tokens"), ({"stride": 7}, "a stride of 7 would skip")],
 )
 def test_impossible_windows(settings, message) -> None:
     with pytest.raises(InputError, match=message):

@@ -42,7 +42,7 @@ def test_without_a_gpu_none_is_offered(monkeypatch: pytest.MonkeyPatch, name: st
     with_gpus(monkeypatch, 0)
     with pytest.raises(InputError) as caught:
         choose_device(name)
-    assert str(caught.value) == f"there is no device {name!r} here; choose auto or cpu, for PyTorch finds no CUDA GPU."
+    assert str(caught.value) == f"there is no device {name!r} here; choose auto or cpu (PyTorch finds no CUDA GPU)."
 
 
 def test_the_gpus_that_are_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

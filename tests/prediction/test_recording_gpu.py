@@ -17,7 +17,7 @@ from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.prediction.precision import autocast_for, half_weights_for
 from diffusion_mf.prediction.predictor import Predictor
-from diffusion_mf.prediction.recording import FlatBatch, Form, Recorder
+from diffusion_mf.prediction.recording import BatchSignature, FlatBatch, Recorder
 from diffusion_mf.prediction.sentences import predict_sentences
 from diffusion_mf.training.corpora import TrainingData, read_training_data
 from diffusion_mf.training.gradients import StepGradients
@@ -102,8 +102,8 @@ def test_batches_in_flight_are_labelled_as_batches_by_themselves(corpus: Path, p
     batches = [[index, index + 1, index + 2] for index in range(0, 30, 3)]
 
     def best(prediction: Prediction) -> list[torch.Tensor]:
-        assert prediction.evidence.unary_scores is not None
-        return [prediction.evidence.unary_scores.argmax(-1)]
+        assert prediction.decoder_input.unary_scores is not None
+        return [prediction.decoder_input.unary_scores.argmax(-1)]
 
     alone, flying = (Predictor(labeller, config, torch.device("cuda")) for _ in range(2))
     with torch.inference_mode():
@@ -111,7 +111,7 @@ def test_batches_in_flight_are_labelled_as_batches_by_themselves(corpus: Path, p
             alone.predict(encoded.batch(members), best, budget=BUDGET).wait()[0].clone() for members in batches * 3
         ]
         pending = [
-            flying.predict(encoded.batch(members), best, budget=BUDGET, lane=number)
+            flying.predict(encoded.batch(members), best, budget=BUDGET, stream=number)
             for number, members in enumerate(batches * 3)
         ]
         found = [each.wait()[0] for each in pending]
@@ -152,7 +152,7 @@ def test_graphs_that_nobody_needs_do_not_disturb_the_recording_of_others() -> No
             self.others += [[] for _ in range(1000)]  # enough for the collector to look
             return (numbers.float()[:, None] * numbers).sum(1)
 
-    batch = FlatBatch(Form((), (), 1, 0), torch.arange(500).pin_memory())
+    batch = FlatBatch(BatchSignature((), (), 1, 0), torch.arange(500).pin_memory())
     thresholds = gc.get_threshold()
     gc.set_threshold(100, 1, 1)
     try:
@@ -175,8 +175,8 @@ def test_when_memory_runs_out_recordings_are_dropped_and_made_again(
     sentences = data.train[:30]
 
     def best(prediction: Prediction, *, members: Sequence[int], allowed: torch.Tensor | None) -> list[torch.Tensor]:
-        assert prediction.evidence.unary_scores is not None
-        return [prediction.evidence.unary_scores.argmax(-1)]
+        assert prediction.decoder_input.unary_scores is not None
+        return [prediction.decoder_input.unary_scores.argmax(-1)]
 
     def labels() -> list[list[int]]:
         found = {}

@@ -50,14 +50,14 @@ class _StandIn:
         self.recorders = [_Recorder(), _Recorder()]
         self.events: list[str] = []
         self.shapes: list[tuple[int, ...]] = []
-        self.lanes: list[int] = []
+        self.streams: list[int] = []
 
     def predict(self, batch: Batch, finish: Any, **options: Any) -> Pending:
         if batch.form_ids.numel() > self.room:
             raise torch.OutOfMemoryError("out of memory")
         number = len(self.shapes)
         self.shapes.append(tuple(batch.form_ids.shape))
-        self.lanes.append(options["lane"])
+        self.streams.append(options["stream"])
         self.events.append(f"b{number}")
         return _Pending([batch.lengths], lambda: self.events.append(f"a{number}"))
 
@@ -155,8 +155,8 @@ def test_clamps_of_a_batch() -> None:
     assert found[1].all()
 
 
-def test_a_list_given_again_uses_the_same_lanes() -> None:
+def test_a_list_given_again_uses_the_same_streams() -> None:
     predictor = _StandIn()
     for _ in range(2):
         _predict(predictor, [5, 4, 3], budget=5)
-    assert predictor.lanes == [0, 1, 2, 0, 1, 2]
+    assert predictor.streams == [0, 1, 2, 0, 1, 2]

@@ -49,7 +49,7 @@ def without_annotations() -> Iterator[None]:
         ({"transition_scores": torch.zeros(4, 5)}, r"found \(4, 5\)"),
         ({"lengths": torch.tensor([1])}, r"lengths must be \(2,\)"),
         ({"lengths": torch.tensor([1.0, 2.0])}, r"lengths must be of an integer type, found torch\.float32"),
-        ({"lengths": [1]}, r"lengths must be \(2,\) beside unary_scores \(2, 3, 4\), found \(1,\)"),
+        ({"lengths": [1]}, r"lengths must be \(2,\) for unary_scores \(2, 3, 4\), found \(1,\)"),
         ({"lengths": 3}, r"lengths must be \(2,\) .* found \(\)"),
         ({"lengths": [[3, 1]]}, r"lengths must be \(2,\) .* found \(1, 2\)"),
         ({"lengths": [3.0, 1.0]}, r"lengths must be of an integer type, found torch\.float64"),
@@ -128,7 +128,7 @@ def test_operations_name_lengths_that_do_not_fit(kind: Any) -> None:
         lambda lengths: k_best(unary, transition, lengths, 2),
         lambda lengths: fold_scores(unary, lengths, end_scores=torch.zeros(4)),
     ):
-        with pytest.raises(ValueError, match=r"lengths must be \(2,\) beside unary_scores \(2, 3, 4\), found \(1,\)"):
+        with pytest.raises(ValueError, match=r"lengths must be \(2,\) for unary_scores \(2, 3, 4\), found \(1,\)"):
             operation(kind([3]))
         with pytest.raises(ValueError, match="lengths must be of an integer type"):
             operation(kind([3.0, 2.0]))
@@ -157,14 +157,14 @@ def test_scores_that_are_no_scores(bad: float) -> None:
     good, transition, local = torch.zeros(2, 3, 2), torch.zeros(2, 2), torch.zeros(2, 2, 2, 2)
     transition[0, 1] = bad
     local[1, 0, 0, 0] = bad
-    with pytest.raises(ValueError, match="scores of sentence 1 of the batch hold NaN or"):
+    with pytest.raises(ValueError, match="scores of sentence 1 of the batch contain NaN or"):
         Unigram(unary, lengths)
     for structure in (LinearChain, MeanField):
-        with pytest.raises(ValueError, match="scores of sentence 1 of the batch hold NaN or"):
+        with pytest.raises(ValueError, match="scores of sentence 1 of the batch contain NaN or"):
             structure(unary, torch.zeros(2, 2), lengths)
-        with pytest.raises(ValueError, match="transition_scores hold NaN or"):
+        with pytest.raises(ValueError, match="transition_scores contain NaN or"):
             structure(good, transition, lengths)
-        with pytest.raises(ValueError, match="scores of sentence 1 of the batch hold NaN or"):
+        with pytest.raises(ValueError, match="scores of sentence 1 of the batch contain NaN or"):
             structure(good, local, lengths)
 
 

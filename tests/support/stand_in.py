@@ -15,7 +15,7 @@ from diffusion_mf.config import Config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.decoding import Evidence, Legality
+from diffusion_mf.decoding import DecoderInput, Legality
 from diffusion_mf.diffusion import CategoricalDiffusion, reverse_diffusion
 from diffusion_mf.tagger import StoredModel, Tagger
 
@@ -24,7 +24,7 @@ NER_LABELS = ("B-PER", "E-PER", "M-PER", "O", "S-LOC", "S-PER")
 
 @dataclasses.dataclass(frozen=True)
 class StandInPrediction:
-    evidence: Evidence
+    decoder_input: DecoderInput
     marginals: Tensor
     trajectory: list[tuple[int, Tensor]] | None
     num_calls: int
@@ -72,7 +72,7 @@ class StandIn(nn.Module):
             keep_trajectory=keep_trajectory,
         )
         return StandInPrediction(
-            Evidence(
+            DecoderInput(
                 lengths=batch.lengths,
                 unary_scores=result.log_beliefs(),
                 legality=self.legality,

@@ -132,7 +132,7 @@ def test_windows_end_with_documents_and_sentences_of_none_do_not_wait() -> None:
 
 def test_a_file_may_be_said_to_be_one_document(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", settings=RECALL)
-    assert "\n| recall | looks at the other occurrences" in (model / "README.md").read_text()
+    assert "\n| recall | uses the other occurrences" in (model / "README.md").read_text()
     sentences = [" ".join(units) for units in text(30)[0] if units]
     (tmp_path / "plain.tok").write_text("\n".join(sentences) + "\n")
     marked = "".join(f"{chr(10).join(line.split())}\n\n" for line in sentences)

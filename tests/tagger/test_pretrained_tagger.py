@@ -238,7 +238,7 @@ def test_what_is_downloaded_holds_the_encoder(model_folder: Path, monkeypatch: p
 
 def test_a_hub_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(InputError, match="the hub did not take the model"):
+    with pytest.raises(InputError, match="the hub refused the model"):
         small_tagger().push_to_hub("somebody/tagger")
 
 
@@ -251,7 +251,7 @@ def test_a_hub_that_cannot_be_reached(client: str, monkeypatch: pytest.MonkeyPat
         raise error
 
     monkeypatch.setattr("huggingface_hub.HfApi.create_repo", create_repo)
-    with pytest.raises(InputError, match=r"the hub did not take the model \(no route\)"):
+    with pytest.raises(InputError, match=r"the hub refused the model \(no route\)"):
         small_tagger().push_to_hub("somebody/tagger")
     error = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
@@ -288,7 +288,7 @@ def test_code_that_comes_with_a_tagger_is_never_run(model_folder: Path, tmp_path
     config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.M"}}
     path.write_text(json.dumps(config), encoding="utf-8")
     (folder / "encoder" / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\nclass M: pass\n")
-    with pytest.raises(InputError, match="code of its own"):
+    with pytest.raises(InputError, match="its own code"):
         load_architecture(folder / "encoder")
     assert not (tmp_path / "ran").exists()
 
@@ -307,13 +307,13 @@ def test_a_run_resumes_where_its_encoder_has_moved_but_not_with_another_tokenize
     train(config, output=tmp_path / "run", device="cpu", resume=True)
     other = tmp_path / "other.txt"
     other.write_text(corpus.read_text(encoding="utf-8").replace("Lanu", "selto"), encoding="utf-8")
-    with pytest.raises(InputError, match="begun with other training or dev data"):
+    with pytest.raises(InputError, match="started with other training or dev data"):
         train(config_of(tmp_path / "after", other), output=tmp_path / "run", device="cpu", resume=True)
     write_encoder(tmp_path / "after", "bert", tokenizer=byte_level())
-    with pytest.raises(InputError, match="begun with another tokenizer"):
+    with pytest.raises(InputError, match="started with another tokenizer"):
         train(config, output=tmp_path / "run", device="cpu", resume=True)
     shutil.copytree(tmp_path / "after", tmp_path / "other")
-    with pytest.raises(InputError, match=r"begun with encoder\.model = "):
+    with pytest.raises(InputError, match=r"started with encoder\.model = "):
         train(config_of(tmp_path / "other", corpus), output=tmp_path / "run", device="cpu", resume=True)
 
 

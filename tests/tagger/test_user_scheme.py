@@ -17,7 +17,7 @@ from stand_in import stand_in_tagger
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import FieldChoice
 from diffusion_mf.data.formats import read_task
-from diffusion_mf.data.label_schemes import LabelScheme, Span, check_sequence, encode_spans, extract_spans
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, check_sequence, encode_spans, extract_spans
 from diffusion_mf.errors import InputError, NoLegalSequenceError
 from diffusion_mf.systems import SYSTEMS
 from diffusion_mf.tagger import Tagger, load_model
@@ -29,12 +29,12 @@ FORMS = [*vocabulary_of(Task.NER).form_counts, "unseen", "☃"]
 TYPES = ("LOC", "ORG", "PER")
 
 
-def random_spans(generator: random.Random, length: int) -> list[Span]:
+def random_spans(generator: random.Random, length: int) -> list[LabelledSpan]:
     spans, start = [], 0
     while start < length:
         end = min(length, start + generator.randint(1, 3))
         if generator.random() < 0.6:
-            spans.append(Span(start, end, generator.choice(TYPES)))
+            spans.append(LabelledSpan(start, end, generator.choice(TYPES)))
         start = end
     return spans
 
@@ -49,7 +49,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[LabelScheme, Path]
         length = generator.randint(2, 9)
         sentences.append((generator.choices(FORMS[:-1], k=length), random_spans(generator, length)))
     # One of each kind makes every scheme plain to see.
-    sentences.append((FORMS[:7], [Span(0, 3, "PER"), Span(3, 4, "PER"), Span(5, 7, "LOC")]))
+    sentences.append((FORMS[:7], [LabelledSpan(0, 3, "PER"), LabelledSpan(3, 4, "PER"), LabelledSpan(5, 7, "LOC")]))
     found = {}
     for scheme in SCHEMES:
         found[scheme] = folder / f"{scheme}.txt"
@@ -206,7 +206,9 @@ def clamped(generator: random.Random, scheme: LabelScheme, length: int) -> Itera
     """Clamps that a legal sequence fulfils, each with what to check: a position with the labels it may print as, or a span."""
     spans = random_spans(generator, length)
     labels, own = encode_spans(spans, length, scheme), encode_spans(spans, length, LabelScheme.BMES)
-    names = sorted({*encode_spans([Span(0, 3, "PER"), Span(3, 4, "LOC"), Span(4, 6, "ORG")], 6, scheme)})
+    names = sorted(
+        {*encode_spans([LabelledSpan(0, 3, "PER"), LabelledSpan(3, 4, "LOC"), LabelledSpan(4, 6, "ORG")], 6, scheme)}
+    )
     for position in range(length):
         kind = generator.random()
         if kind < 0.2:
@@ -234,12 +236,12 @@ class TestClamps:
         num_checked = 0
         for result, checks in zip(results, given, strict=True):
             check_sequence(result.labels, scheme)
-            spans = [Span(*span[:3]) for span in result.spans]
+            spans = [LabelledSpan(*span[:3]) for span in result.spans]
             assert extract_spans(result.labels, scheme) == spans
             model_labels = encode_spans(spans, len(result.units), LabelScheme.BMES)
             for clamp, check in checks:
                 num_checked += 1
-                if isinstance(check, Span):
+                if isinstance(check, LabelledSpan):
                     assert check in spans
                     # Whether IOB1 prints B or I where a span begins, the unit before decides.
                     inside = check.start + (scheme is LabelScheme.IOB1)

@@ -88,12 +88,12 @@ def test_tensors_of_another_program_are_told(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no JSON"),
-        (b'{"kind": "diffusion-mf checkp', "no JSON"),
-        (b"\xff\xfe", "no JSON"),
-        (b"[]", "no checkpoint of diffusion-mf"),
-        (b'{"epoch": 3}', "no checkpoint of diffusion-mf"),
-        (b'{"kind": "diffusion-mf checkpoint", "format_version": 99}', "has format 99, this version reads 1"),
+        (b"", "not JSON"),
+        (b'{"kind": "diffusion-mf checkp', "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[]", "not a checkpoint of diffusion-mf"),
+        (b'{"epoch": 3}', "not a checkpoint of diffusion-mf"),
+        (b'{"kind": "diffusion-mf checkpoint", "format_version": 99}', "has format 99, but this version reads 1"),
         (b'{"kind": "diffusion-mf checkpoint", "format_version": 1}', "entries are missing"),
         (
             b'{"kind": "diffusion-mf checkpoint", "format_version": 1, "tensors": "../../secret", "state": {}}',

@@ -39,5 +39,5 @@ def test_resuming_with_another_layout_is_told(
     monkeypatch.setattr(loop, "uses_packing", lambda *arguments, **options: True)
     with caplog.at_level("INFO"):
         train(config, output=tmp_path / "run", device="cpu", resume=True)
-    expected = "begun with layout padded and goes on with packed: its batches will be others, and the present epoch"
+    expected = "started with layout padded and continues with packed: its batches will differ, and the current epoch"
     assert any(expected in message for message in caplog.messages)

@@ -53,9 +53,9 @@ def test_speed_and_time_left() -> None:
     for _ in range(4):
         meter.count(50)
     time.now += 2
-    assert meter.has_news
+    assert meter.has_new_steps
     assert meter.sentences_per_second() == 100
-    assert not meter.has_news
+    assert not meter.has_new_steps
     assert meter.seconds_left(10) == 5
     meter.count(30)
     time.now += 3

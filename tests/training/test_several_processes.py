@@ -112,7 +112,7 @@ def test_a_dead_process_ends_the_others_with_a_message(corpus: Path, tmp_path: P
         pytest.fail("the surviving process waits for the dead one")
     assert time.monotonic() - start < 30
     assert pair.processes[0].returncode == 1
-    assert "process 0 of 2 lost another one, which died or no longer answers" in errors
+    assert "process 0 of 2 lost another process, which died or no longer answers" in errors
     assert "--resume" in errors
     assert "Traceback" not in errors
 

@@ -122,8 +122,8 @@ def test_many_in_a_row_lead_back_to_the_last_good_checkpoint_at_a_lower_rate(
     damage(lambda step: step in bad and not bad.discard(step))
     display = Notes()
     train(small_runs.small_config(corpus), output=tmp_path, device="cpu", display=display, checkpoint_every=0)
-    (note,) = [note for note in display.notes if "going back" in note]
-    assert f"the gradient of {DAMAGED} was not finite in 2 steps in a row: going back to step 3," in note
+    (note,) = [note for note in display.notes if "returning" in note]
+    assert f"the gradient of {DAMAGED} was not finite in 2 steps in a row: returning to step 3," in note
     assert len(small_runs.read_log(tmp_path, "return")) == 1
     rates = {entry["step"]: entry["learning_rate"] for entry in small_runs.read_log(tmp_path, "step")}
     plain = tmp_path / "plain"

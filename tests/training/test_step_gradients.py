@@ -116,7 +116,7 @@ def test_pieces_add_up_where_results_lie_in_memory_that_is_used_again(labeller: 
     memory: dict[str, PieceResult] = {}
 
     def replay(flat: FlatBatch, work: Callable[..., PieceResult], kind: object) -> PieceResult:
-        result = work(flat.form, flat.numbers)
+        result = work(flat.signature, flat.numbers)
         kept = memory.setdefault("result", result)
         for old, new in zip((kept.sums, *kept.gradients), (result.sums, *result.gradients), strict=True):
             if old is not None and new is not None:

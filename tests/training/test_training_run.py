@@ -269,7 +269,7 @@ def _config(corpus: Path, *changes: dict[str, Any]) -> Any:
 
 def test_another_run_is_not_overwritten(begun: Path, corpus: Path) -> None:
     before = small_runs.final_tensors(begun)
-    with pytest.raises(InputError, match="another run was begun in this folder; continue it with --resume"):
+    with pytest.raises(InputError, match="another run was started in this folder; continue it with --resume"):
         train(_config(corpus), output=begun, device="cpu")
     after = small_runs.final_tensors(begun)
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -278,11 +278,11 @@ def test_another_run_is_not_overwritten(begun: Path, corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"training": {"learning_rate": 0.5}}, r"begun with training\.learning_rate = 0\.003, not 0\.5"),
-        ({"system": "unigram"}, r"begun with system = diffusion-mf, not unigram"),
-        ({"encoder": {"width": 32}}, r"begun with encoder\.width = 16, not 32"),
-        ({"encoder": {"pair_width": 8}}, r"begun with encoder\.pair_width = 4, not 8"),
-        ({"seed": 2}, r"begun with seed = 1, not 2"),
+        ({"training": {"learning_rate": 0.5}}, r"started with training\.learning_rate = 0\.003, not 0\.5"),
+        ({"system": "unigram"}, r"started with system = diffusion-mf, not unigram"),
+        ({"encoder": {"width": 32}}, r"started with encoder\.width = 16, not 32"),
+        ({"encoder": {"pair_width": 8}}, r"started with encoder\.pair_width = 4, not 8"),
+        ({"seed": 2}, r"started with seed = 1, not 2"),
     ],
 )
 def test_another_configuration_is_refused(begun: Path, corpus: Path, change: dict[str, Any], message: str) -> None:
@@ -315,7 +315,7 @@ def test_settings_that_are_newer_than_a_run_have_their_defaults_in_it(begun: Pat
     manifest = json.loads(path.read_text())
     del manifest["state"]["config"]["encoder"]["lora_rank"]
     path.write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match=r"begun with encoder\.lora_rank = 0, not 4"):
+    with pytest.raises(InputError, match=r"started with encoder\.lora_rank = 0, not 4"):
         train(_config(corpus, {"encoder": {"lora_rank": 4}}), output=begun, device="cpu", resume=True)
     train(_config(corpus), output=begun, device="cpu", resume=True)
 
@@ -352,7 +352,7 @@ def test_moved_data_are_the_same_and_changed_data_are_not(begun: Path, corpus: P
     train(config, output=begun, device="cpu", resume=True)
     lines = (moved / "train.txt").read_text().splitlines(keepends=True)
     (moved / "train.txt").write_text("".join(["changed" + lines[0], *lines[1:]]))
-    with pytest.raises(InputError, match="begun with other training or dev data"):
+    with pytest.raises(InputError, match="started with other training or dev data"):
         train(config, output=begun, device="cpu", resume=True)
 
 
@@ -361,14 +361,14 @@ def test_another_number_of_threads_is_warned_about(begun: Path, corpus: Path, ca
         train(_config(corpus), output=begun, device="cpu", resume=True)
         assert not any("threads" in message for message in caplog.messages)
         train(_config(corpus, {"training": {"threads": 1}}), output=begun, device="cpu", resume=True)
-    assert any("begun with threads 2 and goes on with 1" in message for message in caplog.messages)
+    assert any("started with threads 2 and continues with 1" in message for message in caplog.messages)
 
 
 def test_resuming_nothing_begins_at_the_beginning(corpus: Path, tmp_path: Path) -> None:
     display = _Memory()
     config = small_runs.small_config(corpus, {"training": {"epochs": 1, "budget": 2000}})
     train(config, output=tmp_path / "new", device="cpu", resume=True, display=display)
-    assert any("holds no checkpoint" in message for message in display.notes)
+    assert any("has no checkpoint" in message for message in display.notes)
     assert (tmp_path / "new/model/config.json").is_file()
 
 

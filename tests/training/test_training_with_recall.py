@@ -107,5 +107,5 @@ def test_a_document_beyond_memory_ends_training_with_a_message(
 
 
 def test_a_corpus_without_marks_is_refused(corpus: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no documents are marked, so that there is nothing to recall"):
+    with pytest.raises(InputError, match="no documents are marked, so recall has no effect"):
         train(small_runs.small_config(corpus, RECALL), output=tmp_path / "run", device="cpu")

@@ -1,1 +1,1 @@
-"""Sentences as tensors: vocabulary ids, padding and packing, layouts of units, occurrences of forms in documents."""
+"""Sentences as tensors: vocabulary ids, padding, packing, layouts of units, occurrences of forms in documents."""

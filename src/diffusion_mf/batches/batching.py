@@ -1,4 +1,4 @@
-"""Sentences as tensors: which of them make a batch, and how one is built."""
+"""Group sentences into batches, and build the tensors of a batch."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def other_places(
     most: int,
     num_places: int | None = None,
 ) -> Int64[Tensor, "B N M"]:
-    """For every place of a batch, the places b·N + i of other units with the same word in the same document; −1 for none.
+    """For every position of a batch, the positions b·N + i of other units with the same word in the same document, or −1.
 
-    A sentence of no document (0) has its own units only. Of more than ``most`` others, those nearest in the order of
-    occurrences. ``words`` are numbers of all units, sentence after sentence. N is that of the longest one unless given.
+    A sentence without a document (0) only sees its own units. If there are more than ``most`` others, the nearest ones in
+    text order are taken. ``words`` numbers all units, sentence after sentence. N is the longest length unless given.
     """
     num_units = int(lengths.max(initial=0)) if num_places is None else num_places
     is_unit = np.arange(num_units) < lengths[:, None]
     places = np.flatnonzero(is_unit)
-    # Sentences of no document are not one.
+    # Sentences without a document do not form a document together.
     of_units = np.repeat(np.where(documents > 0, documents, -np.arange(len(documents)) - 1), lengths)
-    # Units of the same word and document lie side by side in this order, and those among each other as in the text.
+    # In this order units with the same word and document are adjacent, and otherwise in text order.
     order = np.lexsort((words, of_units))
     is_first = np.ones(len(order), dtype=bool)
     is_first[1:] = (np.diff(words[order]) != 0) | (np.diff(of_units[order]) != 0)
@@ -45,7 +45,7 @@ def other_places(
     group = np.cumsum(is_first) - 1
     sizes = np.diff(np.append(starts, len(order)))[group]
     rank = np.arange(len(order)) - starts[group]
-    # A stretch of `most` ranks around the unit's own, which is left out.
+    # A window of `most` ranks around the unit itself, which is left out.
     first = np.clip(rank - most // 2, 0, np.maximum(sizes - 1 - most, 0))
     chosen = first[:, None] + np.arange(most)
     is_there = chosen < (sizes - 1)[:, None]
@@ -57,7 +57,7 @@ def other_places(
 
 
 def document_rows(documents: Int64[np.ndarray, " B"]) -> Int64[Tensor, " B"]:
-    """For every sentence of a batch the row of the first one of its document; its own where it has none."""
+    """For every sentence of a batch, the row of the first sentence of its document; its own row if it has no document."""
     rows = np.arange(len(documents))
     _, first, inverse = np.unique(documents, return_index=True, return_inverse=True)
     return torch.from_numpy(np.where(documents > 0, first[inverse], rows))
@@ -66,9 +66,9 @@ def document_rows(documents: Int64[np.ndarray, " B"]) -> Int64[Tensor, " B"]:
 def shorten(
     character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"], most: int
 ) -> tuple[Int[Tensor, "W c"], Int[Tensor, " W"]]:
-    """At most ``most`` characters of each word: of a longer one the first ⌈half⌉ and the last ⌊half⌋.
+    """At most ``most`` characters of each word: the first ⌈half⌉ and the last ⌊half⌋ of a longer one.
 
-    Addresses and the like would make all other words of a batch pay for their length.
+    Otherwise one long URL would make all other words of the batch as expensive.
     """
     if character_ids.shape[1] <= most:
         return character_ids, lengths
@@ -83,12 +83,12 @@ def shortened(word: str, most: int) -> str:
     return word if len(word) <= most else word[: most - most // 2] + word[len(word) - most // 2 :]
 
 
-# Lengths are blurred by this share before sorting, so that epochs group sentences differently at little cost in padding.
+# Lengths are jittered by this share before sorting, so that epochs group sentences differently with little extra padding.
 LENGTH_JITTER = 0.1
 
 
 class EvaluationBatches(NamedTuple):
-    """Batches from the longest sentences to the shortest, and the way back.
+    """Batches from the longest sentences to the shortest, and how to restore the original order.
 
     With the results of all batches in one list, the result of sentence i is ``results[positions[i]]``.
     """
@@ -100,12 +100,12 @@ class EvaluationBatches(NamedTuple):
 def training_batches(
     lengths: Sequence[int], *, budget: int, seed: int, epoch: int, max_sentences: int | None = None
 ) -> list[list[int]]:
-    """Indices of sentences in batches of at most ``budget`` units, padding counted; a longer sentence stands alone.
+    """Batches as lists of sentence indices, at most ``budget`` units each, padding included; longer sentences are alone.
 
-    Every sentence comes once an epoch, with others of about its length; the batches come in random order. ``max_sentences``
-    limits the sentences of a batch, too.
+    Every sentence occurs once per epoch, with others of about the same length; the order of batches is random.
+    ``max_sentences`` also limits the number of sentences per batch.
     """
-    # Only random() itself is promised to give the same numbers in every version of Python.
+    # Only random() is guaranteed to give the same numbers in every version of Python.
     generator = random.Random(f"batches {seed} {epoch}")
     blurred = [length * (1 + LENGTH_JITTER * (2 * generator.random() - 1)) for length in lengths]
     order = sorted(range(len(lengths)), key=blurred.__getitem__)
@@ -117,9 +117,9 @@ def training_batches(
 def evaluation_batches(
     lengths: Sequence[int], *, budget: int, documents: Sequence[int] | None = None
 ) -> EvaluationBatches:
-    """Batches for prediction: the longest first, so that memory is tried at once; equal lengths in the order given.
+    """Batches for prediction: longest first, so that a lack of memory shows at once; equal lengths in the given order.
 
-    With ``documents``, the number of each sentence's, batches hold whole ones; a document beyond the budget stands alone.
+    With ``documents``, a number per sentence, batches hold whole documents; a document beyond the budget is a batch alone.
     """
     if documents is None:
         groups = [[index] for index in sorted(range(len(lengths)), key=lambda index: -lengths[index])]
@@ -142,10 +142,10 @@ def document_batches(
     max_sentences: int | None = None,
     has_padding: bool = False,
 ) -> list[list[int]]:
-    """Indices of sentences in batches of at most ``budget`` units and whole documents, in random order.
+    """Batches of whole documents as lists of sentence indices, at most ``budget`` units each, in random order.
 
     With ``has_padding``, padding to the longest sentence counts. A document beyond the budget, or with more than
-    ``max_sentences``, stands alone. Sentences keep their order in it.
+    ``max_sentences`` sentences, is a batch of its own. Sentences keep their order in the document.
     """
     generator = random.Random(f"document batches {seed} {epoch}")
     groups = grouped(documents)
@@ -162,16 +162,17 @@ def fill_batches(
     max_sentences: int | None = None,
     has_padding: bool = True,
 ) -> list[list[int]]:
-    """Groups of sentences, in their order and never parted, as batches of at most ``max_sentences`` within the budget.
+    """Batches of whole groups of sentences, in order, within the budget and with at most ``max_sentences`` sentences.
 
-    What counts against it is size × longest, or, without padding, the sum of lengths. A group beyond either stands alone.
+    The size of a batch is its number of sentences × the longest length or, without padding, the sum of lengths. A group beyond
+    either limit is a batch of its own.
     """
     if budget < 1:
         raise ValueError(f"the token budget must be positive, not {budget}")
     batches: list[list[int]] = []
     longest = total = 0
     for group in groups:
-        if len(group) == 1:  # by far the most, and taggers wait for this
+        if len(group) == 1:  # by far the most frequent case, and time-critical for taggers
             own_longest = own_total = lengths[group[0]]
         else:
             own = [lengths[index] for index in group]
@@ -189,7 +190,7 @@ def fill_batches(
 
 @runtime_checkable
 class EncoderInput(Protocol):
-    """What an encoder wants to know of a batch beside its ids, such as subwords; made when the batch is."""
+    """What an encoder needs from a batch beside the ids, such as subwords; built together with the batch."""
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> EncoderInput:
         """The same on another device."""
@@ -203,7 +204,7 @@ PrepareInput = Callable[[Sequence[Sentence]], EncoderInput]
 class Batch:
     """Sentences as tensors; positions past a sentence's length hold 0.
 
-    Characters are kept once per distinct form: ``character_ids[word_rows]`` are those of every position. Row 0 is padding.
+    Characters are stored once per distinct form: ``character_ids[word_rows]`` are those of every position. Row 0 is padding.
     """
 
     form_ids: Int64[Tensor, "B N"]
@@ -214,13 +215,13 @@ class Batch:
     label_ids: Int64[Tensor, "B N"] | None
     encoder_input: EncoderInput | None = None
     others: Int64[Tensor, "B N M"] | None = None
-    """for models with recall: where else a unit's form stands in its document (`batches.batching.other_places`)"""
+    """for models with recall: the other occurrences of a unit's form in its document (`batches.batching.other_places`)"""
     document_rows: Int64[Tensor, " B"] | None = None
-    """beside ``others``: the first sentence of each one's document; packed batches do without"""
+    """together with ``others``: the first sentence of each sentence's document; None in packed batches"""
     packing: PackedLayout | None = None
-    """how the networks are to lay the units out; None is the rectangle, or its units"""
+    """the packed layout; None: padded or compact"""
     is_compact: bool = False
-    """whether the networks leave out padding, as they should where CPUs predict, or train on documents"""
+    """whether the networks skip padding: for prediction on a CPU, and for training on documents there"""
 
     @property
     def layout(self) -> Layout:
@@ -260,30 +261,30 @@ def collate(
     prepare_input: PrepareInput | None = None,
     recall: int = 0,
 ) -> Batch:
-    """Tensors of ``sentences``; labels where all of them have some, `KeyError` at a label the vocabulary lacks.
+    """Tensors of ``sentences``; with labels if all of them have labels, `KeyError` for a label not in the vocabulary.
 
-    ``prepare_input`` is the encoder's, where it has one (`networks.words.Encoder.prepare_input`), ``recall`` the model's.
+    ``prepare_input`` comes from the encoder, if it has one (`networks.words.Encoder.prepare_input`), ``recall`` from the model.
     """
     num_labelled = sum(sentence.labels is not None for sentence in sentences)
     if num_labelled not in (0, len(sentences)):
-        raise ValueError("either all sentences of a batch have labels or none")
+        raise ValueError("either all sentences of a batch must have labels, or none")
     encoded = EncodedSentences(sentences, vocabulary, has_labels=num_labelled > 0, recall=recall)
     return encoded.batch(range(len(sentences)), None if prepare_input is None else prepare_input(sentences))
 
 
 class Spellings(NamedTuple):
-    """The characters of every row of a table of words; row 0 is padding and has none."""
+    """The characters of every row of a word table; row 0 is padding and has none."""
 
     character_ids: Int64[np.ndarray, "R C"]
     lengths: Int64[np.ndarray, " R"]
 
 
 class SentenceRows:
-    """Sentences whose units are rows of a table of words, for batches of some of them at a time.
+    """Sentences whose units are rows of a word table, from which batches are built.
 
-    ``rows`` are those of all units, sentence after sentence; row 0 is padding. A batch names the words that occur in it by
-    rows of its own, with their spellings; without ``spellings`` by those of the table. ``recall`` is the model's. Batches are as
-    long as their longest sentence, filled up to a multiple of ``multiple`` places.
+    ``rows`` are those of all units, sentence after sentence; row 0 is padding. With ``spellings``, a batch has its own table
+    of the words that occur in it; without, it refers to rows of the full table. ``recall`` is the model's. A batch is as
+    long as its longest sentence, rounded up to a multiple of ``multiple``.
     """
 
     def __init__(
@@ -316,7 +317,7 @@ class SentenceRows:
         rows = word_rows = np.where(is_unit, self._rows[places], 0)
         spellings = Spellings(np.zeros((1, 1), dtype=np.int64), np.zeros(1, dtype=np.int64))
         if self._spellings is not None:
-            # Padding is always there, and first.
+            # Row 0, padding, always comes first.
             distinct, found = np.unique(np.append(0, rows[is_unit]), return_inverse=True)
             word_rows = np.zeros_like(rows)
             word_rows[is_unit] = found[1:]
@@ -342,9 +343,9 @@ class SentenceRows:
 
 
 class EncodedSentences(SentenceRows):
-    """Sentences looked up in a vocabulary once; `batch` is `collate` of some of them, up to the order of distinct words.
+    """Sentences looked up in a vocabulary once; `batch` equals `collate` of some of them, except for the order of words.
 
-    With ``has_labels`` off, labels (those of a test file need not be in the vocabulary) are left out.
+    With ``has_labels`` off, labels are left out: those of a test file need not be in the vocabulary.
     """
 
     def __init__(

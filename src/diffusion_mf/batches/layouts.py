@@ -1,7 +1,7 @@
-"""How the units of a batch lie in memory inside the networks: padded to a rectangle, or packed one after the other.
+"""The memory layout of a batch's units inside the networks: padded to a rectangle, or packed one after the other.
 
-Outside the networks a batch is always (B, N, …). Position-wise layers do not care; attention, positions and what belongs to a
-sentence ask the layout. Packing spares a GPU the work on padding, and gives every batch of a token budget the same shape.
+Outside the networks a batch is always (B, N, …). Position-wise layers work with any layout; attention, positions and
+per-sentence values go through it. Packing saves a GPU the work on padding, and gives batches of one budget the same shape.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ ROTARY_PERIOD = 10_000.0
 
 
 class Rotation(NamedTuple):
-    """The angles of rotary positions (Su et al., 2021), made once and used by every layer."""
+    """The angles of rotary position embeddings (Su et al., 2021), computed once and used by every layer."""
 
     cosine: Float[Tensor, "*units 1 half"]
     sine: Float[Tensor, "*units 1 half"]
 
     @classmethod
     def of_positions(cls, positions: Int[Tensor, " *units"], head_width: int) -> Rotation:
-        """Position i turns pair p of a head's dimensions by i·period^(−2p/width)."""
+        """Position i rotates pair p of a head's dimensions by i·period^(−2p/width)."""
         half = head_width // 2
         rates = ROTARY_PERIOD ** (torch.arange(half, device=positions.device, dtype=torch.float32) / -half)
         angles = positions.float()[..., None, None] * rates
         return cls(angles.cos(), angles.sin())
 
     def turn(self, values: Float[Tensor, "*units H d"]) -> Float[Tensor, "*units H d"]:
-        """Rotate; products of two turned vectors depend on the distance of their positions only."""
+        """Rotate; the product of two rotated vectors depends only on the distance of their positions."""
         return turn(values, self.cosine, self.sine)
 
 
 @runtime_checkable
 class Layout(Protocol):
-    """What the networks ask; ``*units`` is (B, N) or (T,)."""
+    """The interface of layouts; ``*units`` is (B, N) or (T,)."""
 
     def pack(self, values: Tensor) -> Tensor:
-        """(B, N, …) as (*units, …), without a gradient."""
+        """(B, N, …) as (*units, …), without gradient."""
         ...
 
     def unpack(self, values: Tensor) -> Tensor:
-        """(*units, …) as (B, N, …); what stands at padding means nothing."""
+        """(*units, …) as (B, N, …); values at padding are undefined."""
         ...
 
     def unpack_pairs(self, values: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class Layout(Protocol):
 
     @property
     def pair_units(self) -> Tensor | None:
-        """The units (B, N − 1) that `unpack_pairs` takes, where it should be left to the work before it; None: it should not."""
+        """The units (B, N − 1) that `unpack_pairs` gathers, if the caller should gather them earlier instead; otherwise None."""
         ...
 
     def spread(self, values: Tensor) -> Tensor:
@@ -75,32 +75,32 @@ class Layout(Protocol):
 
 
 class PaddedLayout(NamedTuple):
-    """A rectangle: every sentence has N places, and those past its length are never attended to."""
+    """A rectangle: every sentence has N positions, and those past its length are never attended to."""
 
     is_unit: Bool[Tensor, "B N"]
 
     def pack(self, values: Tensor) -> Tensor:
-        """The values as they are."""
+        """The values unchanged."""
         return values
 
     def unpack(self, values: Tensor) -> Tensor:
-        """The values as they are."""
+        """The values unchanged."""
         return values
 
     def unpack_pairs(self, values: Tensor) -> Tensor:
-        """All but the last place."""
+        """All but the last position."""
         return values[:, :-1]
 
     @property
     def pair_units(self) -> None:
-        """None: there is nothing to take."""
+        """None: there is nothing to gather."""
 
     def spread(self, values: Float[Tensor, "b D"]) -> Float[Tensor, "b 1 D"]:
-        """Over the places of each sentence."""
+        """Broadcast over the positions of each sentence."""
         return values[:, None]
 
     def rotation(self, head_width: int) -> Rotation:
-        """The angles of places 0…N−1, the same for all sentences."""
+        """The angles of positions 0…N−1, the same for all sentences."""
         return Rotation.of_positions(torch.arange(self.is_unit.shape[1], device=self.is_unit.device), head_width)
 
     def attend(self, inputs: Float[Tensor, "B N 3 H d"], rotation: Rotation) -> Float[Tensor, "B N H d"]:
@@ -110,34 +110,34 @@ class PaddedLayout(NamedTuple):
 
 
 def _masked_attention(query: Tensor, key: Tensor, value: Tensor, is_key: Tensor) -> Tensor:
-    """Attention (B, N, H, d) to those keys only."""
+    """Attention (B, N, H, d) restricted to the positions where ``is_key`` is true."""
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
     attended = F.scaled_dot_product_attention(query, key, value, attn_mask=is_key[:, None, None, :])
     return attended.transpose(1, 2)
 
 
 class CompactLayout(NamedTuple):
-    """The units without padding, for predictions on a CPU, and for documents in training there; only attention sees the rectangle.
+    """The units without padding, for prediction on a CPU and training on documents there; only attention uses the rectangle.
 
-    `PackedLayout` is for GPUs: it has a fixed size, gradients in a fixed order, and kernels of its own.
+    `PackedLayout` is for GPUs: it has a fixed size, gradients in a fixed order, and its own kernels.
 
-    The units are filled up to a multiple of `CPU_ROWS`, and those attended to to a multiple of `CPU_LANES`: the last bit of a
-    unit's state would else depend on what is computed with it, and ten denoising calls amplify a bit to a difference in the
-    fourth digit of a score. For the same reason N had better be a multiple of `CPU_ROWS`.
+    The number of units is rounded up to a multiple of `CPU_ROWS`, and the number of keys to a multiple of `CPU_LANES`:
+    otherwise the last bit of a unit's state would depend on its batch, and ten denoising calls amplify one bit to the
+    fourth digit of a score. For the same reason N should be a multiple of `CPU_ROWS`.
     """
 
     is_unit: Bool[Tensor, "B N"]
     places: Int[Tensor, " T"]
-    """where each unit lies in the rectangle, b·N + i; filling is the first unit once more"""
+    """the position of each unit in the rectangle, b·N + i; filler repeats the first unit"""
     units: Int[Tensor, "B N"]
-    """where each place lies among the units; that of padding is some unit's"""
+    """the index of each position among the units; for padding, that of any unit"""
     is_key: Bool[Tensor, "B W"]
     keys: Int[Tensor, "B W"]
-    """``is_unit`` and ``units`` of a wider rectangle, for what is attended to"""
+    """``is_unit`` and ``units`` of a wider rectangle, for the keys of attention"""
 
     @classmethod
     def of_units(cls, is_unit: Bool[Tensor, "B N"]) -> CompactLayout:
-        """The layout of these places; there must be a unit."""
+        """The layout for this mask, which must have at least one unit."""
         flat = is_unit.flatten()
         places = flat.nonzero()[:, 0]
         places = torch.cat([places, places[:1].expand(-len(places) % CPU_ROWS)])
@@ -146,7 +146,7 @@ class CompactLayout(NamedTuple):
         return cls(is_unit, places, units, F.pad(is_unit, wider), F.pad(units, wider))
 
     def pack(self, values: Tensor) -> Tensor:
-        """The units' rows of the rectangle."""
+        """Select the units from the rectangle."""
         return values.flatten(0, 1).index_select(0, self.places)
 
     def unpack(self, values: Tensor) -> Tensor:
@@ -154,15 +154,15 @@ class CompactLayout(NamedTuple):
         return _taken(values, self.units)
 
     def unpack_pairs(self, values: Tensor) -> Tensor:
-        """The same for pairs."""
+        """The same for pairs of units."""
         return self.unpack(values)[:, :-1]
 
     @property
     def pair_units(self) -> None:
-        """None: on a CPU more rows are more work."""
+        """None: on a CPU, more rows mean more work."""
 
     def spread(self, values: Float[Tensor, "b D"]) -> Float[Tensor, "#T D"]:
-        """Each sentence's row for each of its units."""
+        """Repeat each sentence's row for its units."""
         return values if len(values) == 1 else values[self.places // self.is_unit.shape[1]]
 
     def rotation(self, head_width: int) -> Rotation:
@@ -181,23 +181,23 @@ def _taken(values: Tensor, rows: Tensor) -> Tensor:
 
 
 class PackedLayout(NamedTuple):
-    """T units, sentence after sentence; sentences without units share the filling after the last of them.
+    """T units, sentence after sentence; empty sentences share the filler after the last of them.
 
-    ``batches.packing`` makes the indices. Filling is attended to only by itself, and what becomes of it is not read.
+    ``batches.packing`` computes the indices. Filler is attended to only by itself, and its results are not read.
     """
 
     places: Int[Tensor, " T"]
-    """where each unit lies in the rectangle, b·N + i; filling lies at a place of padding"""
+    """the position of each unit in the rectangle, b·N + i; filler points to a padding position"""
     pair_places: Int[Tensor, " T"]
-    """the same for the pair of a unit and the next one, b·(N − 1) + i; a last unit's lies at a place of padding"""
+    """the same for the pair of a unit and its successor, b·(N − 1) + i; the last unit of a sentence points to padding"""
     units: Int[Tensor, "B N"]
-    """where each place lies in the packed sequence; 0 for padding"""
+    """the index of each position in the packed sequence; 0 for padding"""
     sentences: Int[Tensor, " T"]
     positions: Int[Tensor, " T"]
     boundaries: Int[Tensor, " B_plus_1"]
     """the first unit of each sentence, and T; int32"""
     longest: int
-    """no sentence, filling included, has more units"""
+    """the largest number of units per sentence, filler included"""
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> PackedLayout:
         """The same layout on another device."""
@@ -216,7 +216,7 @@ class PackedLayout(NamedTuple):
         return cls(places, pair_places, units, sentences, positions, boundaries, longest)
 
     def pack(self, values: Tensor) -> Tensor:
-        """The units' rows of the rectangle."""
+        """Select the units from the rectangle."""
         return values.flatten(0, 1).index_select(0, self.places)
 
     def unpack(self, values: Tensor) -> Tensor:
@@ -224,24 +224,24 @@ class PackedLayout(NamedTuple):
         return _Unpacked.apply(values, self.units, self.places)
 
     def unpack_pairs(self, values: Tensor) -> Tensor:
-        """The same for pairs."""
+        """The same for pairs of units."""
         return _Unpacked.apply(values, self.units[:, :-1], self.pair_places)
 
     @property
     def pair_units(self) -> Int[Tensor, "B M"]:
-        """Units of all places: a GPU copies longer than it multiplies."""
+        """The units of all pairs: on a GPU, copying takes longer than multiplying."""
         return self.units[:, :-1]
 
     def spread(self, values: Float[Tensor, "b D"]) -> Float[Tensor, "#T D"]:
-        """Each sentence's row for each of its units."""
+        """Repeat each sentence's row for its units."""
         return values if len(values) == 1 else values[self.sentences]
 
     def rotation(self, head_width: int) -> Rotation:
-        """The angles of places 0…longest−1, the same for all sentences."""
+        """The angles of positions 0…longest−1, the same for all sentences."""
         return Rotation.of_positions(torch.arange(self.longest, device=self.positions.device), head_width)
 
     def attend(self, inputs: Float[Tensor, "T 3 H d"], rotation: Rotation) -> Float[Tensor, "T H d"]:
-        """Attention within boundaries: our kernel for short sentences on a GPU, PyTorch's for long ones in half precision."""
+        """Attention within sentences: our kernel for short ones on a GPU, PyTorch's for long ones in half precision."""
         if inputs.is_cuda and self.longest > MAX_FUSED_UNITS and inputs.dtype in (torch.bfloat16, torch.float16):
             from torch.nn.attention.varlen import varlen_attn
 
@@ -255,7 +255,7 @@ class PackedLayout(NamedTuple):
 
 
 class _Unpacked(torch.autograd.Function):
-    """A gather whose gradient is a gather too: no two units share a place, and padding has no gradient to add up."""
+    """A gather whose gradient is a gather, too: no two units share a position, and padding has no gradient to add."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, units: Tensor, places: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Batches in a few fixed shapes: units packed one after the other, rows, words and characters filled up.
+"""Batches in a few fixed shapes: units packed one after the other; rows, words and characters padded to fixed sizes.
 
-A GPU computes nothing for padding then, and what it does for one batch can be recorded and replayed for others. Sentences are
-grouped by length into classes, each twice as long as the one before, so that the rectangles of structures stay small, too.
+A GPU then computes nothing for padding, and the work on one batch can be recorded and replayed for others. Sentences are
+grouped by length into classes, each twice as long as the one before, so that the rectangles of structures stay small.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from diffusion_mf.batches.layouts import PackedLayout
 SHORTEST_CLASS = 16
 TOKENS_STEP = 64
 FEWEST_ROWS, FEWEST_PLACES, WORDS_STEP = 64, 8192, 384
-"""rows that a rectangle has at least unless they are long, places it then has at most in vain, and a step of words"""
+"""the least number of rows of a rectangle unless they are long, the limit on unused positions then, and the step of words"""
 SHORT_WORD = 4
 
 
-class Shape(NamedTuple):
-    """What tensors of a packed batch are filled up to."""
+class PackedShape(NamedTuple):
+    """The sizes to which the tensors of a packed batch are padded."""
 
     num_tokens: int
-    """T, of the packed sequence"""
+    """T, the length of the packed sequence"""
     num_sentences: int
-    """B, more than there are: at least one row of padding is needed for the filling"""
+    """B, more than there are sentences: at least one row is needed for the filler"""
     num_units: int
-    """N, of the rectangle"""
+    """N, the width of the rectangle"""
     num_words: int
     num_characters: int
 
 
 def length_class(length: int) -> int:
-    """The number of places a sentence of this length is given: a power of two."""
+    """The number of positions for a sentence of this length: a power of two."""
     return max(SHORTEST_CLASS, 1 << (length - 1).bit_length())
 
 
 def packed_batches(
     lengths: Sequence[int], *, budget: int, seed: int, epoch: int, max_sentences: int | None = None
 ) -> list[list[int]]:
-    """Indices of sentences in batches of at most ``budget`` units, in random order; a longer sentence stands alone.
+    """Batches as lists of sentence indices, at most ``budget`` units each, in random order; longer sentences are alone.
 
-    A batch holds sentences of one length class; what is left of a class when no batch can be filled goes with the next one.
+    A batch holds sentences of one length class; sentences that do not fill a batch move to the next class.
     """
-    # Only random() itself is promised to give the same numbers in every version of Python.
+    # Only random() is guaranteed to give the same numbers in every version of Python.
     generator = random.Random(f"packed batches {seed} {epoch}")
     keys = [generator.random() for _ in lengths]
     classes: dict[int, list[int]] = {}
@@ -70,22 +70,22 @@ def packed_batches(
     return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
 
 
-def shape_for(batch: Batch, *, budget: int, max_characters: int) -> Shape:
+def shape_for(batch: Batch, *, budget: int, max_characters: int) -> PackedShape:
     """The smallest of the fixed shapes that holds a batch."""
     num_units, num_real = length_class(int(batch.lengths.max())), int(batch.lengths.sum())
-    # The budget, or half of it, a quarter …: a small batch must not pay for a large one.
+    # The budget, half of it, a quarter …: a small batch should not cost as much as a large one.
     num_tokens = max(budget, num_real)
     while num_tokens // 2 >= max(num_real, TOKENS_STEP):
         num_tokens //= 2
     num_tokens = _stepped(num_tokens, TOKENS_STEP)
-    # Rows without units share the filling, and none may get more than fits a row.
+    # Rows without units share the filler, and no row can hold more than its width.
     num_rows = len(batch.lengths) + max(1, -(-(num_tokens - num_real) // num_units))
-    return Shape(
+    return PackedShape(
         num_tokens,
         _laddered(num_rows, max(2, min(FEWEST_ROWS, FEWEST_PLACES // num_units))),
         num_units,
         _stepped(len(batch.character_lengths), WORDS_STEP),
-        # Either units are hardly more than characters themselves, or some word is long in nearly every batch.
+        # Either units are little more than single characters, or nearly every batch has a long word.
         min(max_characters, SHORT_WORD) if batch.character_ids.shape[1] <= SHORT_WORD else max_characters,
     )
 
@@ -102,13 +102,13 @@ def _laddered(number: int, lowest: int) -> int:
     return step
 
 
-def pack(batch: Batch, shape: Shape) -> Batch:
-    """The batch filled up to ``shape``, with the packed layout of its units; rows that fill it have no units."""
+def pack(batch: Batch, shape: PackedShape) -> Batch:
+    """The batch padded to ``shape``, with the packed layout of its units; the added rows have no units."""
 
     def filled(tensor: Tensor, rows: int, columns: int) -> Tensor:
         return F.pad(tensor, (0, columns - tensor.shape[1], 0, rows - tensor.shape[0]))
 
-    # Longer words are cut here as the encoder would cut them.
+    # Longer words are shortened here in the same way as by the encoder.
     character_ids, character_lengths = shorten(batch.character_ids, batch.character_lengths, shape.num_characters)
     lengths = F.pad(batch.lengths, (0, shape.num_sentences - len(batch.lengths)))
     rows, columns = shape.num_sentences, shape.num_units
@@ -127,7 +127,7 @@ def pack(batch: Batch, shape: Shape) -> Batch:
 
 
 def _moved(others: Int64[Tensor, "b n M"], num_rows: int, num_columns: int) -> Int64[Tensor, "B N M"]:
-    """Places of the rectangle as places of a larger one."""
+    """Positions in a rectangle as positions in a larger one."""
     row, column = others.clamp(min=0) // others.shape[1], others.clamp(min=0) % others.shape[1]
     moved = torch.where(others < 0, -1, row * num_columns + column)
     more = (0, 0, 0, num_columns - others.shape[1], 0, num_rows - others.shape[0])
@@ -135,19 +135,19 @@ def _moved(others: Int64[Tensor, "b n M"], num_rows: int, num_columns: int) -> I
 
 
 def packed_layout(lengths: Int64[Tensor, " B"], *, num_units: int, num_tokens: int) -> PackedLayout:
-    """The layout of sentences of these lengths, the last of which must have none, and of the filling after them."""
+    """The layout of sentences of these lengths, the last of which must be 0, with filler after them."""
     real = lengths.numpy()
     num_sentences, num_real = len(real), int(real.sum())
     if real[-1] != 0 or num_real > num_tokens:
         raise ValueError("a packed batch needs an empty last row and room for all units")
-    # Empty rows share the filling equally.
+    # Empty rows share the filler equally.
     is_empty = real == 0
     shares = np.zeros_like(real)
     quotient, remainder = divmod(num_tokens - num_real, int(is_empty.sum()))
     shares[is_empty] = quotient + (np.arange(int(is_empty.sum())) < remainder)
     sizes = real + shares
     if sizes.max() > num_units:
-        raise ValueError("a packed batch needs more rows for its filling")
+        raise ValueError("a packed batch needs more rows for its filler")
     starts = np.concatenate([[0], np.cumsum(sizes)])
     sentences = np.repeat(np.arange(num_sentences), sizes)
     positions = np.arange(num_tokens) - starts[:-1][sentences]

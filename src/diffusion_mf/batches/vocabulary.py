@@ -1,4 +1,4 @@
-"""What a training corpus fixes for a model: forms and characters with their counts, and the labels."""
+"""What a training corpus determines for a model: forms and characters with their counts, and the labels."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ NUM_SPECIAL_IDS = 2
 class Vocabulary:
     """Case-sensitive forms and characters, most frequent first, and labels in sorted order.
 
-    Ids follow that order; those of forms and characters begin after padding (0) and unknown (1), those of labels at 0.
+    Ids follow that order; those of forms and characters start after padding (0) and unknown (1), those of labels at 0.
     """
 
     form_counts: Mapping[str, int]
     character_counts: Mapping[str, int]
     labels: tuple[str, ...]
     pairs: tuple[tuple[int, int], ...] = ()
-    """ids of forms that stand side by side, padding for a sentence's ends; only where an encoder asks for them"""
+    """ids of neighbouring forms, with padding for the ends of a sentence; only for encoders that use pairs"""
 
     @classmethod
     def build(
         cls, sentences: Iterable[Sentence], *, min_count: int = 1, min_pair_count: int | None = None
     ) -> Vocabulary:
-        """Count labelled ``sentences``; forms and characters seen fewer than ``min_count`` times are left unknown.
+        """Count labelled ``sentences``; forms and characters seen fewer than ``min_count`` times are unknown.
 
-        With ``min_pair_count``, pairs of neighbouring forms seen that often are kept, too.
+        With ``min_pair_count``, pairs of neighbouring forms with at least that count are kept, too.
         """
         sentences = list(sentences)
         forms: Counter[str] = Counter()
@@ -87,7 +87,7 @@ class Vocabulary:
         return len(self.character_counts) + NUM_SPECIAL_IDS
 
     def extended(self, other: Vocabulary) -> Vocabulary:
-        """With the forms, characters and pairs of ``other``, too; the labels are this one's."""
+        """With the forms, characters and pairs of ``other`` added; the labels stay the same."""
         forms = _ordered(Counter(self.form_counts) + Counter(other.form_counts), 1)
         characters = _ordered(Counter(self.character_counts) + Counter(other.character_counts), 1)
         found = Vocabulary(form_counts=forms, character_counts=characters, labels=self.labels)
@@ -98,7 +98,7 @@ class Vocabulary:
         return dataclasses.replace(found, pairs=tuple(sorted(pairs)))
 
     def to_dict(self) -> dict[str, Any]:
-        """What JSON can hold; pairs keep the order even where a reader does not."""
+        """As values for JSON; lists of pairs keep the order even if a reader of objects does not."""
         return {
             "forms": [[form, count] for form, count in self.form_counts.items()],
             "characters": [[character, count] for character, count in self.character_counts.items()],
@@ -118,9 +118,9 @@ class Vocabulary:
 
 
 def describe_unknown_labels(corpus: Corpus, known: Iterable[str], *, owner: str) -> str | None:
-    """One line about the labels of ``corpus`` that are not among the ``known`` ones, None if there are none.
+    """A message about labels of ``corpus`` that are not among the ``known`` ones; None if there are none.
 
-    ``owner`` says whose labels those are, as in “the model does not know”.
+    ``owner`` completes “labels that …”, as in “the model does not know”.
     """
     known = frozenset(known)
     counts = Counter(label for sentence in corpus for label in sentence.labels or ())

@@ -31,7 +31,7 @@ from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_ta
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from diffusion_mf.lab.benchmarks.timing import Shape
+    from diffusion_mf.lab.benchmarks.timing import ProblemShape
 
 app = typer.Typer(help="Efficiency tables.", no_args_is_help=True)
 
@@ -178,10 +178,10 @@ def schedule(
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
-    from diffusion_mf.lab.benchmarks.throughput import BASES, SYSTEMS, measure_schedules
+    from diffusion_mf.lab.benchmarks.throughput import BASES, DIFFUSION_SYSTEMS, measure_schedules
 
     measured = measure_schedules(device=place, folder=configs, overrides=overrides_of("pos", overrides))
-    _show(measured, total=len(SYSTEMS) * len(BASES), output=output, as_json=json)
+    _show(measured, total=len(DIFFUSION_SYSTEMS) * len(BASES), output=output, as_json=json)
 
 
 @app.command()
@@ -290,12 +290,14 @@ def _print_cpu(rows: list[dict[str, Any]]) -> None:
 
 
 def _chosen_systems(text: str) -> list[str]:
-    from diffusion_mf.lab.benchmarks.throughput import SYSTEMS
+    from diffusion_mf.lab.benchmarks.throughput import DIFFUSION_SYSTEMS
 
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        if name not in SYSTEMS:
-            raise InputError(f"--systems: {name!r} is not measured here", remedy=f"choose from {', '.join(SYSTEMS)}")
+        if name not in DIFFUSION_SYSTEMS:
+            raise InputError(
+                f"--systems: {name!r} is not measured here", remedy=f"choose from {', '.join(DIFFUSION_SYSTEMS)}"
+            )
     return names
 
 
@@ -310,8 +312,8 @@ def _show(measured: Iterable[list[dict[str, Any]]], *, total: int, output: str |
         print_throughput(rows)
 
 
-def _parse_shapes(text: str) -> list[Shape]:
-    from diffusion_mf.lab.benchmarks.timing import Shape
+def _parse_shapes(text: str) -> list[ProblemShape]:
+    from diffusion_mf.lab.benchmarks.timing import ProblemShape
 
     found = []
     for part in text.split(","):
@@ -323,7 +325,7 @@ def _parse_shapes(text: str) -> list[Shape]:
                 f"--shapes: {part.strip()!r} is no shape",
                 remedy="write sentences × units (2 or more) × labels, as in 32x32x17,256x64x17",
             )
-        found.append(Shape(*sizes))
+        found.append(ProblemShape(*sizes))
     return found
 
 

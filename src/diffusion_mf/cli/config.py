@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from diffusion_mf.config import Config
     from diffusion_mf.config.errors import Key
-    from diffusion_mf.config.files import Source
+    from diffusion_mf.config.files import SettingSource
 
 app = typer.Typer(name="config", help="Look at configurations.", no_args_is_help=True)
 
@@ -28,7 +28,7 @@ class _Setting(NamedTuple):
     name: str
     value: Any
     origin: str
-    """file, plugin, size, default, or what `Source.option` names"""
+    """file, plugin, size, default, or what `SettingSource.option` names"""
     source: str
     """the origin with its details, for people"""
     file: str | None = None
@@ -65,12 +65,12 @@ def show(
         _print(settings)
 
 
-def print_settings(config: Config, sources: Mapping[Key, Source]) -> None:
+def print_settings(config: Config, sources: Mapping[Key, SettingSource]) -> None:
     """Print every setting as TOML that is itself a configuration, and where each comes from."""
     _print(_settings(config, sources))
 
 
-def _settings(config: Config, sources: Mapping[Key, Source]) -> list[_Setting]:
+def _settings(config: Config, sources: Mapping[Key, SettingSource]) -> list[_Setting]:
     from diffusion_mf.config.sections import preset
 
     sized = {} if config.size is None else preset(config.size, is_diffusion=config.system_entry.is_diffusion)

@@ -21,7 +21,7 @@ from diffusion_mf.evaluation.terminal import Display, half_up, note, print_json,
 if TYPE_CHECKING:
     from diffusion_mf.config import Config
     from diffusion_mf.config.errors import Key
-    from diffusion_mf.config.files import Source
+    from diffusion_mf.config.files import SettingSource
 
 
 def train(
@@ -181,7 +181,7 @@ class _Planned(NamedTuple):
     config: Config
     overrides: list[str]
     """all that are in it"""
-    sources: dict[Key, Source]
+    sources: dict[Key, SettingSource]
     most_epochs: int | None = None
     """where there is time"""
 
@@ -235,14 +235,14 @@ def _is_corpus(source: str) -> bool:
 def _fitted(planned: _Planned, minutes: float, *, device: str) -> _Planned:
     """The run with no more steps than there is time for; these are overrides like others, for resuming and recording it."""
     from diffusion_mf.config import with_overrides
-    from diffusion_mf.config.files import Source
+    from diffusion_mf.config.files import SettingSource
     from diffusion_mf.training.loop import fit_to_time
 
     changes, line = fit_to_time(planned.config, minutes, most_epochs=planned.most_epochs, device=device)
     if _is_speaker():
         note(line)
     overrides = [f"{key}={value}" for key, value in changes.items()]
-    made = {tuple(key.split(".")): Source(None, option="--minutes") for key in changes}
+    made = {tuple(key.split(".")): SettingSource(None, option="--minutes") for key in changes}
     config = with_overrides(planned.config, overrides)
     return _Planned(config, [*planned.overrides, *overrides], {**planned.sources, **made})
 

@@ -1,4 +1,4 @@
-"""Configurations: TOML files say everything about a run; what they do not know is refused with the nearest name.
+"""Configurations: TOML files that describe a run completely; unknown keys are refused, naming the nearest valid one.
 
 Settings have the names of `Config`'s fields, in sections (``[encoder]`` …); `load_config` reads them.
 """
@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt
 
 from diffusion_mf import __version__
 from diffusion_mf.config.errors import Key, explained
-from diffusion_mf.config.files import Settings, Source, import_listed, nested_overrides, read_settings
+from diffusion_mf.config.files import Settings, SettingSource, import_listed, nested_overrides, read_settings
 from diffusion_mf.config.sections import (
     REMOVED,
     SIZES,
@@ -59,7 +59,7 @@ __all__ = [
 
 
 class Config(Section):
-    """Everything about a run. ``size`` fills in what `presets` says of it, except for settings that are given."""
+    """All settings of a run; ``size`` fills in the dimensions of its preset, except for those that are given."""
 
     task: Annotated[Task, Field(strict=False)]
     system: str
@@ -94,10 +94,10 @@ class Config(Section):
     def _teacher_fits(self) -> Self:
         if bool(self.objective.teacher) != (self.data.teacher is not None):
             raise ValueError(
-                "a teacher takes two settings: data.teacher, its folder, and objective.teacher, its weight"
+                "a teacher needs two settings: data.teacher, its folder, and objective.teacher, its weight"
             )
         if self.objective.teacher and self.system_entry.is_diffusion:
-            raise ValueError(f"only direct systems learn from a teacher, and {self.system} is none")
+            raise ValueError(f"only direct systems can learn from a teacher, and {self.system} is a diffusion system")
         return self
 
     @pydantic.model_validator(mode="before")
@@ -107,7 +107,7 @@ class Config(Section):
             return values
         system, size = values.get("system"), values.get("size")
         if not isinstance(system, str) or system not in SYSTEMS or size not in SIZES:
-            return values  # the fields' own validation says what is wrong
+            return values  # the validation of the fields reports what is wrong
         filled = dict(values)
         for section, settings in preset(size, is_diffusion=SYSTEMS[system].is_diffusion).items():
             given = filled.get(section, {})
@@ -138,12 +138,12 @@ class Config(Section):
 
     @property
     def recall(self) -> int:
-        """`denoiser.recall` where the system has such a denoiser; if it is not 0, batches hold whole documents."""
+        """`denoiser.recall` if the system's denoiser supports it, else 0; with recall, batches hold whole documents."""
         return self.denoiser.recall if self.system_entry.process == "categorical" else 0
 
     @property
     def weights(self) -> ObjectiveWeights:
-        """The weights of the loss terms: those given, else the system's own."""
+        """The weights of the loss terms: those configured or, by default, the system's."""
         own, given = self.system_entry.weights, self.objective
 
         def chosen(weight: float | None, default: float) -> float:
@@ -161,21 +161,21 @@ class Config(Section):
 
 
 def load_config(name: StrPath, overrides: Sequence[str] = ()) -> Config:
-    """Read a configuration: a file, or the name of one that comes with the package, such as ``ner/diffusion-mf``.
+    """Read a configuration: a file, or one that comes with the package, by a name such as ``ner/diffusion-mf``.
 
-    What the file ``extends`` is read first, and ``overrides`` such as ``training.epochs=3`` win over it; their values are
-    written as in TOML, but a string needs no quotes. A ``size`` takes the place of dimensions that come from what the file
-    extends, or, among the overrides, from any file. Everything wrong is an `InputError` that names file, line and key.
+    Files that it ``extends`` are read first, and ``overrides`` such as ``training.epochs=3`` win over all files; values are
+    written as in TOML, but strings need no quotes. A ``size`` replaces dimensions that come from extended files or, given as
+    an override, from any file. Every mistake is an `InputError` that names file, line and key.
     """
     return load_with_sources(name, overrides)[0]
 
 
-def load_with_sources(name: StrPath, overrides: Sequence[str] = ()) -> tuple[Config, dict[Key, Source]]:
+def load_with_sources(name: StrPath, overrides: Sequence[str] = ()) -> tuple[Config, dict[Key, SettingSource]]:
     """The configuration, and where the settings were made that are neither defaults nor dimensions of a size."""
     return validated(read_settings(name, overrides))
 
 
-def validated(settings: Settings) -> tuple[Config, dict[Key, Source]]:
+def validated(settings: Settings) -> tuple[Config, dict[Key, SettingSource]]:
     """The configuration of ``settings``, and their sources; what is wrong is an `InputError`."""
     _expand_paths(settings.values)
     places = {key: (source.path, source.line) for key, source in settings.sources.items()}
@@ -186,7 +186,7 @@ def validated(settings: Settings) -> tuple[Config, dict[Key, Source]]:
 
 
 def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
-    """``config`` with other settings, written as for `load_config`."""
+    """``config`` with some settings changed, written as for `load_config`."""
     values = config.model_dump(mode="json")
     given = nested_overrides(overrides)
     import_listed(given.get("plugins"))
@@ -264,7 +264,7 @@ def _expand_paths(values: dict[str, Any]) -> None:
     if isinstance(data, dict):
         for split in ("train", "dev", "test", "teacher", "start"):
             if isinstance(data.get(split), str):
-                # A variable that is not set stays visible in the message that there is no such file.
+                # An unset variable stays visible in the message that there is no such file.
                 data[split] = os.path.expandvars(data[split])
     encoder = values.get("encoder")
     if isinstance(encoder, dict):

@@ -1,4 +1,4 @@
-"""Reading TOML, and from what is rejected in it to one sentence: file, line, key, and the nearest name that exists."""
+"""Read TOML files, and turn validation errors into one sentence: file, line, key, and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_toml(path: StrPath) -> tuple[dict[str, Any], str]:
     with open_input(path) as stream:
         content = stream.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise InputError("is too long for a configuration (over 1 MiB)", path=path, remedy="name a TOML file")
+        raise InputError("the file is too large for a configuration (over 1 MiB)", path=path, remedy="name a TOML file")
     try:
         text = content.decode("utf-8")
         return tomllib.loads(text), text
@@ -34,11 +34,11 @@ def read_toml(path: StrPath) -> tuple[dict[str, Any], str]:
         place = re.search(r" \(at line (\d+), column \d+\)$", str(error))
         problem = str(error) if place is None else str(error)[: place.start()]
         line = None if place is None else int(place[1])
-        raise InputError(f"is not TOML ({problem})", path=path, line=line, remedy="correct it") from None
+        raise InputError(f"not valid TOML ({problem})", path=path, line=line, remedy="correct it") from None
 
 
 def parse_override(override: str) -> tuple[Key, Any]:
-    """The key and value of ``a.b=value``; the value is TOML's, or else the text itself.
+    """The key and value of ``a.b=value``; the value is parsed as TOML, or else taken as a string.
 
     >>> parse_override("training.epochs=3"), parse_override("system=lcrf")
     ((('training', 'epochs'), 3), (('system',), 'lcrf'))
@@ -46,7 +46,7 @@ def parse_override(override: str) -> tuple[Key, Any]:
     name, equals, text = override.partition("=")
     key = tuple(part.strip() for part in name.split("."))
     if not equals or not all(key):
-        raise InputError(f"{override!r} is no setting", remedy="write key=value, as in training.epochs=3")
+        raise InputError(f"{override!r} is not a setting", remedy="write key=value, as in training.epochs=3")
     try:
         return key, tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -61,7 +61,7 @@ def explained(
     text: str = "",
     places: Mapping[Key, tuple[StrPath | None, int | None]] | None = None,
 ) -> InputError:
-    """The first thing ``error`` found wrong, as a sentence; ``places`` are file and line of keys that are not all in one file."""
+    """The first problem of ``error`` as a sentence; ``places`` gives file and line of keys that come from several files."""
     first, key = _first_problem(error)
     name = ".".join(key)
     base = path
@@ -74,7 +74,7 @@ def explained(
     if first["type"] == "extra_forbidden":
         nearest = _nearest(key, model)
         remedy = (
-            f"the nearest name is {nearest}" if nearest else f"the names there are {', '.join(_siblings(key, model))}"
+            f"the nearest name is {nearest}" if nearest else f"the valid names are {', '.join(_siblings(key, model))}"
         )
         return InputError(f"unknown key {name}", path=path, line=line, remedy=remedy)
     if first["type"] == "missing":
@@ -85,7 +85,7 @@ def explained(
         )
     if first["type"] == "model_type":
         return InputError(
-            f"{name} is a section, found {first['input']!r}", path=path, line=line, remedy=f"write [{name}]"
+            f"{name} must be a section, found {first['input']!r}", path=path, line=line, remedy=f"write [{name}]"
         )
     problem = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     found = first["input"]
@@ -99,7 +99,7 @@ def explained(
 
 
 def _first_problem(error: pydantic.ValidationError) -> tuple[Any, Key]:
-    """The first problem and its key; of the ways in which a value may be written, the one that went furthest."""
+    """The first problem and its key; if a value may have several types, the type that matched furthest."""
     problems = error.errors(include_url=False)
     first = problems[0]
     if any(_is_alternative(part) for part in first["loc"]):
@@ -109,7 +109,7 @@ def _first_problem(error: pydantic.ValidationError) -> tuple[Any, Key]:
 
 
 def _is_alternative(part: int | str) -> bool:
-    """Whether a part of a place is pydantic's name for a type, such as ``dict[str,Entry]``, and no key."""
+    """Whether a part of a location is pydantic's name for a type, such as ``dict[str,Entry]``, and not a key."""
     return isinstance(part, str) and ("[" in part or part == "str")
 
 
@@ -126,7 +126,7 @@ def _siblings(key: Key, model: type[pydantic.BaseModel]) -> list[str]:
 
 
 def _nearest(key: Key, model: type[pydantic.BaseModel]) -> str | None:
-    """The most similar key, in the same section if one is near, else the same name elsewhere."""
+    """The most similar key: in the same section if there is one, otherwise the same name in another section."""
     known = list(_fields(model))
     same = {field[-1]: field for field in known if field[:-1] == key[:-1]}
     close = difflib.get_close_matches(key[-1], same, n=1)
@@ -138,7 +138,7 @@ def _nearest(key: Key, model: type[pydantic.BaseModel]) -> str | None:
 
 
 def line_of(key: Key, text: str) -> int | None:
-    """The line of TOML where ``key`` is set, or what it is part of: a list, an inline table, a section.
+    """The line of TOML that sets ``key``, or the list, inline table or section that it is part of.
 
     >>> line_of(("seeds", "1"), "seeds = [1, -2]"), line_of(("stages", "0", "space", "a"), "[[stages]]\\n[stages.space]\\na = 1")
     (1, 3)
@@ -147,7 +147,7 @@ def line_of(key: Key, text: str) -> int | None:
 
 
 def _longest(key: Key, places: Mapping[Key, Place]) -> Place | None:
-    """What ``places`` says of ``key``, or of the smallest part of the file that it belongs to."""
+    """The entry of ``places`` for ``key`` or, without one, for the longest part of it that has an entry."""
     return next((places[key[:end]] for end in range(len(key), 0, -1) if key[:end] in places), None)
 
 

@@ -1,7 +1,7 @@
-"""From configuration files to settings: names, what a file extends, and its tables for some tasks, systems or encoders.
+"""Read configuration files into settings: names, ``extends``, and tables for particular tasks, systems or encoders.
 
-Settings come in layers, and a later one wins: the bases of a file in the order named, the file itself, its tables for the
-task and system at hand (those for one before those for both), and overrides. docs/training.md shows it to users.
+Settings are applied in layers, and later layers win: the base files in the order given, the file itself, its tables for the
+current task and system (tables for one of them before tables for both), then overrides. See docs/training.md.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from diffusion_mf.plugins import import_named, import_plugins, installed_names
 from diffusion_mf.systems import SYSTEMS
 
 _TABLES = {"encoders": "encoder", "tasks": "task", "systems": "system"}
-"""sections of a file that hold settings for some runs only, in the order in which they are applied"""
+"""sections that hold settings for some runs only, in the order in which they are applied"""
 _NOT_FOR_TRAINING = ("base", "plans")
-"""folders of configurations that are no run's: what others extend, and plans"""
+"""folders whose files are not configurations of runs: base files and plans"""
 
 
-class Source(NamedTuple):
+class SettingSource(NamedTuple):
     """Where a setting was made: in a line of a file or, without a file, by what ``option`` names."""
 
     path: str | None
@@ -48,11 +48,11 @@ class Settings(NamedTuple):
 
     path: str
     values: dict[str, Any]
-    sources: dict[Key, Source]
+    sources: dict[Key, SettingSource]
 
 
 class _Found(NamedTuple):
-    """A configuration file, and the task, system or encoder that its name chose among the file's tables."""
+    """A configuration file, and the task, system or encoder that the name selects among the file's tables."""
 
     path: Path
     chosen: Mapping[str, str]
@@ -66,17 +66,17 @@ class _File(NamedTuple):
 
 
 def package_folder() -> Path:
-    """The folder of the configurations that come with the package: inside it where it is installed, else the checkout's."""
+    """The folder of the configurations that come with the package: inside the installed package, or in the checkout."""
     package = Path(__file__).resolve().parents[1]
     folders = [root / "configs" for root in (package, package.parent.parent)]
     return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
 def locate_config(name: StrPath, folder: StrPath = "") -> Path | None:
-    """Where the configuration ``name`` is: a path from ``folder`` on, or else in the folder of the package's.
+    """The path of the configuration ``name``: relative to ``folder``, or else in the folder of the package.
 
-    A name may go on with an encoder, a task and a system behind that of a file: ``ours/ner/lcrf`` is ``ours.toml``. Where
-    there is no folder ``configs``, paths of the checkout are names of the package's, too.
+    A name may end in an encoder, a task and a system: ``ours/ner/lcrf`` is found in ``ours.toml``. Where there is no folder
+    ``configs``, paths as in the checkout also name the configurations of the package.
     """
     candidates = (Path(folder, name), package_folder() / _package_name(name))
     return next((path for path in candidates if _found(path) is not None), None)
@@ -132,7 +132,7 @@ def _nearest_name(name: StrPath) -> str | None:
 
 
 def read_settings(name: StrPath, overrides: Sequence[str] = ()) -> Settings:
-    """What a configuration and all that it extends say, with ``overrides`` on top; everything wrong is an `InputError`."""
+    """The settings of a configuration and of all files it extends, with ``overrides`` on top; mistakes are `InputError`."""
     given = nested_overrides(overrides)
     files = _files(name)
     chosen = {kind: _chosen(kind, given, files) for kind in _TABLES.values()}
@@ -142,8 +142,8 @@ def read_settings(name: StrPath, overrides: Sequence[str] = ()) -> Settings:
         for prefix, table in _tables(file, chosen):
             _lay_over(settings, table, functools.partial(_source_in_file, file, prefix))
         named = {kind: file.chosen[kind] for kind in ("task", "system") if kind in file.chosen}
-        _lay_over(settings, named, lambda _: Source(None, option="name"))
-    _lay_over(settings, given, lambda _: Source(None, option="--set"))
+        _lay_over(settings, named, lambda _: SettingSource(None, option="name"))
+    _lay_over(settings, given, lambda _: SettingSource(None, option="--set"))
     encoder = settings.values.get("encoder")
     import_named([encoder.get("kind")] if isinstance(encoder, dict) else ())
     return settings
@@ -164,7 +164,7 @@ def import_listed(plugins: object, *, path: str | None = None, text: str = "") -
         import_plugins(plugins, path=path, line=line_of(("plugins",), text))
 
 
-def layered_settings(layers: Iterable[tuple[Source, Mapping[str, Any]]]) -> Settings:
+def layered_settings(layers: Iterable[tuple[SettingSource, Mapping[str, Any]]]) -> Settings:
     """The settings of nested tables that are not from files, later ones above earlier ones."""
     settings = Settings("--set", {}, {})
     for source, layer in layers:
@@ -172,8 +172,8 @@ def layered_settings(layers: Iterable[tuple[Source, Mapping[str, Any]]]) -> Sett
     return settings
 
 
-def _source_in_file(file: _File, prefix: Key, key: Key) -> Source:
-    return Source(file.path, line_of((*prefix, *key), file.text))
+def _source_in_file(file: _File, prefix: Key, key: Key) -> SettingSource:
+    return SettingSource(file.path, line_of((*prefix, *key), file.text))
 
 
 def nested_overrides(overrides: Sequence[str]) -> dict[str, Any]:
@@ -195,12 +195,12 @@ def nested(settings: Iterable[tuple[Key, Any]]) -> dict[str, Any]:
 
 
 def _files(name: StrPath) -> list[_File]:
-    """The file that ``name`` stands for and all that it extends, bases first, each once."""
+    """The file named ``name`` and all files it extends, base files first, each once."""
     found = _Found(Path(name), {}) if os.fspath(name) == "-" else _find(name)
     if found is None:
         nearest = _nearest_name(name)
         remedy = "check the path" if nearest is None else f"the nearest name is {nearest}"
-        raise InputError("no such file, nor a configuration of that name", path=name, remedy=remedy)
+        raise InputError("no such file or configuration", path=name, remedy=remedy)
     files: dict[Path, _File] = {}
     _collect(found, os.fspath(found.path), files, ())
     return list(files.values())
@@ -223,9 +223,7 @@ def _collect(found: _Found, shown: str, files: dict[Path, _File], above: tuple[P
         target = _find(base, found.path.parent)
         if target is None:
             nearest = _nearest_name(base)
-            remedy = (
-                f"paths start at the folder of this file{'' if nearest is None else f'; the nearest name is {nearest}'}"
-            )
+            remedy = f"paths are relative to this file's folder{'' if nearest is None else f'; the nearest name is {nearest}'}"
             raise InputError(f"there is no configuration {base!r} to extend", path=shown, line=line, remedy=remedy)
         if target.path.resolve() in (*above, identity):
             raise InputError(
@@ -246,7 +244,7 @@ def _chosen(kind: str, given: Mapping[str, Any], files: Sequence[_File]) -> str 
 
 
 def _tables(file: _File, chosen: Mapping[str, str | None]) -> list[tuple[Key, dict[str, Any]]]:
-    """What the file says of the run: its settings for all, then those for a task or a system, then those for both."""
+    """The settings of the file that apply to the run: those for all runs, for its task or system, and then for both."""
     found = list(_matching(file, (), file.values, chosen))
     return sorted(found, key=lambda item: len(item[0]))
 
@@ -260,30 +258,30 @@ def _matching(
     for kind in ("task", "system"):
         if prefix and kind in values:
             raise mistake(
-                (kind,), f"[{'.'.join(prefix)}] sets the {kind}, which chooses tables", f"set {kind} outside them"
+                (kind,), f"[{'.'.join(prefix)}] sets the {kind}, which selects tables", f"set {kind} outside them"
             )
     yield prefix, {name: value for name, value in values.items() if name not in _TABLES}
     for tables, kind in _TABLES.items():
         entries = values.get(tables, {})
         if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
-            raise mistake((tables,), f"{tables} holds a table for each {kind}", f"write [{tables}.NAME]")
+            raise mistake((tables,), f"{tables} must hold one table per {kind}", f"write [{tables}.NAME]")
         for pattern, entry in entries.items():
             known = {"task": [task.value for task in Task], "system": [*SYSTEMS, *installed_names()]}.get(kind)
             if known is not None and not fnmatch.filter(known, pattern):
                 close = difflib.get_close_matches(pattern, known, n=1)
                 remedy = f"the nearest is {close[0]}" if close else f"choose from {', '.join(known)}"
-                raise mistake((tables, pattern), f"{pattern} is no {kind}", remedy)
+                raise mistake((tables, pattern), f"{pattern} is not a {kind}", remedy)
             inner = list(_matching(file, (*prefix, tables, pattern), entry, chosen))
             name = chosen[kind]
             if name is not None and fnmatch.fnmatchcase(name, pattern):
                 yield from inner
 
 
-def _lay_over(settings: Settings, layer: Mapping[str, Any], source_of: Callable[[Key], Source]) -> None:
-    """Put ``layer`` above the settings so far: a size takes the place of dimensions below it, not of those beside it."""
+def _lay_over(settings: Settings, layer: Mapping[str, Any], source_of: Callable[[Key], SettingSource]) -> None:
+    """Apply ``layer`` on top of the settings so far: a size replaces dimensions set below it, not those set beside it."""
     size = layer.get("size")
     if size in SIZES:
-        # Any system will do: both kinds of preset speak of sections that the other kind may set, too.
+        # Any system will do: both kinds of preset cover sections that the other kind may also set.
         for is_diffusion in (False, True):
             for section, dimensions in preset(size, is_diffusion=is_diffusion).items():
                 for name in dimensions:
@@ -297,13 +295,13 @@ def _merge(
     values: dict[str, Any],
     layer: Mapping[str, Any],
     prefix: Key,
-    sources: dict[Key, Source],
-    source_of: Callable[[Key], Source],
+    sources: dict[Key, SettingSource],
+    source_of: Callable[[Key], SettingSource],
 ) -> None:
     for name, value in layer.items():
         key = (*prefix, name)
         source = source_of(key)
-        # An override of one setting does not take the blame for a whole section of a file.
+        # An override of one setting must not be recorded as the source of a whole section.
         if not isinstance(value, dict) or source.path is not None:
             sources[key] = source
         if isinstance(value, dict):

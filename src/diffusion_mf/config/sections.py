@@ -1,9 +1,9 @@
-"""The sections of a configuration, ``[data]``, ``[encoder]`` and so on, with their defaults, and the presets of sizes.
+"""The sections of a configuration (``[data]``, ``[encoder]``, …) with their defaults, and the size presets.
 
-Model sizes: about 20, 40, 60, 80 and 650 million parameters on English EWT, embeddings counted.
+Sizes have about 20, 40, 60, 80 and 650 million parameters on English EWT, embeddings included.
 
-Paper: “Architectures” (appendix A.3). Conventional systems grow the encoder; diffusion systems keep theirs and grow the
-denoiser. The paper publishes the totals only: the dimensions are ours.
+Paper: “Architectures” (appendix A.3). Direct systems grow the encoder; diffusion systems keep a fixed encoder and grow the
+denoiser. The paper publishes only the totals: the dimensions are ours.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 
 def _check_heads(width: int, heads: int) -> None:
-    # Rotary positions turn pairs of dimensions.
+    # Rotary position embeddings rotate pairs of dimensions.
     if width % (2 * heads):
         raise ValueError(f"width must be a multiple of twice the heads, found width {width} with {heads} heads")
 
 
 class Section(pydantic.BaseModel):
-    """What all sections share: nothing unknown, nothing converted silently, nothing changed later."""
+    """Base class of sections: unknown keys are refused, values are not converted silently, instances are immutable."""
 
-    # NaN and infinity are no setting of anything.
+    # NaN and infinity are not valid for any setting.
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -88,13 +88,13 @@ def _number_as_text(value: object) -> object:
 
 
 ColumnName = Annotated[str, pydantic.BeforeValidator(_number_as_text)]
-"""the name of a column, or its number, which may be written as one"""
+"""the name of a column, or its number, which may be given as an integer"""
 
 
 class DataConfig(Section):
-    """The corpora; ``$NAME`` in a path stands for an environment variable, relative paths start where the command runs.
+    """The corpora; ``$NAME`` in a path is an environment variable, and relative paths start at the current directory.
 
-    An empty path names no file, for ``--set data.test=`` to take back what a configuration names.
+    An empty path means no file, so that ``--set data.test=`` removes the file that a configuration names.
     """
 
     train: str | None = None
@@ -107,25 +107,25 @@ class DataConfig(Section):
     scheme: Annotated[LabelScheme, Field(strict=False)] | None = None
     """of column files; None: detected"""
     format: Annotated[FileFormat, Field(strict=False)] | None = None
-    """None: by the file's name"""
+    """None: from the file's name"""
     form_column: ColumnName | None = None
-    """of column files, a number counting from 1 or a name in the header line; None: detected"""
+    """of column files: a number counting from 1, or a name in the header line; None: detected"""
     tag_column: ColumnName | None = None
     """the same for the tags"""
     label_names: Annotated[tuple[str, ...], Field(strict=False)] | None = None
-    """what the numbers stand for that a Hugging Face dataset has for tags"""
+    """the names of the labels that a Hugging Face dataset stores as numbers"""
     language: str | None = None
-    """of raw text, for its tokens: en splits words at hyphens, fr verbs from pronouns; None: the rules that all share"""
+    """of raw text, for the tokenizer: en splits words at hyphens, fr splits verbs from pronouns; None: common rules only"""
     strict: bool = False
-    """refuse irregular tags and units without a form, which are repaired otherwise"""
+    """refuse irregular tags and units without a form instead of repairing them"""
     min_count: PositiveInt = 1
-    """forms and characters seen less often in training are unknown"""
+    """forms and characters seen less often than this in training are unknown"""
     lowercase: bool = False
     teacher: str | None = None
-    """a model folder whose marginals for the training sentences are learnt, too; ``objective.teacher`` is their weight"""
+    """folder of a model whose marginals for the training sentences are learnt as well, with weight ``objective.teacher``"""
 
     start: str | None = None
-    """a model folder whose weights training begins with; its forms are kept beside those of the training sentences"""
+    """folder of a model whose weights training starts from; its forms are kept beside those of the training sentences"""
 
     @pydantic.field_validator("train", "dev", "test", "teacher", "start")
     @classmethod
@@ -134,19 +134,19 @@ class DataConfig(Section):
 
     @property
     def fields(self) -> FieldChoice:
-        """What the settings say about the fields of files."""
+        """The settings that choose the fields of files."""
         return FieldChoice(self.form_column, self.tag_column, self.label_names, self.language)
 
     def prepare(self, sentence: Sentence) -> Sentence:
-        """The sentence as the model is to see it; vocabulary and batches are made of these."""
+        """The sentence as the model sees it; vocabulary and batches are built from these."""
         return sentence._replace(units=tuple(unit.lower() for unit in sentence.units)) if self.lowercase else sentence
 
 
 class EncoderConfig(Section):
-    """Words, characters and a Transformer over them (kind scratch), or a pretrained Transformer (kind pretrained).
+    """An encoder from scratch (words, characters and a Transformer), or a pretrained Transformer; see ``kind``.
 
-    Of the settings of scratch, pretrained knows ``dropout`` only: of its pooled states. Kind window, words and characters
-    within a window, has no layers and heads.
+    Of the settings for scratch, a pretrained encoder uses only ``dropout``, on its pooled states. Kind window sees words and
+    characters within a window, and has no layers and heads.
     """
 
     kind: str = "scratch"
@@ -156,52 +156,52 @@ class EncoderConfig(Section):
     character_hidden: PositiveInt = 128
     """of the character LSTM, in each direction"""
     max_characters: PositiveInt = 20
-    """of a word; of a longer one the first and the last half of so many"""
+    """per word; of a longer word, the first and the last half of this many characters are read"""
     width: PositiveInt = 512
     layers: NonNegativeInt = 4
     heads: PositiveInt = 8
     window: NonNegativeInt = 2
-    """window: words seen on either side"""
+    """window: number of words seen on either side"""
     pair_width: NonNegativeInt = 0
-    """scratch: of embeddings of pairs of neighbouring units, which Chinese gains from; 0: none (paper)"""
+    """scratch: width of embeddings of pairs of neighbouring units, which help in Chinese; 0: none (paper)"""
     min_pair_count: PositiveInt = 2
-    """pairs seen less often in training are unknown"""
+    """pairs seen less often than this in training are unknown"""
     word_dropout: Dropout = 0.4
-    """how often a training word, or a pair of them, is replaced by unknown"""
+    """probability that a training word, or a pair of words, is replaced by unknown"""
     unit_dropout: Dropout = 0.0
-    """scratch: how often nothing of a training unit is seen: neither word, nor spelling, nor pairs with it"""
+    """scratch: probability that a training unit is hidden completely: its word, its spelling and its pairs"""
     embedding_dropout: Dropout = 0.5
     dropout: Dropout = 0.3
 
     model: str | None = None
-    """pretrained: a folder, in which ``$NAME`` stands for an environment variable, or a name on the Hugging Face hub"""
+    """pretrained: a folder (``$NAME`` is an environment variable), or a name on the Hugging Face hub"""
     revision: str | None = None
-    """of a name on the hub"""
+    """of a model on the hub"""
     pooling: Literal["first", "mean"] = "first"
-    """pretrained: the state of a unit is that of its first subword, or the mean over its subwords"""
+    """pretrained: the state of a unit is the state of its first subword, or the mean over its subwords"""
     mix_layers: NonNegativeInt = 1
-    """pretrained: states are those of the last layer (1), or a learned mixture of so many upper layers; 0: of all of them"""
+    """pretrained: states come from the last layer (1), or are a learned mixture of this many top layers; 0: of all layers"""
     on_long: Literal["window", "error", "truncate"] = "window"
-    """pretrained: what becomes of sentences longer than the encoder can take"""
+    """pretrained: what to do with sentences that are longer than the encoder's limit"""
     truncate_units: PositiveInt = 256
     """pretrained: with on_long = "truncate", how many units the encoder sees (paper: 256)"""
     max_subwords: PositiveInt | None = None
-    """pretrained: of a window, special ones included; None: what the encoder can take"""
+    """pretrained: size of a window, special tokens included; None: the encoder's limit"""
     stride: PositiveInt | None = None
-    """pretrained: subwords from the beginning of a window to that of the next; None: half of what a window holds"""
+    """pretrained: subwords from the start of one window to the start of the next; None: half a window"""
     freeze: Literal["none", "embeddings", "all"] = "none"
     freeze_layers: NonNegativeInt = 0
-    """pretrained: so many layers, counted from below, are not trained, nor are the embeddings"""
+    """pretrained: freeze the embeddings and this many of the lowest layers"""
     gradient_checkpointing: bool = False
-    """pretrained: less memory, more time"""
+    """pretrained: saves memory, costs time"""
     lora_rank: NonNegativeInt = 0
-    """pretrained: 0: off; else the pretrained weights are frozen and low-rank additions to them are trained (peft)"""
+    """pretrained: 0: off; otherwise the pretrained weights are frozen and low-rank updates are trained (peft)"""
     lora_alpha: PositiveFloat = 16.0
     lora_dropout: Dropout = 0.0
     lora_targets: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """names of linear layers; none: all of them"""
+    """names of linear layers; empty: all of them"""
     cache: str | None = None
-    """pretrained: a folder for the states of a frozen encoder, which are then computed only once"""
+    """pretrained: folder that caches the states of a frozen encoder, so that they are computed only once"""
 
     @pydantic.model_validator(mode="after")
     def _heads_fit(self) -> Self:
@@ -210,7 +210,7 @@ class EncoderConfig(Section):
 
     @property
     def title(self) -> str:
-        """What to call the encoder in tables: its kind, or its name on the hub or that of its folder."""
+        """The encoder's name in tables: its kind, its name on the hub, or the name of its folder."""
         if self.kind != "pretrained" or self.model is None:
             return self.kind
         is_path = self.model.count("/") > 1 or self.model.startswith((".", "/", "~"))
@@ -223,10 +223,10 @@ class EncoderConfig(Section):
         if self.kind == "scratch" and self.model:
             raise ValueError('a model is given, but kind is "scratch", not "pretrained"')
         if self.lora_rank and self.freeze_layers:
-            raise ValueError("lora_rank freezes all layers, and adds to all of them: freeze_layers must be 0")
+            raise ValueError("lora_rank already freezes all layers: freeze_layers must be 0")
         if self.cache is not None and (self.freeze != "all" or self.lora_rank):
             raise ValueError(
-                'states can be cached only where nothing changes them: cache needs freeze = "all", no LoRA'
+                'states can be cached only if nothing changes them: cache needs freeze = "all" and no LoRA'
             )
         return self
 
@@ -241,9 +241,9 @@ class DenoiserConfig(Section):
     time_width: PositiveInt = 256
     """of the timestep embedding"""
     state_input: bool = False
-    """add the encoder's states to the embedded labels, too, and not only to the modulations (ours)"""
+    """add the encoder's states to the label embeddings, too, and not only to the modulation (ours)"""
     recall: Annotated[int, Field(ge=0, le=64)] = 0
-    """categorical diffusion: so many other occurrences of a unit's form in its document whose beliefs are seen, too (ours)"""
+    """categorical diffusion: how many other occurrences of a unit's form in its document contribute their beliefs (ours)"""
 
     @pydantic.model_validator(mode="after")
     def _heads_fit(self) -> Self:
@@ -257,7 +257,7 @@ class StructureConfig(Section):
     """Scores and inference of the output distribution."""
 
     transitions: Literal["local", "global"] = "global"
-    """a matrix for every place, from its state, or one learned matrix"""
+    """local: a matrix per position, computed from its state; global: one learned matrix"""
     num_iterations: NonNegativeInt = 5
     """of Mean-Field"""
     scorer_width: PositiveInt = 256
@@ -265,21 +265,21 @@ class StructureConfig(Section):
 
 
 class DiffusionConfig(Section):
-    """Noise and what the denoiser is trained on."""
+    """The noise, and what the denoiser is trained on."""
 
     num_steps: Annotated[int, Field(ge=2)] = 1000
     cosine_power: PositiveFloat = 1.0
     cosine_offset: NonNegativeFloat = 0.008
     clamp_share: Share = 0.0
-    """of the training sentences, those in which a random part of the labels is given, clean and flagged"""
+    """share of training sentences in which a random part of the labels is given, without noise and flagged"""
     own_trajectory_share: Share = 0.0
-    """of the training steps, those that continue the model's own beliefs instead of noisy gold labels"""
+    """share of training steps that start from the model's own beliefs instead of noisy gold labels"""
     own_trajectory_calls: NonNegativeInt = 3
-    """at most so many calls lead to those beliefs"""
+    """the largest number of calls that lead to those beliefs"""
 
 
 class BitsConfig(Section):
-    """DiffusionSL's own settings."""
+    """Settings of DiffusionSL."""
 
     scale: PositiveFloat = 0.1
     noise: Literal["linear", "cosine"] = "linear"
@@ -293,14 +293,14 @@ class BitsConfig(Section):
 
 
 class ObjectiveConfig(Section):
-    """Weights of the loss terms; None is the system's own (`systems.SYSTEMS`)."""
+    """Weights of the loss terms; None: the system's own weight (`systems.SYSTEMS`)."""
 
     denoising: NonNegativeFloat | None = None
     sequence: NonNegativeFloat | None = None
     marginal: NonNegativeFloat | None = None
     posterior: NonNegativeFloat | None = None
     encoder_auxiliary: NonNegativeFloat = 0.0
-    """of a scorer on the encoder's states, in diffusion systems"""
+    """of the scorer on the encoder's states, in diffusion systems"""
     teacher: NonNegativeFloat = 0.0
     """of the marginals of ``data.teacher``, in direct systems"""
 
@@ -312,18 +312,18 @@ class TrainingConfig(Section):
     max_steps: PositiveInt | None = None
     """updates after which training ends, even within an epoch; None: with the last epoch"""
     budget: PositiveInt = 5000
-    """units of a batch, padding counted; subwords, with a pretrained encoder"""
+    """units per batch, padding included; subwords, with a pretrained encoder"""
     max_sentences: PositiveInt | None = None
-    """of a batch, beside the budget"""
+    """per batch, in addition to the budget"""
     accumulation: PositiveInt = 1
     optimizer: Literal["adam", "adamw"] = "adamw"
     learning_rate: PositiveFloat = 5e-4
     encoder_learning_rate: PositiveFloat | None = None
-    """None: the same"""
+    """None: ``learning_rate``"""
     encoder_layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """a pretrained encoder's layer has this times the learning rate of the layer above it"""
+    """each layer of a pretrained encoder has this times the learning rate of the layer above it"""
     transition_learning_rate: PositiveFloat | None = None
-    """of global transitions, which begin at 0 and move by no more than this in a step; None: the same as all others"""
+    """of global transitions, which start at 0 and move by at most this per step; None: ``learning_rate``"""
     beta1: Dropout = 0.9
     beta2: Dropout = 0.98
     weight_decay: NonNegativeFloat = 0.01
@@ -331,18 +331,18 @@ class TrainingConfig(Section):
     decay: Literal["none", "cosine", "linear"] = "cosine"
     clip_norm: PositiveFloat = 1.0
     ema_decay: Dropout = 0.999
-    """0: off"""
+    """of the moving average of the weights; 0: off"""
     patience: NonNegativeInt = 0
-    """epochs without a better dev score before training stops; 0: never"""
+    """number of epochs without a better dev score after which training stops; 0: never"""
     evaluate_every: PositiveInt = 1
     """epochs"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     layout: Literal["auto", "padded", "packed"] = "auto"
-    """of units inside the networks: a rectangle, or one after the other; auto packs on a GPU in bfloat16"""
+    """of units inside the networks: padded to a rectangle, or packed; auto packs on a GPU in bfloat16"""
     use_graphs: bool = True
-    """record the work on packed batches and replay it, on a GPU"""
+    """record the work on packed batches as CUDA graphs and replay them, on a GPU"""
     compile: bool = False
-    """Transformer blocks, on a GPU: worth the minute it takes in long runs"""
+    """compile Transformer blocks, on a GPU; takes a minute, which pays off in long runs"""
     threads: PositiveInt | None = None
     log_every: PositiveInt = 50
     """steps"""
@@ -353,23 +353,23 @@ class InferenceConfig(Section):
 
     base: Annotated[float, Field(gt=1)] = 2.0
     num_calls: PositiveInt | None = None
-    """instead of a base"""
+    """used instead of a base"""
     decoder: Literal["argmax", "mask-viterbi", "viterbi", "native"] | None = None
-    """None: the best on dev"""
+    """None: the best one on dev"""
     budget: PositiveInt = 20000
-    """units of a batch, padding counted; subwords, with a pretrained encoder"""
+    """units per batch, padding included; subwords, with a pretrained encoder"""
     exit_tolerance: PositiveFloat | None = None
-    """a sentence whose marginals change by less between two calls keeps them; calls end when all sentences of a batch do"""
+    """early exit: a sentence whose marginals change by less than this between two calls keeps them; None: off"""
     posterior: Literal["product", "mixture", "sampled"] = "product"
-    """categorical diffusion: how beliefs at s follow from beliefs at t (`diffusion.Reading`); one trained model takes any"""
+    """categorical diffusion: how beliefs at s follow from beliefs at t (`diffusion.Reading`); works with any trained model"""
     scores_from: Literal["first", "last"] = "last"
-    """the call whose marginals are reported; later ones take beliefs for more certain than they are"""
+    """the call whose marginals are reported as scores; those of later calls tend to be overconfident"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     layout: Literal["auto", "padded", "packed"] = "auto"
     """as in training"""
 
     def calls_and_base(self, num_calls: int | None, base: float | None) -> tuple[int | None, float | None]:
-        """What makes the reverse schedule: what was asked for, else these settings; at most one of the two is given."""
+        """What determines the reverse schedule: the arguments or, without them, these settings; at most one is given."""
         if num_calls is None and base is None:
             return (None, self.base) if self.num_calls is None else (self.num_calls, None)
         return num_calls, base

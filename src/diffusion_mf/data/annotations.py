@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
 from diffusion_mf.data.files import SentenceLimits, StrPath, is_encodable, open_output, read_chunks, read_raw_lines
-from diffusion_mf.data.label_schemes import LabelScheme, Span, encode_spans, extract_spans
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, encode_spans, extract_spans
 from diffusion_mf.data.raw_text import Offsets, split_sentences
 from diffusion_mf.data.repair import Repairs, SpanProblem
 from diffusion_mf.data.sentence import Sentence
@@ -307,7 +307,7 @@ def sentences_of(record: Record, *, language: str | None = None) -> list[list[Of
     return merged
 
 
-def token_spans(record: Record, tokens: Sequence[Offsets], repairs: Repairs | None) -> list[Span]:
+def token_spans(record: Record, tokens: Sequence[Offsets], repairs: Repairs | None) -> list[LabelledSpan]:
     """The spans of a text as stretches of its tokens.
 
     A span that cuts a token is widened to it, and of spans that overlap the longest is kept, the first of equal ones; both are
@@ -321,7 +321,7 @@ def token_spans(record: Record, tokens: Sequence[Offsets], repairs: Repairs | No
         repairs.add_problem(kind, place, text)
 
     starts, ends = [start for start, _ in tokens], [end for _, end in tokens]
-    kept: list[Span] = []
+    kept: list[LabelledSpan] = []
     for span in sorted(record.spans or (), key=lambda span: (span.start - span.end, span.start)):
         first, last = bisect.bisect_right(ends, span.start), bisect.bisect_left(starts, span.end)
         shown = record.shown(span.start, span.end)
@@ -336,7 +336,7 @@ def token_spans(record: Record, tokens: Sequence[Offsets], repairs: Repairs | No
         if span.start > starts[first] or span.end < ends[last - 1]:
             cut = first if span.start > starts[first] else last - 1
             report(SpanProblem.WIDENED, f"the span {shown} ({span.label}) cuts the token {record.shown(*tokens[cut])}")
-        kept.append(Span(first, last, span.label))
+        kept.append(LabelledSpan(first, last, span.label))
     return sorted(kept)
 
 
@@ -375,7 +375,7 @@ def labelled_sentences(
 def text_spans(labels: Sequence[str], tokens: Sequence[Offsets], scheme: LabelScheme) -> list[TextSpan]:
     """The spans that labels of tokens make in a text; labels without boundaries make one of every token but O."""
     if scheme is LabelScheme.PLAIN:
-        found = [Span(index, index + 1, label) for index, label in enumerate(labels) if label != "O"]
+        found = [LabelledSpan(index, index + 1, label) for index, label in enumerate(labels) if label != "O"]
     else:
         found = extract_spans(labels, scheme)
     return [TextSpan(tokens[start][0], tokens[end - 1][1], label) for start, end, label in found]

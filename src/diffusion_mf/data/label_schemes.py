@@ -32,7 +32,7 @@ NAME_SCHEME = "name the scheme with --scheme (data.scheme in a configuration)"
 """the remedy where a file's labels leave their scheme open"""
 
 
-class Span(NamedTuple):
+class LabelledSpan(NamedTuple):
     """A labelled stretch of units; ``end`` is exclusive."""
 
     start: int
@@ -202,7 +202,7 @@ def check_sequence(labels: Sequence[str], scheme: LabelScheme) -> None:
         raise LabelError(f"a sentence cannot end with {labels[-1]!r} in the scheme {scheme}", len(labels) - 1)
 
 
-def extract_spans(labels: Sequence[str], scheme: LabelScheme, *, match_types: bool = True) -> list[Span]:
+def extract_spans(labels: Sequence[str], scheme: LabelScheme, *, match_types: bool = True) -> list[LabelledSpan]:
     """The complete spans of a possibly malformed sequence.
 
     Closed schemes: S-x, or B-x (M-x)* E-x of one type; any other fragment is no span, and scanning resumes at the next unit.
@@ -215,14 +215,14 @@ def extract_spans(labels: Sequence[str], scheme: LabelScheme, *, match_types: bo
     return (_closed_spans if scheme.is_closed else _lenient_spans)(labels, _BOUNDARIES[scheme], match_types)
 
 
-def repair_spans(labels: Sequence[str]) -> list[Span]:
+def repair_spans(labels: Sequence[str]) -> list[LabelledSpan]:
     """The spans of an irregular gold sequence of any scheme, by conlleval's conventions; `LabelError` at what is no label.
 
     A span begins at B and S (U), and at any other tag that cannot continue one: nothing is open, the type is another, or E (L)
     has closed the span before. It ends after E, L, S and U, and otherwise where it stops.
 
     >>> repair_spans(["O", "I-PER", "E-PER", "M-ORG", "M-ORG"])
-    [Span(start=1, end=3, label='PER'), Span(start=3, end=5, label='ORG')]
+    [LabelledSpan(start=1, end=3, label='PER'), LabelledSpan(start=3, end=5, label='ORG')]
     """
     for index, label in enumerate(labels):
         letter, kind = split_label(label)
@@ -232,8 +232,8 @@ def repair_spans(labels: Sequence[str]) -> list[Span]:
     return _lenient_spans(labels, _ALL_BOUNDARIES, match_types=True)
 
 
-def _closed_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], match_types: bool) -> list[Span]:
-    spans: list[Span] = []
+def _closed_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], match_types: bool) -> list[LabelledSpan]:
+    spans: list[LabelledSpan] = []
     start, kind = -1, ""  # the open span, if start >= 0
     for index, label in enumerate(labels):
         letter, label_kind = split_label(label)
@@ -242,16 +242,16 @@ def _closed_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], mat
         if boundary is _INSIDE and continues:
             continue
         if boundary is _END and continues:
-            spans.append(Span(start, index + 1, kind))
+            spans.append(LabelledSpan(start, index + 1, kind))
         elif boundary is _SINGLE:
-            spans.append(Span(index, index + 1, label_kind))
+            spans.append(LabelledSpan(index, index + 1, label_kind))
         start = index if boundary is _BEGIN else -1
         kind = label_kind
     return spans
 
 
-def _lenient_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], match_types: bool) -> list[Span]:
-    spans: list[Span] = []
+def _lenient_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], match_types: bool) -> list[LabelledSpan]:
+    spans: list[LabelledSpan] = []
     start, kind = -1, ""  # the open span, if start >= 0
     for index, label in enumerate(labels):
         letter, label_kind = split_label(label)
@@ -259,23 +259,23 @@ def _lenient_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], ma
         continues = (boundary is _INSIDE or boundary is _END) and (label_kind == kind or not match_types)
         if start < 0 or not continues:
             if start >= 0:
-                spans.append(Span(start, index, kind))
+                spans.append(LabelledSpan(start, index, kind))
             start = -1 if boundary is _OUTSIDE else index
             kind = label_kind
         if boundary is _END or boundary is _SINGLE:
-            spans.append(Span(start, index + 1, kind))
+            spans.append(LabelledSpan(start, index + 1, kind))
             start = -1
     if start >= 0:
-        spans.append(Span(start, len(labels), kind))
+        spans.append(LabelledSpan(start, len(labels), kind))
     return spans
 
 
-def encode_spans(spans: Iterable[Span], length: int, scheme: LabelScheme) -> list[str]:
+def encode_spans(spans: Iterable[LabelledSpan], length: int, scheme: LabelScheme) -> list[str]:
     """The labels of ``length`` units that carry ``spans``, which must not overlap; `ValueError` for the plain scheme."""
     if scheme is LabelScheme.PLAIN:
         raise ValueError(f"the scheme {scheme} has no spans to encode")
     labels = ["O"] * length
-    previous = Span(-1, -1, "")
+    previous = LabelledSpan(-1, -1, "")
     for span in sorted(spans):
         if not max(previous.end, 0) <= span.start < span.end <= length:
             raise ValueError(f"spans must lie within the sentence and not overlap, found {span}")

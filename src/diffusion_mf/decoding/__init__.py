@@ -1,11 +1,11 @@
-"""From scores to labels: constraints, decoders by name, and labels in the scheme that users read.
+"""Decoding: from scores to labels, with constraints; decoders by name, and labels in the scheme that users read.
 
-A decoder is added here: a frozen object with a ``name`` that turns `Evidence` into labels and knows whether they always are a legal
-sequence, entered in `DECODERS`.
+To add a decoder, enter it in `DECODERS`: a frozen object with a ``name`` that turns a `DecoderInput` into labels and knows whether
+they are always a legal sequence.
 """
 
 from diffusion_mf.decoding.constraints import Legality
-from diffusion_mf.decoding.decoders import Argmax, Decoder, Evidence, MaskViterbi, NativeBits, Viterbi
+from diffusion_mf.decoding.decoders import Argmax, Decoder, DecoderInput, MaskViterbi, NativeBits, Viterbi
 from diffusion_mf.decoding.k_best import BestSequences, k_best
 from diffusion_mf.decoding.output_labels import OutputLabels
 from diffusion_mf.plugins import Table
@@ -19,7 +19,7 @@ __all__ = [
     "Argmax",
     "BestSequences",
     "Decoder",
-    "Evidence",
+    "DecoderInput",
     "Legality",
     "MaskViterbi",
     "NativeBits",

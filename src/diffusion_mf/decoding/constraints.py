@@ -1,4 +1,4 @@
-"""Which label sequences are legal: by a label scheme, by rules of the user's, or both."""
+"""Which label sequences are legal: by label scheme, by user-defined rules, or both."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LabelPair = tuple[str, str]
 class Legality:
     """The labels a sentence may begin and end with, and those that may follow each other.
 
-    Paper: “Fixed constraints” (appendix B.3). ``transitions[previous, next]``; `&` joins the demands of two. Tensors stay
-    where they are: send them to the scores' device once, with `to`.
+    Paper: “Fixed constraints” (appendix B.3). ``transitions[previous, next]``; `&` combines two sets of constraints. Tensors
+    are not moved automatically: use `to` once, with the device of the scores.
     """
 
     transitions: Bool[Tensor, "K K"]
@@ -53,7 +53,7 @@ class Legality:
         start: Callable[[str], bool] | None = None,
         end: Callable[[str], bool] | None = None,
     ) -> Legality:
-        """What the given functions of label names allow; one that is not given allows everything."""
+        """What the given functions of label names allow; a function that is not given allows everything."""
         return cls(
             torch.tensor([[transition is None or bool(transition(a, b)) for b in labels] for a in labels]),
             torch.tensor([start is None or bool(start(label)) for label in labels]),
@@ -70,7 +70,7 @@ class Legality:
         forbidden_starts: Iterable[str] = (),
         forbidden_ends: Iterable[str] = (),
     ) -> Legality:
-        """What lists of label names allow: pairs in ``allowed`` (all, if not given) and not in ``forbidden``."""
+        """What lists of label names allow: pairs in ``allowed`` (default: all) that are not in ``forbidden``."""
         forbidden, starts, ends = set(forbidden), set(forbidden_starts), set(forbidden_ends)
         permitted = None if allowed is None else set(allowed)
         pairs = forbidden | (permitted or set())
@@ -93,27 +93,27 @@ class Legality:
         return len(self.starts)
 
     def to(self, device: torch.device | str) -> Legality:
-        """The same on another device; itself where it is there already."""
+        """The same on another device; itself if it is already there."""
         if self.starts.device == torch.device(device):
             return self
         return Legality(self.transitions.to(device), self.starts.to(device), self.ends.to(device))
 
     def transition_scores(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, "K K"]:
-        """A(ℓ, ℓ′): 0 for legal transitions and −∞ for others."""
+        """A(ℓ, ℓ′): 0 for legal transitions, −∞ for others."""
         return _scores(self.transitions, dtype)
 
     def start_scores(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, " K"]:
-        """a_s: 0 for labels a sentence may begin with and −∞ for others."""
+        """a_s: 0 for labels that a sentence may begin with, −∞ for others."""
         return _scores(self.starts, dtype)
 
     def end_scores(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, " K"]:
-        """a_e: 0 for labels a sentence may end with and −∞ for others."""
+        """a_e: 0 for labels that a sentence may end with, −∞ for others."""
         return _scores(self.ends, dtype)
 
     def restrict_ends(
         self, allowed: Bool[Tensor, "B N K"] | None, lengths: Int[Tensor, " B"], num_units: int
     ) -> Bool[Tensor, "B N K"]:
-        """The labels each position may take: those in ``allowed``, at both ends of a sentence only the legal ones."""
+        """The labels each position may have: those in ``allowed`` and, at both ends of a sentence, only the legal ones."""
         positions = torch.arange(num_units, device=lengths.device)
         is_first = (positions == 0)[:, None]
         is_last = (positions == lengths[:, None] - 1)[..., None]
@@ -121,7 +121,7 @@ class Legality:
         return result if allowed is None else result & allowed
 
     def permits(self, labels: Int[Tensor, "B N"], lengths: Int[Tensor, " B"]) -> Bool[Tensor, " B"]:
-        """Whether each sequence is legal; a number that is no label is not. What stands past a length does not matter."""
+        """Whether each sequence is legal; numbers that are not labels are illegal, and positions past a length are ignored."""
         num_units = labels.shape[1]
         is_unit = unit_mask(lengths, num_units)
         is_label = (labels >= 0) & (labels < self.num_labels)

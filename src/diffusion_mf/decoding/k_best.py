@@ -15,7 +15,7 @@ from diffusion_mf.structures.distribution import Potentials, check_shapes
 
 
 class BestSequences(NamedTuple):
-    """Best first. Where a sentence has fewer than k legal sequences, the rest have score −∞ and labels 0."""
+    """Best first; if a sentence has fewer than k legal sequences, the remaining ones have score −∞ and labels 0."""
 
     labels: Int[Tensor, "B k N"]
     scores: Float[Tensor, "B k"]
@@ -33,10 +33,10 @@ def k_best(
     allowed: Bool[Tensor, "B N K"] | None = None,
     legality: Legality | None = None,
 ) -> BestSequences:
-    """The k different sequences of highest score, exact, all sentences at once in O(N K² k log(K k)).
+    """The k highest-scoring distinct sequences, exact, for all sentences at once in O(N K² k log(K k)).
 
-    For each label the k best ways to end there are extended by one unit at a time. Ties go to the sequence with the smaller
-    label, decided from the end of the sentence, as in `ops.viterbi`.
+    For each label, the k best sequences that end in it are extended by one unit at a time. Ties go to the sequence with the
+    smaller label, compared from the end of the sentence, as in `ops.viterbi`.
     """
     check_shapes(
         unary_scores,
@@ -77,6 +77,6 @@ def k_best(
 
 
 def _top(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest along the last dimension, in order, the first of equals first."""
+    """The k largest values along the last dimension, in order; ties in their original order."""
     found, order = values.sort(dim=-1, descending=True, stable=True)
     return found[..., :k], order[..., :k]

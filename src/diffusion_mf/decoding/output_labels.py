@@ -117,7 +117,7 @@ class OutputLabels:
     ) -> Float[Tensor, "B N U"]:
         """The probability of every name, given those of the model's labels.
 
-        ``pairs`` are the neighbours that clamps of IOB1 leave (`Evidence.allowed_pairs`): P is conditional on them.
+        ``pairs`` are the neighbours that clamps of IOB1 leave (`DecoderInput.allowed_pairs`): P is conditional on them.
         """
         if self.is_one_to_one:
             return values

@@ -17,15 +17,15 @@ from torch import Tensor
 from diffusion_mf.diffusion.schedule import SignalTable, Timesteps, cosine_signal, evenly_spaced_schedule, linear_signal
 from diffusion_mf.errors import InputError
 
-NO_LABEL = -1
-"""What native decoding answers for a bit pattern that is no label's code."""
+NO_LABEL_ID = -1
+"""The result of native decoding for a bit pattern that is not the code of a label."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BitCodes:
     """c_ℓ = s·(2·bin_b(ℓ) − 1) ∈ {−s, +s}^b with b = ⌈log₂ K⌉, most significant bit first.
 
-    Paper: appendix “Mask-Viterbi Extension for DiffusionSL”, native decoding. A single label still takes one bit.
+    Paper: appendix “Mask-Viterbi Extension for DiffusionSL”, native decoding. A single label still uses one bit.
     """
 
     num_labels: int
@@ -54,9 +54,9 @@ class BitCodes:
         return self.encode(torch.arange(self.num_labels, device=device))
 
     def decode_native(self, bits: Float[Tensor, "*batch {self.num_bits}"]) -> Int[Tensor, " *batch"]:
-        """dec_b([z > 0]): threshold every coordinate; a pattern of no label gives `NO_LABEL`."""
+        """dec_b([z > 0]): threshold every coordinate; a pattern that encodes no label gives `NO_LABEL_ID`."""
         values = ((bits > 0).long() << self._shifts(bits.device)).sum(dim=-1)
-        return torch.where(values < self.num_labels, values, NO_LABEL)
+        return torch.where(values < self.num_labels, values, NO_LABEL_ID)
 
     def unary_scores(
         self, bits: Float[Tensor, "*batch {self.num_bits}"], *, temperature: int | float = 0.05
@@ -72,7 +72,7 @@ class BitCodes:
         *,
         allowed: Bool[Tensor, "*batch {self.num_labels}"] | None = None,
     ) -> Int[Tensor, " *batch"]:
-        """The label whose code is nearest, among the allowed ones if given; the first of equals."""
+        """The label with the nearest code, among the allowed ones if given; ties go to the first."""
         scores = self.unary_scores(bits)
         if allowed is not None:
             scores = torch.where(allowed, scores, -math.inf)
@@ -83,7 +83,7 @@ class BitCodes:
         bits: Float[Tensor, "*batch {self.num_bits}"],
         allowed: Bool[Tensor, "*batch {self.num_labels}"],
     ) -> Float[Tensor, "*batch {self.num_bits}"]:
-        """Bits where every label (or, at padding, none) is allowed; elsewhere the nearest allowed label's code."""
+        """The bits unchanged where every label (or, at padding, none) is allowed; elsewhere the nearest allowed code."""
         held = self.encode(self.decode_nearest(bits, allowed=allowed)).to(bits.dtype)
         num_allowed = allowed.sum(dim=-1, keepdim=True)
         return torch.where((num_allowed == 0) | (num_allowed == self.num_labels), bits, held)
@@ -135,7 +135,7 @@ class GaussianDiffusion:
         """x_s from x_t and the prediction of x_0, for s < t.
 
         ε̂ = (x_t − √ᾱ_t·x̂_0)/√(1 − ᾱ_t);  σ = η·√((1 − ᾱ_s)/(1 − ᾱ_t))·√(1 − ᾱ_t/ᾱ_s);
-        x_s = √ᾱ_s·x̂_0 + √(1 − ᾱ_s − σ²)·ε̂ + σ·noise. Without η there is no noise to give; at s = 0 this is x̂_0.
+        x_s = √ᾱ_s·x̂_0 + √(1 − ᾱ_s − σ²)·ε̂ + σ·noise. With η = 0 no noise is needed; at s = 0 this is x̂_0.
         """
         if not s < t:
             raise ValueError(f"a DDIM step goes back in time, from t to s < t; found t = {t} and s = {s}")

@@ -18,10 +18,10 @@ from diffusion_mf.diffusion.schedule import SignalTable, Timesteps, cosine_signa
 from diffusion_mf.errors import InputError
 
 Reading = Literal["product", "mixture", "sampled"]
-"""What the reverse posterior means for beliefs; with one-hot ones all three agree (`docs/equations.md`, “Open choices”).
+"""How the reverse posterior is read for beliefs; for one-hot beliefs all three agree (`docs/equations.md`, “Open choices”).
 
-*product*: beliefs are evidence, weighed like an observation. *mixture*: the expectation of the posterior over y^t ~ π_t.
-*sampled*: y^s is drawn from the posterior of the y^t drawn before, as in the paper's figure.
+*product*: beliefs act like an observation. *mixture*: the expectation of the posterior over y^t ~ π_t.
+*sampled*: y^s is drawn from the posterior given the y^t drawn before, as in the paper's figure.
 """
 
 
@@ -30,8 +30,8 @@ class CategoricalDiffusion:
     """q(y^t | y^{t−1}) = (1 − β_t)·[y^t = y^{t−1}] + β_t/K, with a cosine schedule.
 
     Paper: “Forward Diffusion” and “Denoising”. Beliefs are probabilities that sum to one over the last dimension; half
-    precision is raised to float32, float64 stays. Timesteps are integers, or tensors whose shape is a prefix of the
-    batch shape; with tensors 0 ≤ s < t ≤ T is the caller's duty, because checking would wait for the device.
+    precision is raised to float32, float64 is kept. Timesteps are integers, or tensors whose shape is a prefix of the
+    batch shape; for tensors the caller ensures 0 ≤ s < t ≤ T, because checking would wait for the device.
     """
 
     num_labels: int
@@ -59,10 +59,10 @@ class CategoricalDiffusion:
         *,
         uniforms: Float[Tensor, " 2 *batch"] | None = None,
     ) -> Int[Tensor, " *batch"]:
-        """y^t ~ q(y^t | y^0): keep the label with probability ᾱ_t, else draw any label uniformly.
+        """y^t ~ q(y^t | y^0): keep the label with probability ᾱ_t, otherwise draw one uniformly.
 
-        ``uniforms``, numbers from [0, 1), take the generator's place where randomness must not depend on how a batch is
-        put together: the first row decides whether to keep, the second which label to draw.
+        ``uniforms``, numbers from [0, 1), replace the generator where randomness must not depend on the composition of the
+        batch: the first row decides whether to keep the label, the second which label to draw.
         """
         if uniforms is None:
             device = y0.device if generator is None else generator.device
@@ -79,7 +79,7 @@ class CategoricalDiffusion:
         device: torch.device | str = "cpu",
         uniforms: Float[Tensor, " {num_sentences}"] | None = None,
     ) -> Int[Tensor, " {num_sentences}"]:
-        """t ~ U{1…T−1}, one per sentence; its positions share it. ``uniforms`` replace the generator, as in `sample`."""
+        """t ~ U{1…T−1}, one per sentence, shared by its positions; ``uniforms`` replace the generator, as in `sample`."""
         num_choices = max(self.num_steps - 1, 1)
         if uniforms is not None:
             return 1 + (uniforms * num_choices).long().clamp_(max=num_choices - 1)
@@ -108,7 +108,7 @@ class CategoricalDiffusion:
         keep, share = self._coefficients(t, s, ndim=log_beliefs.ndim, like=log_beliefs)
         if not isinstance(share, Tensor):
             return torch.log(log_beliefs.exp() * keep + share) if share > 0 else log_beliefs
-        # Without noise the logarithm would meet zeros, whose gradient is NaN even where the other branch is taken.
+        # Without noise the logarithm would see zeros, whose gradient is NaN even where the other branch is taken.
         is_noisy = share > 0
         mixed = torch.log(log_beliefs.exp() * keep + torch.where(is_noisy, share, 1.0))
         return torch.where(is_noisy, mixed, log_beliefs)
@@ -149,16 +149,16 @@ class CategoricalDiffusion:
         t: Timesteps,
         s: Timesteps,
     ) -> Float[Tensor, "*batch {self.num_labels}"]:
-        """log π_s, as `posterior` but from and to logarithms; −∞ gives no NaN, in value or in gradient."""
+        """log π_s: `posterior` in log space; −∞ causes no NaN, neither in values nor in gradients."""
         _check_order(t, s)
         scores = self.log_diffuse(log_pi_t, t, s) + self.log_diffuse(log_rho_0, s)
         has_mass = (scores > -math.inf).any(dim=-1, keepdim=True)
         return torch.log_softmax(torch.where(has_mass, scores, 0.0), dim=-1)
 
     def schedule(self, *, base: int | float | None = None, num_calls: int | None = None) -> list[int]:
-        """Steps the reverse process visits, T…0: by base (2 if nothing is given) or by number of denoiser calls."""
+        """The steps that the reverse process visits, T…0: by base (default 2) or by number of denoiser calls."""
         if base is not None and num_calls is not None:
-            raise InputError("a reverse schedule is given by its base or by its number of calls", remedy="drop one")
+            raise InputError("a reverse schedule takes a base or a number of calls, not both", remedy="drop one")
         if num_calls is not None:
             return schedule_by_calls(self.num_steps, num_calls)
         return schedule_by_base(self.num_steps, 2 if base is None else base)
@@ -168,7 +168,7 @@ class CategoricalDiffusion:
     ) -> tuple[float | Tensor, float | Tensor]:
         """a = ᾱ_t/ᾱ_s and (1 − a)/K: floats, or tensors that broadcast over ``ndim`` dimensions on ``like``'s device.
 
-        Both are formed in float64: near t = 1 the difference 1 − a would keep few digits of float32.
+        Both are computed in float64: near t = 1 the difference 1 − a would keep few digits of float32.
         """
         keep = self.signal.at(_on(t, like.device)) / self.signal.at(_on(s, like.device))
         if not isinstance(keep, Tensor):
@@ -196,7 +196,7 @@ def draw(beliefs: Float[Tensor, "*batch K"], uniforms: Float[Tensor, " *batch"])
 def restrict(beliefs: Float[Tensor, "*batch K"], allowed: Bool[Tensor, "*batch K"]) -> Float[Tensor, "*batch K"]:
     """Beliefs given that the label is an allowed one: p(k)·[k allowed], renormalised.
 
-    Where the allowed labels had no mass they share it equally. A position that allows nothing (padding) is left as it is.
+    If the allowed labels have no mass, they share it equally. Where no label is allowed (padding), nothing changes.
     """
     beliefs = _raised(beliefs)
     num_allowed = allowed.sum(dim=-1, keepdim=True)
@@ -208,7 +208,7 @@ def restrict(beliefs: Float[Tensor, "*batch K"], allowed: Bool[Tensor, "*batch K
 def _normalised(masses: Tensor, otherwise: float | Tensor) -> Tensor:
     total = masses.sum(dim=-1, keepdim=True)
     has_mass = total > 0
-    # The divisor is made safe before the division: a masked 0/0 would still send NaN into the gradient.
+    # The divisor is made safe before the division: a masked 0/0 would still put NaN into the gradient.
     return torch.where(has_mass, masses / torch.where(has_mass, total, 1.0), otherwise)
 
 

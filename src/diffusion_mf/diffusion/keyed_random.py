@@ -1,4 +1,4 @@
-"""Random numbers that belong to a sentence, not to its batch.
+"""Random numbers that depend on the sentence, not on its batch.
 
 Each number is a hash of (seed, step, stream, sentence, index): the same on every device and for every way of splitting work
 into batches, accumulation steps and processes. The hash is the output function of SplitMix64 (Steele et al., 2014).
@@ -22,9 +22,9 @@ def keyed_uniforms(
     stream: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "B ..."]:
-    """Numbers from [0, 1), (B, *shape), for the sentences named by ``keys``; ``stream`` tells uses apart.
+    """Numbers from [0, 1), (B, *shape), for the sentences identified by ``keys``; ``stream`` separates different uses.
 
-    Counting runs over the last dimensions first, so that a longer first dimension (more padding) changes no earlier number.
+    Numbers are counted over the last dimensions first, so that a longer first dimension (more padding) changes no number.
     """
     num_bits = 53 if dtype == torch.float64 else 24  # what the type's mantissa holds exactly
     return (_shifted(_hashes(keys, shape, seed, step, stream), 64 - num_bits) * 2.0**-num_bits).to(dtype)
@@ -40,7 +40,7 @@ def keyed_normals(
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "B ..."]:
     """Standard normal numbers, (B, *shape), otherwise as `keyed_uniforms`."""
-    # Mid-points keep clear of 0 and 1, where the quantile function is infinite.
+    # Mid-points stay clear of 0 and 1, where the quantile function is infinite.
     midpoints = (_shifted(_hashes(keys, shape, seed, step, stream), 12).double() + 0.5) * 2.0**-52
     return torch.special.ndtri(midpoints).to(dtype)
 

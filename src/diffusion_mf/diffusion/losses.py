@@ -1,4 +1,4 @@
-"""The terms of the training objective, one number per unit; callers sum them and divide by the global number of units.
+"""The terms of the training objective, one value per unit; callers sum them and divide by the global number of units.
 
 Paper: “Training”. L_post is `posterior_kl` and L_den (and L_marg) is `token_cross_entropy`; DiffusionSL uses
 `squared_bit_error`. L_seq is the structure's own `log_prob`.
@@ -30,7 +30,7 @@ def posterior_kl(
     gold_0, gold_t = gold_0.to(log_rho_0.dtype), gold_t.to(log_rho_0.dtype)
     log_predicted = process.log_posterior(gold_t.log(), log_rho_0, t, s)
     log_gold = process.log_posterior(gold_t.log(), gold_0.log(), t, s)
-    # 0·log 0 = 0: where the gold posterior has no mass neither logarithm may take part.
+    # 0·log 0 = 0: where the gold posterior has no mass, both logarithms are left out.
     has_mass = log_gold > -torch.inf
     difference = torch.where(has_mass, log_gold, 0.0) - torch.where(has_mass, log_predicted, 0.0)
     return (log_gold.exp() * difference).sum(dim=-1)
@@ -39,7 +39,7 @@ def posterior_kl(
 def token_cross_entropy(
     log_marginals: Float[Tensor, "*batch K"], labels: Int[Tensor, " *batch"]
 ) -> Float[Tensor, " *batch"]:
-    """−log ŷ^0[y^0] per unit: L_den, and L_marg under exact marginals; at negative labels (padding) any number."""
+    """−log ŷ^0[y^0] per unit: L_den, and L_marg under exact marginals; undefined at negative labels (padding)."""
     log_marginals = log_marginals.to(torch.promote_types(log_marginals.dtype, torch.float32))
     return -log_marginals.gather(-1, labels.clamp(min=0).long().unsqueeze(-1)).squeeze(-1)
 
@@ -53,7 +53,7 @@ def squared_bit_error(
 
 
 def sum_over_units(values: Float[Tensor, " *batch"], is_unit: Bool[Tensor, " *batch"]) -> Float[Tensor, ""]:
-    """Σ over non-padding units; what stands at padding, NaN included, plays no part.
+    """Σ over non-padding units; values at padding, NaN included, are ignored.
 
     The caller divides by the number of units of the global batch, across accumulation steps and processes.
     """

@@ -1,7 +1,7 @@
 """The reverse loops: beliefs from uniform to π₀ (Algorithm 1), and bits from Gaussian noise to z by DDIM.
 
-Both take any callable as the denoiser, so that the encoder runs once, outside, and a compiled or captured network fits in.
-Neither turns gradients off or waits for the device (the first excepted where early exit asks it to).
+Both take any callable as the denoiser, so that the encoder runs once, outside, and compiled or captured networks can be used.
+Neither disables gradients nor waits for the device (except for early exit in the first).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from diffusion_mf.diffusion.schedule import check_schedule
 
 
 class Denoised(NamedTuple):
-    """What a denoiser call returns if it has more to say than marginals."""
+    """The result of a denoiser call that returns more than marginals."""
 
     marginals: Tensor
     """ρ₀ (B, N, K)"""
     potentials: object = None
-    """whatever the decoder will need; the last call's is kept"""
+    """whatever the decoder needs; only the last call's is kept"""
 
 
-Denoiser = Callable[[Tensor, int], Tensor | Denoised]
+Denoise = Callable[[Tensor, int], Tensor | Denoised]
 """``denoise(beliefs (B, N, K), t)`` → marginals ρ₀ (B, N, K), or `Denoised`."""
 
-BitDenoiser = Callable[[Tensor, int, Tensor | None], Tensor]
+DenoiseBits = Callable[[Tensor, int, Tensor | None], Tensor]
 """``denoise(x_t (B, N, b), t, previous x̂₀ or None)`` → x̂₀ (B, N, b); None unless self-conditioning is on."""
 
 DrawNoise = Callable[[int, int], Tensor]
@@ -52,24 +52,24 @@ class ReverseStep(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReverseResult:
-    """Where the reverse process ended."""
+    """The result of the reverse process."""
 
     beliefs: Float[Tensor, "B N K"]
-    """π at the schedule's last step, π₀ as a rule: it decides the label, but is too sharp to report as a probability"""
+    """π at the last step of the schedule, usually π₀: it decides the label, but is too sharp to report as a probability"""
     marginals: Float[Tensor, "B N K"]
     """the last call's ρ₀"""
     potentials: object
-    """the last call's potentials, None if the denoiser gives none"""
+    """the last call's potentials; None if the denoiser returns none"""
     num_calls: int
     allowed: Bool[Tensor, "B N K"] | None = None
-    """the clamps that were honoured"""
+    """the clamps that were applied"""
     trajectory: tuple[ReverseStep, ...] | None = None
-    """the state after every update, if it was asked for"""
+    """the state after every update, if requested"""
     first_marginals: Float[Tensor, "B N K"] | None = None
-    """the first call's ρ₀, if it was asked for"""
+    """the first call's ρ₀, if requested"""
 
     def log_beliefs(self) -> Float[Tensor, "B N K"]:
-        """log π for decoders; only labels a clamp forbids are −∞.
+        """log π for decoders; only labels that a clamp forbids are −∞.
 
         A probability that merely underflowed is floored: structured decoding may need that label to repair a sequence.
         """
@@ -82,7 +82,7 @@ class ReverseResult:
 
 def reverse_diffusion(
     process: CategoricalDiffusion,
-    denoise: Denoiser,
+    denoise: Denoise,
     *,
     batch_shape: tuple[int, int],
     schedule: Sequence[int],
@@ -99,16 +99,16 @@ def reverse_diffusion(
 ) -> ReverseResult:
     """Algorithm 1: from uniform beliefs, ρ₀ = denoise(π_t, t) and π_t′ = posterior(π_t, ρ₀, t, t′) along ``schedule``.
 
-    ``allowed`` clamps labels in every π and ρ₀ (see `restrict`). A schedule that ends above 0 gives the beliefs there, for
+    ``allowed`` clamps labels in every π and ρ₀ (see `restrict`). A schedule that ends above 0 gives the beliefs at that step,
     training on the model's own trajectory.
 
-    ``reading`` says what the posterior of beliefs means. With *sampled* every π but π₀ is one-hot, drawn with ``uniforms``,
-    numbers from [0, 1), one for each call: y^T, and then y^s. π₀ stays a distribution, for decoders to choose from.
+    ``reading`` selects the posterior of beliefs. With *sampled* every π except π₀ is one-hot, drawn with ``uniforms``,
+    numbers from [0, 1), one per call: y^T, and then y^s. π₀ stays a distribution, for the decoders.
 
-    Early exit (a departure): a sentence whose ρ₀ changed by less than ``exit_tolerance`` anywhere (padding aside, if
-    ``is_unit`` tells it) between two calls keeps that ρ₀, whatever its batch-mates do. Sentences that hear from each other
-    settle together: those with the same row in ``settle_with``. Once all sentences keep theirs, the remaining updates are
-    made without the denoiser. This looks at the device once per call.
+    Early exit (a departure from the paper): a sentence whose ρ₀ changed by less than ``exit_tolerance`` everywhere (ignoring
+    padding, if ``is_unit`` is given) between two calls keeps that ρ₀, whatever the rest of its batch does. Sentences that
+    depend on each other, those with the same row in ``settle_with``, settle together. Once all sentences have settled, the
+    remaining updates are made without the denoiser. Early exit waits for the device once per call.
     """
     check_schedule(schedule, process.num_steps)
     beliefs = process.uniform(batch_shape, device=device, dtype=dtype)
@@ -116,7 +116,7 @@ def reverse_diffusion(
         beliefs = restrict(beliefs, allowed)
     if reading == "sampled":
         if uniforms is None or exit_tolerance is not None:
-            raise ValueError("samples need uniforms, and settle in no call that could be the last")
+            raise ValueError("the reading sampled needs uniforms, and has no early exit")
         beliefs = draw(beliefs, uniforms[..., 0])
     marginals: Tensor | None = None
     potentials: object = None
@@ -139,7 +139,7 @@ def reverse_diffusion(
                         marginals = torch.where(is_settled[:, None, None], previous, marginals)
                     is_settled = _largest_change(previous, marginals, is_unit, settle_with) < exit_tolerance
                     all_settled = bool(is_settled.all())
-                # A captured network answers in the same memory every time.
+                # A captured network writes its result to the same memory every time.
                 marginals = marginals.clone()
         assert marginals is not None
         if keep_first_marginals and first_marginals is None:
@@ -179,19 +179,19 @@ def _largest_change(before: Tensor, after: Tensor, is_unit: Tensor | None, settl
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BitResult:
-    """Where DDIM ended."""
+    """The result of DDIM."""
 
     bits: Float[Tensor, "B N b"]
-    """z: the mean over samples, clamps honoured"""
+    """z: the mean over samples, with clamps applied"""
     num_calls: int
     trajectory: tuple[Float[Tensor, "B N b"], ...] | None = None
-    """x̂₀ after every call of the first sample, if it was asked for"""
+    """x̂₀ after every call of the first sample, if requested"""
 
 
 def ddim(
     process: GaussianDiffusion,
     codes: BitCodes,
-    denoise: BitDenoiser,
+    denoise: DenoiseBits,
     *,
     batch_shape: tuple[int, int],
     schedule: Sequence[int],
@@ -207,9 +207,9 @@ def ddim(
 ) -> BitResult:
     """z by DDIM from x_T ~ N(0, I): x̂₀ = denoise(x_t, t, …), clipped to ±scale, then `GaussianDiffusion.ddim_step`.
 
-    With several samples, each a trajectory of its own, z is their mean. Self-conditioning hands every call the previous
-    x̂₀, zeros at first (Chen et al., 2022). ``allowed`` holds x̂₀ at an allowed label's code (see `BitCodes.restrict`).
-    ``draw_noise`` takes the generator's place where a sentence's noise must not depend on its batch.
+    With several samples, each with its own trajectory, z is their mean. Self-conditioning passes the previous x̂₀ to every
+    call, zeros at first (Chen et al., 2022). ``allowed`` keeps x̂₀ at the code of an allowed label (see `BitCodes.restrict`).
+    ``draw_noise`` replaces the generator where a sentence's noise must not depend on its batch.
     """
     check_schedule(schedule, process.num_steps)
     if num_samples < 1:

@@ -1,7 +1,7 @@
-"""How much of the clean signal is left at each step, and which steps the reverse process visits.
+"""How much of the clean signal is left at each step, and the steps that the reverse process visits.
 
 One time convention: y⁰ is clean, t ∈ 0…T, tables have length T + 1, ᾱ₀ = 1 and ᾱ_T ≈ 0. A *schedule* of the reverse
-process is the list of visited steps, from T down to 0; it makes one denoiser call per entry but the last.
+process is the list of visited steps, from T down to 0; there is one denoiser call per entry except the last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from diffusion_mf.errors import InputError
 
 Timesteps = int | Int[Tensor, " ..."]
-"""One step for everything, or a tensor whose shape is a prefix of the batch shape: (B,) gives one per sentence."""
+"""One step for all sentences, or a tensor whose shape is a prefix of the batch shape: (B,) is one step per sentence."""
 
 
 def cosine_signal(num_steps: int, *, power: int | float = 1, offset: int | float = 0.008) -> Float64[Tensor, " steps"]:
@@ -53,10 +53,10 @@ def linear_signal(
 
 
 class SignalTable:
-    """ᾱ₀…ᾱ_T in float64, looked up by an integer without touching a device, or by a tensor on the tensor's device.
+    """ᾱ₀…ᾱ_T in float64, looked up by an integer without using a device, or by a tensor on the tensor's device.
 
     The table is copied to a device once, at first use or by `prepare`; later look-ups do not wait for the host. `prepare` is
-    for code that will be captured in a graph, where that first copy must not happen.
+    needed before code is captured in a graph, where that first copy must not happen.
     """
 
     def __init__(self, signal: Float64[Tensor, " steps"]) -> None:
@@ -83,12 +83,12 @@ class SignalTable:
         """ᾱ_t: a float for an integer t, else a float64 tensor of t's shape."""
         if isinstance(t, int):
             if not 0 <= t <= self.num_steps:
-                raise ValueError(f"timesteps lie in 0…{self.num_steps}, found {t}")
+                raise ValueError(f"timesteps must lie in 0…{self.num_steps}, found {t}")
             return self._values[t]
         table = self._tables.get(t.device)
         if table is None:
             table = self._source.to(t.device)
-            # A tensor made while tracing belongs to the trace and must not outlive it.
+            # A tensor created while tracing belongs to the trace and must not be kept.
             if not torch.compiler.is_compiling():
                 self._tables[t.device] = table
         # gather, unlike indexing, refuses negative steps instead of counting them from the end.
@@ -114,7 +114,7 @@ def schedule_by_calls(num_steps: int, num_calls: int) -> list[int]:
     """N calls, log-spaced: backwards from t_N = 0, t_i = max(⌊T·2^(−10 i/N)⌋, t_{i+1} + 1), never above T − i.
 
     With T = 1000, ten calls are the halving schedule and five are base 4, as in the paper's inference-budget ablation. The
-    bound T − i acts only where T and N are both far larger than that: it keeps the steps distinct and the first one T.
+    bound T − i matters only where both T and N are far larger: it keeps the steps distinct and the first one equal to T.
 
     >>> schedule_by_calls(1000, 5)
     [1000, 250, 62, 15, 3, 0]
@@ -148,10 +148,10 @@ def evenly_spaced_schedule(num_steps: int, num_calls: int) -> list[int]:
 
 
 def check_schedule(schedule: Sequence[int], num_steps: int) -> None:
-    """Raise `ValueError` unless ``schedule`` falls strictly within T…0 and makes at least one call."""
+    """Raise `ValueError` unless ``schedule`` falls strictly within T…0 and has at least one call."""
     falls = all(earlier > later for earlier, later in itertools.pairwise(schedule))
     if len(schedule) < 2 or not falls or schedule[0] > num_steps or schedule[-1] < 0:
-        raise ValueError(f"a reverse schedule falls strictly within {num_steps}…0, found {list(schedule)}")
+        raise ValueError(f"a reverse schedule must fall strictly within {num_steps}…0, found {list(schedule)}")
 
 
 def _check_num_steps(num_steps: int) -> None:

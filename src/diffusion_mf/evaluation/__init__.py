@@ -1,4 +1,4 @@
-"""Metrics, as the paper defines them; `docs/metrics.md` defines each with an example."""
+"""Metrics as defined in the paper; `docs/metrics.md` explains each with an example."""
 
 from diffusion_mf.evaluation.metrics import Counts
 from diffusion_mf.evaluation.reconstruction import NO_LABEL

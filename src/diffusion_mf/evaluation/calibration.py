@@ -1,7 +1,7 @@
-"""Scores that mean what they say: a temperature fitted on held-out data, and how far scores are from being right.
+"""Calibration of scores: a temperature fitted on held-out data, and the calibration error.
 
-A score is calibrated if, of all labels given with a score near .8, about 80 % are right. Marginals ρ of a trained network are
-mostly too sure; dividing their logarithms by one number T, fitted once on development data, mends most of that (Guo et al.,
+A score is calibrated if, of all labels with a score near .8, about 80 % are right. The marginals ρ of a trained network are
+usually overconfident; dividing their logarithms by one number T, fitted on development data, corrects most of that (Guo et al.,
 2017) and never changes which label is the most probable.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 LOWEST_TEMPERATURE = 0.1
 HIGHEST_TEMPERATURE = 10.0
 
-# A probability of zero is mostly one that underflowed; its logarithm must not decide alone.
+# A probability of zero is usually an underflow; its logarithm must not decide alone.
 _SMALLEST_PROBABILITY = 1e-12
 _MOST_PASSES = 60
 _RELATIVE_ACCURACY = 1e-6
@@ -23,7 +23,7 @@ _RELATIVE_ACCURACY = 1e-6
 def calibrated(marginals: Float[Tensor, "*batch K"], temperature: float) -> Float[Tensor, "*batch K"]:
     """ρ_T(k) ∝ ρ(k)^(1/T); probabilities of zero stay zero.
 
-    ``temperature`` above 1 makes scores less sure, below 1 surer.
+    ``temperature`` above 1 makes scores less confident, below 1 more confident.
     """
     if temperature == 1:
         return marginals / marginals.sum(-1, keepdim=True)
@@ -39,11 +39,11 @@ def negative_log_likelihood(
 
 
 def fit_temperature(marginals: Float[Tensor, "M K"], labels: Int[Tensor, " M"]) -> float:
-    """The T in [0.1, 10] of least negative log-likelihood; 1 where there is nothing to fit on.
+    """The T in [0.1, 10] with the least negative log-likelihood; 1 if there is nothing to fit on.
 
     With β = 1/T, −Σ log softmax(β log ρ)(y) is convex in β; its slope is Σ (E_β[log ρ] − log ρ(y)), its curvature
-    Σ Var_β[log ρ]. So Newton's method finds the minimum in a few passes; where a step would leave the interval in which the
-    slope changes sign, that is halved instead.
+    Σ Var_β[log ρ]. So Newton's method finds the minimum in a few steps; where a step would leave the interval in which the
+    slope changes sign, the interval is halved instead.
     """
     if len(labels) == 0:
         return 1.0

@@ -1,4 +1,4 @@
-"""Counts of what is right, and the metrics of labels, spans and words."""
+"""Counts of correct labels, spans and words, and the metrics computed from them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 
-from diffusion_mf.data.label_schemes import Span
+from diffusion_mf.data.label_schemes import LabelledSpan
 from diffusion_mf.evaluation.reconstruction import NO_LABEL, Reconstruction
 
 
 def half_up(value: float, digits: int) -> str:
     """``value`` to ``digits`` decimals, ties away from zero, as the paper's tables round.
 
-    The shortest decimal that names the float is what gets rounded, so that 0.35 becomes 0.4 although the nearest binary
-    number lies below it.
+    The shortest decimal representation is rounded, so that 0.35 becomes 0.4 although the nearest binary number lies
+    below it.
 
     >>> half_up(0.35, 1), half_up(16.25, 1), half_up(14.0, 0)
     ('0.4', '16.3', '14')
@@ -24,16 +24,16 @@ def half_up(value: float, digits: int) -> str:
 
 
 def percentage(part: float, whole: float) -> float:
-    """``100 · part / whole``, and 0.0 where there is nothing to divide by."""
+    """``100 · part / whole``; 0.0 if ``whole`` is 0."""
     return 100.0 * part / whole if whole else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Objects (labels, spans, words) that are right, predicted and in the gold file.
+    """Numbers of correct, predicted and gold objects (labels, spans or words).
 
     precision = correct ÷ predicted, recall = correct ÷ gold, F1 = 2 · correct ÷ (predicted + gold), their harmonic mean,
-    from 0 to 100. Without any prediction precision is 0.0, without any gold object recall is 0.0, without either F1 is.
+    from 0 to 100. Each is 0.0 if its denominator is 0.
     """
 
     correct: int = 0
@@ -42,12 +42,12 @@ class Counts:
 
     @property
     def precision(self) -> float:
-        """The share of the predicted objects that are right."""
+        """The share of predicted objects that are correct."""
         return percentage(self.correct, self.predicted)
 
     @property
     def recall(self) -> float:
-        """The share of the gold objects that were found."""
+        """The share of gold objects that were found."""
         return percentage(self.correct, self.gold)
 
     @property
@@ -60,17 +60,17 @@ class Counts:
 
 
 def total(counts: Iterable[Counts]) -> Counts:
-    """The counts of all groups together (micro-average)."""
+    """The sum over all groups (micro-average)."""
     return sum(counts, Counts())
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenResult:
-    """The labels of all units, right and wrong.
+    """Correct and wrong labels of all units.
 
     ``accuracy`` = right ÷ units, punctuation included (paper: “Metrics and Output Reconstruction”); `NO_LABEL` is never right.
-    ``counts`` sees every unit as an object of its own: its recall is the accuracy, and its precision leaves out the units
-    that were predicted no label. ``exact_match`` is the share of sentences whose labels are all right.
+    ``counts`` treats every unit as an object: its recall is the accuracy, and its precision leaves out units that were
+    predicted no label. ``exact_match`` is the share of sentences whose labels are all right.
     ``confusion`` counts (gold, predicted) pairs, the diagonal included.
     """
 
@@ -97,7 +97,7 @@ class TokenResult:
 
 
 class TokenScorer:
-    """Counts labels sentence by sentence, in memory that grows with the label pairs seen and not with the file."""
+    """Counts labels sentence by sentence; memory grows with the number of label pairs, not with the file."""
 
     def __init__(self) -> None:
         self._confusion: Counter[tuple[str, str]] = Counter()
@@ -111,7 +111,7 @@ class TokenScorer:
         self._exact += all(map(str.__eq__, gold, predicted))
 
     def result(self) -> TokenResult:
-        """What was counted so far."""
+        """The result so far."""
         correct: Counter[str] = Counter()
         predicted: Counter[str] = Counter()
         gold: Counter[str] = Counter()
@@ -134,7 +134,7 @@ class TokenScorer:
 
 @dataclasses.dataclass(frozen=True)
 class SpanResult:
-    """Counts of spans by type; a predicted span is right if a gold one has the same start, end and type."""
+    """Counts of spans by type; a predicted span is correct if a gold span has the same start, end and type."""
 
     types: Mapping[str, Counts]
 
@@ -145,14 +145,14 @@ class SpanResult:
 
 
 class SpanScorer:
-    """Counts spans sentence by sentence; malformed fragments never reach it."""
+    """Counts spans sentence by sentence; malformed fragments are not spans."""
 
     def __init__(self) -> None:
         self._correct: Counter[str] = Counter()
         self._predicted: Counter[str] = Counter()
         self._gold: Counter[str] = Counter()
 
-    def update(self, gold: Iterable[Span], predicted: Iterable[Span]) -> None:
+    def update(self, gold: Iterable[LabelledSpan], predicted: Iterable[LabelledSpan]) -> None:
         """Add the spans of one sentence."""
         gold_spans, predicted_spans = set(gold), set(predicted)
         self._gold.update(span.label for span in gold_spans)
@@ -160,7 +160,7 @@ class SpanScorer:
         self._correct.update(span.label for span in gold_spans & predicted_spans)
 
     def result(self) -> SpanResult:
-        """What was counted so far."""
+        """The result so far."""
         return SpanResult(
             {
                 kind: Counts(self._correct[kind], self._predicted[kind], self._gold[kind])
@@ -171,11 +171,11 @@ class SpanScorer:
 
 @dataclasses.dataclass(frozen=True)
 class WordResult:
-    """The paper's four figures for Chinese and the counts behind them (“Metrics and Output Reconstruction”).
+    """The paper's four metrics for Chinese, and their counts (“Metrics and Output Reconstruction”).
 
-    ``segmentation``: words from boundaries alone. ``joint``: words whose characters carry one tag; right if place and tag
-    are. ``aligned``: words of ``joint`` that stand where a gold word does, of which ``joint.correct`` have its tag.
-    ``gold_words_right``: gold words whose tag wins the vote of their characters, a diagnostic that segmentation cannot hurt.
+    ``segmentation``: words from boundaries alone. ``joint``: words whose characters have one tag; correct if position and tag
+    are. ``aligned``: words of ``joint`` at the position of a gold word, of which ``joint.correct`` have its tag.
+    ``gold_words_right``: gold words whose tag wins the majority vote of their characters, independent of segmentation.
     """
 
     segmentation: Counts
@@ -225,5 +225,5 @@ class WordScorer:
         )
 
     def result(self) -> WordResult:
-        """What was counted so far."""
+        """The result so far."""
         return WordResult(self._segmentation, self._joint.result(), self._aligned, self._gold_words_right)

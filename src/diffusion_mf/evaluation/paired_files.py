@@ -1,8 +1,8 @@
-"""Two files read side by side and scored, sentence by sentence: the work of ``dmf score``.
+"""Score two files against each other, sentence by sentence: the work of ``dmf score``.
 
-Both must hold the same sentences of the same units; for Seg-POS the same characters, cut into words as each file likes.
-The gold file tells its own scheme, and its irregular tags are repaired. The predictions may be malformed, so their labels cannot
-tell: their scheme is the gold file's, or given, and what is malformed is no span.
+Both must hold the same sentences with the same units; for Seg-POS the same characters, with any segmentation into words.
+The scheme of the gold file is detected, and its irregular tags are repaired. Predictions may be malformed, so that their scheme
+cannot be detected: it is the gold file's scheme or given explicitly, and malformed fragments are not spans.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ def score_files(
     strict: bool = False,
     note: Callable[[str], None] = lambda message: None,
 ) -> Report:
-    """Score the labels of one file against those of another, in memory that does not grow with their length.
+    """Score the labels of one file against those of another; memory does not grow with the files.
 
-    ``scheme`` is the predictions', and the gold file's too where that cannot be detected; by default both are in the scheme
-    detected in the gold file. ``column`` is read from CoNLL-U (UPOS, for Seg-POS XPOS). ``train_path`` gives the vocabulary
-    that tells known forms from unknown ones. ``note`` hears what was repaired in the gold file; ``strict`` refuses it instead.
+    ``scheme`` is that of the predictions, and of the gold file if it cannot be detected there; by default both have the
+    scheme detected in the gold file. ``column`` is for CoNLL-U (default UPOS, for Seg-POS XPOS). ``train_path`` gives the
+    vocabulary for the scores of known and unknown forms. ``note`` receives a message about repairs in the gold file;
+    with ``strict`` they are an error instead.
     """
     if [os.fspath(path) for path in (gold_path, predicted_path, train_path) if path is not None].count("-") > 1:
-        raise InputError("standard input can be only one of the files", remedy="name a file for the others")
+        raise InputError("only one of the files can be standard input", remedy="name a file for the others")
     gold, predicted = (
         _LabelledFile(path, task, column, file_format, fields, strict=strict) for path in (gold_path, predicted_path)
     )
     gold_sentences: Iterable[Sentence]
     gold_scheme = predicted_scheme = task.scheme
     if task is Task.NER and scheme is not LabelScheme.PLAIN:
-        # The labels of the whole file tell its scheme, so it is gone through twice.
+        # The scheme depends on the labels of the whole file, so it is read twice.
         gold_sentences = Rereadable(gold_path, lambda _: gold.sentences())
         gold_scheme = _gold_scheme(gold, gold_sentences, given=scheme)
         predicted_scheme = scheme or gold_scheme
@@ -93,7 +94,7 @@ def score_files(
 
 
 class _LabelledFile:
-    """The sentences of a file as they stand, except that words become characters where the task is about characters."""
+    """The sentences of a file unchanged, except that words become characters where the task is about characters."""
 
     def __init__(
         self,
@@ -113,13 +114,13 @@ class _LabelledFile:
         self.column = column or (ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS)
 
     def raw_sentences(self) -> Iterator[Sentence]:
-        # The plain scheme: labels as they stand, without a detection of the reader's own.
+        # The plain scheme: labels unchanged, without detection by the reader.
         options = FormatOptions(
             column=self.column,
             scheme=LabelScheme.PLAIN,
             fields=self.fields,
             task=self.task,
-            # A sentence does not end inside a span, so that files with other spans may have other sentences.
+            # A sentence never ends inside a span, so that files with different spans may have different sentences.
             use_sentences=False,
         )
         if self.repairs is not None:
@@ -140,7 +141,7 @@ class _LabelledFile:
         return sentence.labels
 
     def repaired(self, sentence: Sentence, scheme: LabelScheme) -> list[str]:
-        """Irregular gold labels made legal; `LabelError` where they cannot be."""
+        """Irregular gold labels made legal; `LabelError` if they cannot be repaired."""
         if self.repairs is None:
             raise AssertionError("nothing is repaired in strict mode")
         lines_per_unit = 1 if self.file_format is FileFormat.COLUMNS else 0
@@ -159,12 +160,12 @@ class _LabelledFile:
                     str(error),
                     path=self.path,
                     line=self.line(sentence, index),
-                    remedy=f"name the predictions' scheme with --scheme, or write {NO_LABEL} for a unit without label",
+                    remedy=f"name the predictions' scheme with --scheme, or write {NO_LABEL} for a unit without a label",
                 ) from None
 
 
 def _gold_scheme(gold: _LabelledFile, sentences: Iterable[Sentence], *, given: LabelScheme | None) -> LabelScheme:
-    """The scheme the labels tell; the one given where they contradict each other or, being nothing but O, tell none."""
+    """The detected scheme, or the given one if the labels contradict each other or are all O."""
     try:
         is_unit_per_line = gold.file_format is FileFormat.COLUMNS
         detected = detect_scheme(sentences, path=gold.path, is_unit_per_line=is_unit_per_line)
@@ -178,18 +179,18 @@ def _gold_scheme(gold: _LabelledFile, sentences: Iterable[Sentence], *, given: L
 def _pairs(
     gold: _LabelledFile, gold_sentences: Iterable[Sentence], predicted: _LabelledFile
 ) -> Iterator[tuple[Sentence, Sentence]]:
-    """Sentences that belong together; `InputError` where the files part company."""
+    """Pairs of corresponding sentences; `InputError` where the files differ."""
     remedy = "score files with the same sentences in the same order"
     for number, (one, other) in enumerate(itertools.zip_longest(gold_sentences, predicted.sentences())):
         if other is None:
             raise InputError(
-                f"ends after {_counted(number, 'sentence')}, but {gold.path} goes on at its line {one.line}",
+                f"ends after {_counted(number, 'sentence')}, but {gold.path} continues on line {one.line}",
                 path=predicted.path,
                 remedy=remedy,
             )
         if one is None:
             raise InputError(
-                f"goes on, but {gold.path} ends after {_counted(number, 'sentence')}",
+                f"continues, but {gold.path} ends after {_counted(number, 'sentence')}",
                 path=predicted.path,
                 line=other.line,
                 remedy=remedy,
@@ -201,10 +202,10 @@ def _pairs(
 
 def _refuse_units(gold: _LabelledFile, one: Sentence, predicted: _LabelledFile, other: Sentence, remedy: str) -> None:
     kind = "character" if gold.task is Task.SEG_POS else "unit"
-    # A missing unit shifts all that follow, so that the number tells more than the first difference.
+    # A missing unit shifts all that follow, so that the count is more informative than the first difference.
     if len(one.units) != len(other.units):
         raise InputError(
-            f"a sentence of {_counted(len(other.units), kind)}, but of {len(one.units)} on line {one.line} of {gold.path}",
+            f"a sentence has {_counted(len(other.units), kind)}, but {len(one.units)} on line {one.line} of {gold.path}",
             path=predicted.path,
             line=other.line,
             remedy=remedy,

@@ -1,15 +1,15 @@
-"""What two label sequences of a sentence say, before anything is counted: labels in BMES, spans, words, votes.
+"""The gold and predicted labels of a sentence in comparable form, before counting: BMES labels, spans, words, votes.
 
 Paper: “Metrics and Output Reconstruction” (appendix). Every metric of every system is counted from this one record.
 
 The gold sequence must be legal and is converted to BMES. The predicted sequence may be anything:
 
-* in a closed scheme (BMES, IOBES, BILOU) its letters are renamed label by label, so that what was malformed stays malformed
+* in a closed scheme (BMES, IOBES, BILOU) its letters are renamed label by label, so that malformed parts stay malformed
   and every label is right or wrong by itself;
-* in an open scheme (IOB1, BIO2) a label has no BMES letter of its own, since that depends on where the span ends; its spans
-  are read as conlleval reads them (an I that nothing opened starts a span) and encoded again. One wrong label can therefore
-  change the BMES letter of its neighbour, and accuracy differs from one counted over the file's own labels;
-* what is no label of the scheme at all (a DiffusionSL code without label) becomes `NO_LABEL`: wrong, and in no span.
+* in an open scheme (IOB1, BIO2) a label does not determine its BMES letter, which depends on where the span ends; spans
+  are read as in conlleval (an I that continues nothing starts a span) and encoded again. One wrong label can therefore
+  change the BMES letter of its neighbour, and the accuracy differs from one computed over the file's own labels;
+* what is not a label of the scheme (such as a DiffusionSL code without label) becomes `NO_LABEL`: wrong, and in no span.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import NamedTuple
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import (
     LabelError,
+    LabelledSpan,
     LabelScheme,
-    Span,
     check_sequence,
     convert_labels,
     encode_spans,
@@ -34,24 +34,24 @@ from diffusion_mf.data.label_schemes import (
     split_label,
 )
 
-# CoNLL-U's sign for nothing there: what stands in a prediction for a code that has no label.
+# CoNLL-U's sign for an empty field: the predicted label where a code has no label.
 NO_LABEL = "_"
 
 
 class Reconstruction(NamedTuple):
-    """One sentence as the metrics see it.
+    """One sentence in the form that metrics are computed from.
 
-    ``gold`` and ``predicted`` are the labels to compare one by one. The spans are the complete ones of each side (entities,
-    or words with a constant tag); ``segments`` are the predicted words when tags are ignored. ``votes`` holds, for every gold
-    word, the tag that most of its characters carry. ``malformed`` counts fragments that are no span, see `Reconstructor`.
+    ``gold`` and ``predicted`` are the labels, compared one by one. The spans are the complete ones of each side (entities,
+    or words with a constant tag); ``segments`` are the predicted words without tags. ``votes`` holds, for every gold
+    word, the majority tag of its characters. ``malformed`` counts fragments that are not spans, see `Reconstructor`.
     """
 
     units: Sequence[str]
     gold: Sequence[str]
     predicted: Sequence[str]
-    gold_spans: Sequence[Span] = ()
-    predicted_spans: Sequence[Span] = ()
-    segments: Sequence[Span] = ()
+    gold_spans: Sequence[LabelledSpan] = ()
+    predicted_spans: Sequence[LabelledSpan] = ()
+    segments: Sequence[LabelledSpan] = ()
     votes: Sequence[str] = ()
     malformed: int = 0
 
@@ -59,9 +59,9 @@ class Reconstruction(NamedTuple):
 class Reconstructor:
     """Turns label sequences of a task and scheme into `Reconstruction` records.
 
-    A malformed fragment is a longest run of units that are neither outside (O; Chinese has no O) nor in a complete span, so a
-    closed sequence is legal if and only if it has none. In an open scheme nothing is left over, and each place where the
-    sequence breaks the scheme counts as one instead.
+    A malformed fragment is a maximal run of units that are neither outside (O; Chinese has no O) nor in a complete span, so
+    that a closed sequence is legal if and only if it has none. In an open scheme there are no such runs, and each position
+    where the sequence violates the scheme counts instead.
     """
 
     def __init__(self, task: Task | str, scheme: LabelScheme, *, predicted_scheme: LabelScheme | None = None) -> None:
@@ -78,7 +78,7 @@ class Reconstructor:
         self._predicted_names: dict[str, str] = {}
 
     def __call__(self, gold: Sequence[str], predicted: Sequence[str], units: Sequence[str]) -> Reconstruction:
-        """Read one sentence; `ValueError` for different lengths, `LabelError` where the gold labels are not legal."""
+        """Read one sentence; `ValueError` for different lengths, `LabelError` if the gold labels are not legal."""
         if not len(gold) == len(predicted) == len(units):
             raise ValueError(
                 f"a sentence of {len(units)} units has {len(gold)} gold and {len(predicted)} predicted labels"
@@ -97,7 +97,7 @@ class Reconstructor:
             return sentence
         tags = [NO_LABEL if label == NO_LABEL else split_label(label)[1] for label in predicted]
         return sentence._replace(
-            # Tags matter only to what is malformed.
+            # Tags only matter for malformed fragments.
             segments=extract_spans(predicted, LabelScheme.BMES, match_types=False) if sentence.malformed else spans,
             votes=[majority(tags[start:end]) for start, end, _ in gold_spans],
         )
@@ -143,7 +143,7 @@ class Reconstructor:
             num_illegal += not is_legal_transition(before, after, self.predicted_scheme)
         return num_illegal + _num_runs(is_unknown)
 
-    def _num_fragments(self, labels: Sequence[str], spans: Sequence[Span]) -> int:
+    def _num_fragments(self, labels: Sequence[str], spans: Sequence[LabelledSpan]) -> int:
         if sum(end - start for start, end, _ in spans) + labels.count(self._outside or "") == len(labels):
             return 0
         is_stray = [label != self._outside for label in labels]
@@ -153,7 +153,7 @@ class Reconstructor:
 
 
 def majority(tags: Sequence[str]) -> str:
-    """The most frequent tag; of equally frequent ones, the one that comes first.
+    """The most frequent tag; ties go to the first.
 
     >>> majority(["NN", "VV", "VV"]), majority(["VV", "NN"])
     ('VV', 'VV')

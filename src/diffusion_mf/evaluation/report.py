@@ -1,4 +1,4 @@
-"""All metrics of a task for a file and for parts of it, and how they are printed."""
+"""All metrics of a task, for a whole file and for parts of it, and their output."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.label_schemes import LabelScheme, Span
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme
 from diffusion_mf.evaluation.metrics import Counts, SpanScorer, TokenResult, TokenScorer, WordScorer, percentage
 from diffusion_mf.evaluation.reconstruction import Reconstruction, Reconstructor
 
-# Upper ends of the sentence-length bins, inclusive; longer sentences share the last bin.
+# Upper ends of the sentence-length bins, inclusive; longer sentences are in the last bin.
 LENGTH_BINS = (10, 20, 30, 40, 60)
 
 
 @dataclasses.dataclass(frozen=True)
 class BreakdownRow:
-    """One part of a file: its name, how many sentences or forms it holds, and the task's metrics there."""
+    """One part of a file: its name, its number of sentences or forms, and the task's metrics."""
 
     name: str
     size: int
@@ -25,7 +25,7 @@ class BreakdownRow:
 
 
 def length_bin_names(upper_ends: Sequence[int]) -> list[str]:
-    """The names of the bins that ``upper_ends`` part.
+    """The names of the bins between ``upper_ends``.
 
     >>> length_bin_names([10, 20])
     ['1-10', '11-20', '21+']
@@ -35,14 +35,14 @@ def length_bin_names(upper_ends: Sequence[int]) -> list[str]:
 
 
 def split_by_unit(sentence: Reconstruction, vocabulary: Collection[str]) -> Iterator[tuple[bool, int, Reconstruction]]:
-    """The known and the unknown part of a sentence, as (is known, units in it, part), units being forms of the corpus.
+    """The known and the unknown part of a sentence, as (is known, number of units, part), for units that are forms.
 
-    A span is known if all of its units are. A right span has the units of its gold span, so both fall in the same part, and
-    precision, recall and F1 of a part are sound.
+    A span is known if all of its units are. A correct span has the same units as its gold span, so both are in the same
+    part, and precision, recall and F1 of a part are well defined.
     """
     is_known = [unit in vocabulary for unit in sentence.units]
 
-    def is_known_span(span: Span) -> bool:
+    def is_known_span(span: LabelledSpan) -> bool:
         return all(is_known[span.start : span.end])
 
     for wanted in (True, False):
@@ -61,12 +61,12 @@ def split_by_unit(sentence: Reconstruction, vocabulary: Collection[str]) -> Iter
 
 
 def split_by_word(sentence: Reconstruction, vocabulary: Collection[str]) -> Iterator[tuple[bool, int, Reconstruction]]:
-    """The same for characters that spell words: the forms are words, of which each part holds its own.
+    """The same for characters of words: the forms are words, and each part holds its own.
 
-    Labels are compared over the characters of the gold words of the part.
+    Labels are compared over the characters of the part's gold words.
     """
 
-    def is_known_word(span: Span) -> bool:
+    def is_known_word(span: LabelledSpan) -> bool:
         return "".join(sentence.units[span.start : span.end]) in vocabulary
 
     for wanted in (True, False):
@@ -95,10 +95,10 @@ PRIMARY_METRICS: Mapping[Task, str] = {Task.POS: "accuracy", Task.NER: "f1", Tas
 class Report:
     """The scores of a file.
 
-    ``metrics`` holds the task's figures under the names of the table above. ``invalid_rate`` is the share of sentences whose
-    predicted labels are not a legal sequence, ``malformed_fragments`` how many fragments were ignored (see `Reconstructor`).
+    ``metrics`` holds the task's metrics under the names of the table above. ``invalid_rate`` is the share of sentences whose
+    predicted labels are not a legal sequence, ``malformed_fragments`` the number of ignored fragments (see `Reconstructor`).
     ``types`` are the entity types, or the tags of words (the counts of joint F1); empty for pos.
-    ``vocabulary`` is empty where no training vocabulary was given; ``lengths`` has no rows for lengths the file lacks.
+    ``vocabulary`` is empty without a training vocabulary; ``lengths`` has rows only for lengths that occur.
     """
 
     task: Task
@@ -126,11 +126,11 @@ class Report:
 
 
 class TaskScorer:
-    """Scores sentence after sentence; memory grows with the labels seen, not with the file.
+    """Scores sentence by sentence; memory grows with the number of labels, not with the file.
 
-    Gold labels must be legal in ``scheme``; predicted ones may be anything, and are read in ``predicted_scheme`` (the same,
-    unless given). ``vocabulary`` holds the forms of the training file: words, also where units are characters.
-    ``length_bins`` are the longest sentences of all bins but the last; None leaves the breakdown out.
+    Gold labels must be legal in ``scheme``; predicted labels may be anything, and are read in ``predicted_scheme`` (default:
+    the same). ``vocabulary`` holds the forms of the training file: words, even where units are characters.
+    ``length_bins`` are the upper ends of all bins but the last; None omits the breakdown.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class TaskScorer:
         self._lengths = [] if length_bins is None else [_Part(task) for _ in range(len(length_bins) + 1)]
 
     def update(self, gold: Sequence[str], predicted: Sequence[str], units: Sequence[str]) -> None:
-        """Add one sentence; `ValueError` for different lengths, `LabelError` where the gold labels are not legal."""
+        """Add one sentence; `ValueError` for different lengths, `LabelError` if the gold labels are not legal."""
         sentence = self._reconstruct(gold, predicted, units)
         self._all.update(sentence)
         self._units += len(units)
@@ -168,7 +168,7 @@ class TaskScorer:
             self._lengths[bisect_left(self._length_bins, len(units))].update(sentence)
 
     def result(self) -> Report:
-        """What was counted so far."""
+        """The result so far."""
         tokens = self._all.tokens.result()
         names = {True: "in vocabulary", False: "out of vocabulary"}
         return Report(
@@ -196,7 +196,7 @@ class TaskScorer:
 
 
 class _Part:
-    """The counts of a whole file or of a part of it."""
+    """The counts of a whole file, or of a part of it."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -215,7 +215,7 @@ class _Part:
         return (self.words.result().joint if self.task is Task.SEG_POS else self.spans.result()).types
 
     def metrics_of_sentences(self) -> dict[str, float]:
-        """`metrics` and exact match, which means nothing where sentences are split."""
+        """`metrics`, and exact match, which is meaningless where sentences are split."""
         return {**self.metrics(), "exact_match": self.tokens.result().exact_match}
 
     def metrics(self) -> dict[str, float]:
@@ -246,9 +246,9 @@ def score_sentences(
     *,
     units: Iterable[Sequence[str]] | None = None,
 ) -> dict[str, float]:
-    """The task's metrics for sequences of gold and predicted labels, by name; which one selects is in `PRIMARY_METRICS`.
+    """The task's metrics by name, for sequences of gold and predicted labels; `PRIMARY_METRICS` names the selecting one.
 
-    ``units`` change no metric and need not be given.
+    ``units`` do not affect any metric and may be omitted.
     """
     scorer = TaskScorer(task, scheme, length_bins=None)
     if units is None:
@@ -261,7 +261,7 @@ def score_sentences(
 
 
 def summary_values(report: Report) -> dict[str, object]:
-    """The figures of a report in one flat object; the task's metrics stand under their own names."""
+    """The figures of a report as one flat object; the task's metrics have their own names."""
     return {
         "task": str(report.task),
         "scheme": str(report.scheme),
@@ -276,7 +276,7 @@ def summary_values(report: Report) -> dict[str, object]:
 
 
 def detail_values(report: Report) -> dict[str, object]:
-    """The tables of a report: labels, types, the whole confusion table, lengths."""
+    """The tables of a report: labels, types, the full confusion table, lengths."""
     return {
         "labels": _counts_values(report.tokens.labels),
         "types": _counts_values(report.types),

@@ -1,4 +1,4 @@
-"""What commands print: tables and JSON on stdout, notes and progress on stderr."""
+"""Output of commands: tables and JSON on stdout, notes and progress on stderr."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS_BETWEEN_LINES = 60.0
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
     """Print a table on stdout: integers with thousands separators, numbers right-aligned, None as a dash.
 
-    Floats are printed as they are: format them first (`half_up`), a table knows no precision.
+    Floats are printed as they are: format them first (`half_up`), since a table has no precision of its own.
     """
     from rich import box
     from rich.console import Console
@@ -37,10 +37,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
         table.add_row(*(Text(_cell(value)) for value in row))
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal:
-        # A pipe or file has no width: nothing may be cut or folded there.
+        # A pipe or file has no width: nothing may be cut or wrapped there.
         console = Console(file=sys.stdout, highlight=False, width=10_000)
     if title is not None:
-        # Above the table, not as its title: that would be cut to the table's width.
+        # Above the table, not as its title, which would be cut to the table's width.
         console.print(Text(title, style="italic"), crop=False, no_wrap=True, overflow="ignore")
     console.print(table, crop=False, no_wrap=True)
 
@@ -60,19 +60,19 @@ def _cell(value: object) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print ``value`` as JSON on stdout, text unescaped."""
+    """Print ``value`` as JSON on stdout, with text unescaped."""
     print(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
 
 
 def note(message: str) -> None:
-    """Tell the user something on stderr."""
+    """Print a message for the user on stderr."""
     print(f"dmf: {message}", file=sys.stderr, flush=True)
 
 
 class Display:
-    """Where progress and notes are shown: on stderr, drawn in place on a terminal, elsewhere as a line a minute.
+    """Shows progress and notes on stderr: drawn in place on a terminal, elsewhere one line a minute.
 
-    Progress is any object with a line for ``str`` and a picture for rich (``__rich__``).
+    Progress is any object with a line of text (``str``) and a rich representation (``__rich__``).
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Display:
         self._live: Live | None = None
 
     def update(self, progress: object, *, at_once: bool = False) -> None:
-        """Show the progress; where lines are printed, only if the last one is a minute old, or ``at_once``."""
+        """Show the progress; elsewhere than on a terminal only once a minute, or ``at_once``."""
         if self._is_terminal:
             if self._live is None:
                 self._live = _live()
@@ -93,7 +93,7 @@ class Display:
             note(str(progress))
 
     def note(self, message: str) -> None:
-        """Show a message at once, above what is drawn."""
+        """Show a message immediately, above what is drawn."""
         if self._live is None:
             note(message)
         else:
@@ -103,7 +103,7 @@ class Display:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take away what is drawn."""
+        """Remove what is drawn."""
         if self._live is not None:
             self._live.stop()
 
@@ -112,14 +112,14 @@ def _live() -> Live:
     from rich.console import Console
     from rich.live import Live
 
-    # Results stay on stdout, whatever is drawn meanwhile.
+    # Results go to stdout even while something is drawn.
     live = Live(console=Console(stderr=True), redirect_stdout=False, transient=True)
     live.start()
     return live
 
 
 def bar(before: str, done: float, total: float | None, after: str) -> Table:
-    """A bar between two texts; one that only moves where no ``total`` is known."""
+    """A progress bar between two texts; without a ``total``, one that only pulses."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -145,7 +145,7 @@ def described_seconds(seconds: float) -> str:
 
 @dataclass
 class _Count:
-    """How many of the things to do are done."""
+    """A count of completed items."""
 
     description: str
     total: int | None
@@ -166,7 +166,7 @@ class _Count:
 
 @contextlib.contextmanager
 def progress(description: str, *, total: int | None = None, unit: str = "sentences") -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of ``unit`` just done."""
+    """Yield a function to call with the number of ``unit`` just completed."""
     count = _Count(description, total, unit, started=time.monotonic())
     with Display() as display:
         display.update(count)

@@ -1,8 +1,8 @@
 """The model: an encoder, and one of three processes over its states.
 
-    batch → encoder states → core (direct | categorical | bits) → losses, or evidence for a decoder
+    batch → encoder states → core (direct | categorical | bits) → losses, or input for a decoder
 
-`CORES` says what stands behind a process of `systems.SYSTEMS`.
+`CORES` maps each process of `systems.SYSTEMS` to its core.
 """
 
 from diffusion_mf.model.core import Core, Prediction

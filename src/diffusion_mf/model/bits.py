@@ -8,7 +8,7 @@ from torch import Tensor
 
 from diffusion_mf.batches.layouts import Layout
 from diffusion_mf.config import Config
-from diffusion_mf.decoding import Evidence
+from diffusion_mf.decoding import DecoderInput
 from diffusion_mf.diffusion import (
     BitCodes,
     CategoricalDiffusion,
@@ -17,12 +17,12 @@ from diffusion_mf.diffusion import (
     squared_bit_error,
     sum_over_units,
 )
-from diffusion_mf.model.core import Core, Prediction, Request, StepDraws, Target, Use
+from diffusion_mf.model.core import Core, Prediction, PredictionInput, StepDraws, Target, Use
 from diffusion_mf.networks.denoisers import BitDenoiser, Conditions
 from diffusion_mf.ops.backends import Backend
 
 SELF_CONDITIONING_SHARE = 0.5
-"""of the training steps, those that see a first estimate (Chen et al., 2022)"""
+"""share of training steps that see a first estimate (Chen et al., 2022)"""
 
 
 class BitsCore(Core):
@@ -34,7 +34,7 @@ class BitsCore(Core):
     def __init__(self, config: Config, *, num_labels: int, state_width: int, backend: Backend = "auto") -> None:
         super().__init__(config, num_labels=num_labels, state_width=state_width, backend=backend)
         self.codes = BitCodes(num_labels, scale=config.bits.scale)
-        with torch.device("cpu"):  # the tables are numbers of the host, also where parameters are only counted
+        with torch.device("cpu"):  # the tables belong on the host, even where parameters are only counted
             self.process = GaussianDiffusion(
                 config.diffusion.num_steps, noise=config.bits.noise, cosine_offset=config.diffusion.cosine_offset
             )
@@ -57,7 +57,7 @@ class BitsCore(Core):
         target: Target,
         draws: StepDraws,
     ) -> dict[str, Tensor]:
-        """‖x̂₀ − x₀‖²/b at one t per sentence; labels given are clean, flagged and not counted."""
+        """‖x̂₀ − x₀‖²/b at one t per sentence; given labels have no noise, are flagged, and are not counted."""
         labels, is_unit = target.labels, target.is_unit
         conditions = self.denoiser.prepare(states)
         clean = self.codes.encode(labels)
@@ -76,23 +76,23 @@ class BitsCore(Core):
         is_counted = is_unit if is_given is None else is_unit & ~is_given
         return {"bits": sum_over_units(squared_bit_error(predicted, clean), is_counted)}
 
-    def predict(self, request: Request) -> Prediction:
-        """z by DDIM with noise keyed by the sentence; ``base`` and early exit do not concern it."""
+    def predict(self, inputs: PredictionInput) -> Prediction:
+        """z by DDIM with noise keyed by the sentence; ``base`` and early exit do not apply."""
         settings = self.config.bits
-        conditions = self.denoiser.prepare(request.states)
-        schedule = self.process.schedule(request.num_calls or settings.num_calls)
-        shape = (request.is_unit.shape[0], request.is_unit.shape[1])
-        is_known = request.is_known
-        given = None if request.allowed is None else self.codes.encode(request.allowed.long().argmax(-1))
+        conditions = self.denoiser.prepare(inputs.states)
+        schedule = self.process.schedule(inputs.num_calls or settings.num_calls)
+        shape = (inputs.is_unit.shape[0], inputs.is_unit.shape[1])
+        is_known = inputs.is_known
+        given = None if inputs.allowed is None else self.codes.encode(inputs.allowed.long().argmax(-1))
 
         def denoise(noisy: Tensor, t: int, previous: Tensor | None) -> Tensor:
             if is_known is not None and given is not None:
                 noisy = torch.where(is_known[..., None], given, noisy)
             step = torch.full((1,), t, device=noisy.device)
-            return self._predicted(noisy, step, conditions, request.layout, previous, is_known)
+            return self._predicted(noisy, step, conditions, inputs.layout, previous, is_known)
 
         def draw_noise(sample: int, call: int) -> Tensor:
-            draws = StepDraws(self.config.seed, sample * (len(schedule) + 1) + call, request.content_keys)
+            draws = StepDraws(self.config.seed, sample * (len(schedule) + 1) + call, inputs.content_keys)
             return draws.normals(Use.DDIM, (shape[1], self.codes.num_bits))
 
         result = ddim(
@@ -101,31 +101,31 @@ class BitsCore(Core):
             denoise,
             batch_shape=shape,
             schedule=schedule,
-            device=request.states.device,
+            device=inputs.states.device,
             eta=settings.eta,
             num_samples=settings.num_samples,
             use_self_conditioning=settings.self_conditioning,
-            allowed=request.allowed,
+            allowed=inputs.allowed,
             draw_noise=draw_noise,
-            keep_trajectory=request.keep_trajectory,
+            keep_trajectory=inputs.keep_trajectory,
         )
-        evidence = Evidence.of_bits(
+        decoder_input = DecoderInput.of_bits(
             result.bits,
             self.codes,
-            request.lengths,
+            inputs.lengths,
             temperature=settings.temperature,
-            legality=request.legality,
-            allowed=request.allowed,
-            check=request.allowed is not None,
+            legality=inputs.legality,
+            allowed=inputs.allowed,
+            check=inputs.allowed is not None,
         )
         steps = result.trajectory
         return Prediction(
-            evidence=evidence,
-            marginals=self._probabilities(result.bits, request),
+            decoder_input=decoder_input,
+            marginals=self._probabilities(result.bits, inputs),
             num_calls=result.num_calls,
             trajectory=None
             if steps is None
-            else [(t, self._probabilities(bits, request)) for t, bits in zip(schedule[1:], steps, strict=True)],
+            else [(t, self._probabilities(bits, inputs)) for t, bits in zip(schedule[1:], steps, strict=True)],
         )
 
     def _predicted(
@@ -140,9 +140,9 @@ class BitsCore(Core):
         predicted = self.denoiser(noisy, t, conditions, layout, previous=previous, is_known=is_known)
         return predicted * self.codes.scale
 
-    def _probabilities(self, bits: Tensor, request: Request) -> Tensor:
+    def _probabilities(self, bits: Tensor, inputs: PredictionInput) -> Tensor:
         """softmax of −‖z − c‖²/τ among the allowed labels, 0 at padding."""
         scores = self.codes.unary_scores(bits, temperature=self.config.bits.temperature)
-        if request.allowed is not None:
-            scores = scores.masked_fill(~request.allowed & request.is_unit[..., None], -torch.inf)
-        return torch.where(request.is_unit[..., None], scores.softmax(-1), 0)
+        if inputs.allowed is not None:
+            scores = scores.masked_fill(~inputs.allowed & inputs.is_unit[..., None], -torch.inf)
+        return torch.where(inputs.is_unit[..., None], scores.softmax(-1), 0)

@@ -26,7 +26,7 @@ def model_card(
     temperature: float,
     metrics: Mapping[str, Any],
 ) -> str:
-    """What the model is, how it was made, how good it was and how to use it."""
+    """What the model is, how it was trained, how well it does and how to use it."""
     table = _scores(metrics, decoder, tagging_decoder) or ["Nothing was measured."]
     label_names = ", ".join(labels).replace("|", "\\|")
     data = config.data.train
@@ -63,7 +63,7 @@ def model_card(
         f"| seed | {config.seed} |",
         f"| decoder | {_decoders(decoder, tagging_decoder)} |",
         *(
-            ["| recall | looks at the other occurrences of a word in its document: say which sentences make one |"]
+            ["| recall | uses the other occurrences of a word in its document: mark or pass documents when tagging |"]
             * has_recall
         ),
         f"| temperature of scores | {temperature:.4g} |",
@@ -103,7 +103,7 @@ def model_card(
 
 
 def _encoder(config: EncoderConfig, hub_name: str | None) -> str:
-    """What to call the encoder: its name on the hub, or its folder's; nobody needs to know where that lay."""
+    """The encoder's name on the hub, or the name of its folder, without the path."""
     if config.kind != "pretrained" or config.model is None:
         return str(config.kind)
     name = hub_name or os.path.basename(os.path.normpath(config.model))
@@ -117,7 +117,7 @@ def _decoders(best: str, tagging: str) -> str:
 
 
 def _scores(metrics: Mapping[str, Any], decoder: str, tagging_decoder: str) -> list[str]:
-    """A row per metric, a column per corpus: those of the best decoder, and of the one that taggers use where it is another."""
+    """A row per metric and a column per corpus, for the best decoder, and for the one that taggers use if it is another."""
     splits = {name: metrics[name] for name in ("dev", "test") if metrics.get(name)}
     if decoder != tagging_decoder:
         splits = {f"{name}, {decoder}": scores for name, scores in splits.items()}

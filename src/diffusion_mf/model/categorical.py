@@ -10,12 +10,12 @@ from torch import Tensor
 
 from diffusion_mf.batches.layouts import Layout
 from diffusion_mf.config import Config
-from diffusion_mf.decoding import Evidence
+from diffusion_mf.decoding import DecoderInput
 from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, Reading, draw, one_hot, reverse_diffusion
 from diffusion_mf.model.core import (
     NoisyLabels,
     Prediction,
-    Request,
+    PredictionInput,
     StepDraws,
     StructuredCore,
     Target,
@@ -36,7 +36,7 @@ class CategoricalCore(StructuredCore):
     def __init__(self, config: Config, *, num_labels: int, state_width: int, backend: Backend = "auto") -> None:
         super().__init__(config, num_labels=num_labels, state_width=state_width, backend=backend)
         diffusion = config.diffusion
-        with torch.device("cpu"):  # the tables are numbers of the host, also where parameters are only counted
+        with torch.device("cpu"):  # the tables belong on the host, even where parameters are only counted
             self.process = CategoricalDiffusion(
                 num_labels,
                 diffusion.num_steps,
@@ -55,7 +55,7 @@ class CategoricalCore(StructuredCore):
         is_known: Bool[Tensor, "B N"] | None = None,
         others: Int[Tensor, "B N M"] | None = None,
     ) -> Potentials:
-        """One call of the network: scores given beliefs about y^t; the structure comes after it."""
+        """One call of the network: scores given beliefs about y^t, without the structure."""
         return self.scorer(self.denoiser(beliefs, t, conditions, layout, is_known, others), layout)
 
     def choice(self, draws: StepDraws) -> int | None:
@@ -73,9 +73,9 @@ class CategoricalCore(StructuredCore):
     ) -> dict[str, Tensor]:
         """L_den + λ·L_post, or L_seq + L_marg + λ·L_post, at one t per sentence.
 
-        Departures, off unless configured: labels given (`StepDraws.clamps`) are clean, flagged, and conditioned on, so that
-        they add nothing to the loss; a share of the steps continues the model's own beliefs, without L_post, which is about
-        samples of the forward process.
+        Departures from the paper, off by default: given labels (`StepDraws.clamps`) have no noise, are flagged and conditioned
+        on, so that they add nothing to the loss; a share of the steps continues from the model's own beliefs, without L_post,
+        which needs samples of the forward process.
         """
         diffusion = self.config.diffusion
         labels, is_unit = target.labels, target.is_unit
@@ -102,42 +102,42 @@ class CategoricalCore(StructuredCore):
         distribution = self.distribution(potentials, target.lengths, allowed)
         return structured_terms(distribution, labels, is_unit, self.weights, noisy=noisy)
 
-    def predict(self, request: Request) -> Prediction:
+    def predict(self, inputs: PredictionInput) -> Prediction:
         """Algorithm 1; Mask-Viterbi and argmax get log π₀, Viterbi the last call's potentials."""
-        conditions = self.denoiser.prepare(request.states)
-        schedule = self.process.schedule(base=request.base, num_calls=request.num_calls)
-        # The same for a sentence whenever it is labelled, whatever its batch.
-        draws = StepDraws(self.config.seed, 0, request.content_keys)
+        conditions = self.denoiser.prepare(inputs.states)
+        schedule = self.process.schedule(base=inputs.base, num_calls=inputs.num_calls)
+        # The same for a sentence in every batch.
+        draws = StepDraws(self.config.seed, 0, inputs.content_keys)
         result = reverse_diffusion(
             self.process,
-            self._denoise(conditions, request, request.allowed, request.is_known),
-            batch_shape=(request.is_unit.shape[0], request.is_unit.shape[1]),
+            self._denoise(conditions, inputs, inputs.allowed, inputs.is_known),
+            batch_shape=(inputs.is_unit.shape[0], inputs.is_unit.shape[1]),
             schedule=schedule,
-            device=request.states.device,
-            allowed=request.allowed,
-            is_unit=request.is_unit,
-            exit_tolerance=None if request.reading == "sampled" else request.exit_tolerance,
-            settle_with=request.document_rows,
-            keep_trajectory=request.keep_trajectory,
-            keep_first_marginals=request.keep_first_marginals,
-            reading=request.reading,
-            uniforms=self._uniforms(request.reading, draws, request.is_unit.shape[1], len(schedule) - 1),
+            device=inputs.states.device,
+            allowed=inputs.allowed,
+            is_unit=inputs.is_unit,
+            exit_tolerance=None if inputs.reading == "sampled" else inputs.exit_tolerance,
+            settle_with=inputs.document_rows,
+            keep_trajectory=inputs.keep_trajectory,
+            keep_first_marginals=inputs.keep_first_marginals,
+            reading=inputs.reading,
+            uniforms=self._uniforms(inputs.reading, draws, inputs.is_unit.shape[1], len(schedule) - 1),
         )
         assert isinstance(result.potentials, Potentials)
-        evidence = Evidence(
-            lengths=request.lengths,
+        decoder_input = DecoderInput(
+            lengths=inputs.lengths,
             unary_scores=result.log_beliefs(),
             potentials=result.potentials,
-            legality=request.legality,
+            legality=inputs.legality,
             allowed=result.allowed,
             check=result.allowed is not None,
         )
-        # Scores are reported from the first call's marginals where they were kept, else from the last call's.
+        # Reported scores come from the first call's marginals if they were kept, otherwise from the last call's.
         marginals = result.marginals if result.first_marginals is None else result.first_marginals
         steps = result.trajectory
         return Prediction(
-            evidence=evidence,
-            marginals=torch.where(request.is_unit[..., None], marginals, 0),
+            decoder_input=decoder_input,
+            marginals=torch.where(inputs.is_unit[..., None], marginals, 0),
             num_calls=result.num_calls,
             trajectory=None if steps is None else [(step.t, step.beliefs) for step in steps],
         )
@@ -152,9 +152,9 @@ class CategoricalCore(StructuredCore):
         is_known: Tensor | None,
         draws: StepDraws,
     ) -> tuple[Tensor, Tensor]:
-        """Beliefs after some calls of the schedule and reading that inference has, and the step reached.
+        """Beliefs after some calls with the schedule and reading of inference, and the step reached.
 
-        Dropout acts here, too.
+        Dropout is active here, too.
         """
         of_inference, base = self.config.inference.calls_and_base(None, None)
         reading = self.config.inference.posterior
@@ -181,14 +181,14 @@ class CategoricalCore(StructuredCore):
 
     @staticmethod
     def _uniforms(reading: Reading, draws: StepDraws, num_units: int, num_labels: int) -> Tensor | None:
-        """Numbers for so many labels of each unit, (B, N, labels), if the reading draws some."""
-        # Those of a unit stand together, so that more padding changes none.
+        """Numbers for this many labels of each unit, (B, N, labels), if the reading draws labels."""
+        # The numbers of a unit are adjacent, so that more padding changes none of them.
         return draws.uniforms(Use.SAMPLED_LABELS, (num_units, num_labels)) if reading == "sampled" else None
 
     def _denoise(
         self,
         conditions: Conditions,
-        of: Target | Request,
+        of: Target | PredictionInput,
         allowed: Tensor | None,
         is_known: Tensor | None,
     ) -> Callable[[Tensor, int], Denoised]:

@@ -1,4 +1,4 @@
-"""What stands between encoder states and labels: the contract `Core` of the processes, its requests, draws, losses, predictions."""
+"""Between encoder states and labels: the interface `Core` of the processes, its inputs, random draws, losses and results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from diffusion_mf.batches.layouts import Layout
 from diffusion_mf.config import Config
-from diffusion_mf.decoding import Evidence, Legality
+from diffusion_mf.decoding import DecoderInput, Legality
 from diffusion_mf.diffusion import (
     BitCodes,
     CategoricalDiffusion,
@@ -36,21 +36,21 @@ from diffusion_mf.systems import ObjectiveWeights
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Prediction:
-    """Evidence for decoders, probabilities to report, and how they came about."""
+    """The input for decoders, the probabilities to report, and the trajectory."""
 
-    evidence: Evidence
+    decoder_input: DecoderInput
     marginals: Float[Tensor, "B N K"]
-    """ρ₀ of the last call, or the first (``inference.scores_from``); of a direct system's only one; with bits the softmax of
+    """ρ₀ of the last or the first call (``inference.scores_from``), or of a direct system; for bits, the softmax of
     the distance-based scores; 0 at padding"""
     num_calls: int
     """of the denoiser; 0 for direct systems"""
     trajectory: list[tuple[int, Float[Tensor, "B N K"]]] | None = None
-    """(t reached, beliefs there) after every call, if it was asked for; direct systems have none"""
+    """(t reached, beliefs there) after every call, if requested; direct systems have none"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Request:
-    """What `Labeller.predict` was asked for, settled: nothing here is left to a default."""
+class PredictionInput:
+    """The input of `Core.predict`: encoder states and options, with all defaults resolved."""
 
     states: Float[Tensor, "*units D"]
     layout: Layout
@@ -71,12 +71,12 @@ class Request:
 
     @property
     def is_known(self) -> Bool[Tensor, "B N"] | None:
-        """Where clamps leave one label: the positions that the denoiser's flag marks."""
+        """Positions where clamps leave a single label; the denoiser's flag marks them."""
         return None if self.allowed is None else (self.allowed.sum(-1) == 1) & self.is_unit
 
 
 class Use(enum.IntEnum):
-    """What a stream of numbers is for; streams are independent."""
+    """The purpose of a stream of random numbers; streams are independent."""
 
     TIMESTEP = 0
     LABEL_NOISE = 1
@@ -92,13 +92,13 @@ class Use(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class StepDraws:
-    """Numbers keyed by seed, step and sentence: how a step's sentences are split into batches changes none of them."""
+    """Random numbers keyed by seed, step and sentence, independent of how sentences are split into batches."""
 
     seed: int
     step: int
     sentence_keys: Int[Tensor, " B"]
     device_step: Int[Tensor, ""] | None = None
-    """the step again, where work is recorded once and replayed for other steps; decisions of the host are not recorded"""
+    """the step as a tensor, where work is recorded once and replayed for other steps; the host's decisions are not recorded"""
 
     def uniforms(self, use: Use, shape: tuple[int, ...]) -> Float[Tensor, "B ..."]:
         """From [0, 1), (B, *shape)."""
@@ -113,11 +113,11 @@ class StepDraws:
         return self.step if self.device_step is None else self.device_step
 
     def for_step(self, use: Use) -> float:
-        """One number from [0, 1) that all sentences of the step share; made on the host, for decisions of the host."""
+        """One number from [0, 1) that all sentences of the step share; drawn on the host, for decisions of the host."""
         return random.Random(f"{use.name} {self.seed} {self.step}").random()
 
     def clamps(self, share: float, num_units: int) -> Bool[Tensor, "B N"] | None:
-        """Which labels are given: in a ``share`` of the sentences, a part of them, itself uniform; None if share is 0."""
+        """Which labels are given: a uniformly random part of them in a ``share`` of the sentences; None if share is 0."""
         if share == 0:
             return None
         choice = self.uniforms(Use.CLAMPED_SENTENCES, (2,))
@@ -129,9 +129,9 @@ _FACTOR = 0x5851F42D4C957F2D  # odd, with well-mixed bits
 
 
 def content_keys(form_ids: Int[Tensor, "B N"], is_unit: Bool[Tensor, "B N"]) -> Int[Tensor, " B"]:
-    """A number for each sentence from its forms alone: Σᵢ formᵢ·fⁱ⁺¹ modulo 2⁶⁴.
+    """A number for each sentence that depends only on its forms: Σᵢ formᵢ·fⁱ⁺¹ modulo 2⁶⁴.
 
-    It keys the noise of DDIM and the samples of the reverse process at inference, so that a sentence gets the same labels in every batch.
+    It keys the noise of DDIM and the samples of the reverse process, so that a sentence gets the same labels in every batch.
     """
     powers = torch.full((form_ids.shape[1],), _FACTOR, device=form_ids.device, dtype=torch.int64).cumprod(0)
     return torch.where(is_unit, form_ids * powers, 0).sum(1)
@@ -141,7 +141,7 @@ TOTAL = "total"
 
 
 class NoisyLabels(NamedTuple):
-    """What L_post needs to know of the forward process."""
+    """What L_post needs from the forward process."""
 
     process: CategoricalDiffusion
     labels: Int[Tensor, "B N"]
@@ -157,9 +157,9 @@ def structured_terms(
     *,
     noisy: NoisyLabels | None = None,
 ) -> dict[str, Tensor]:
-    """L_den, L_seq, L_marg and L_post where their weight is not 0; L_post only where there are noisy labels.
+    """L_den, L_seq, L_marg and L_post, those with a non-zero weight; L_post only with noisy labels.
 
-    L_den and L_marg are both −Σ log P(yᵢ): the table keeps them apart because L_marg takes a linear chain's exact marginals.
+    L_den and L_marg are both −Σ log P(yᵢ): the table separates them because L_marg uses a linear chain's exact marginals.
     """
     terms: dict[str, Tensor] = {}
     if weights.denoising:
@@ -176,9 +176,9 @@ def structured_terms(
 
 
 class TeacherMarginals(nn.Module):
-    """The marginals of a teacher for every unit of the training corpus, found again by the index of a sentence.
+    """The marginals of a teacher for every unit of the training corpus, looked up by sentence index.
 
-    They move with the model that learns from them, and are not saved with it.
+    They move with the model that learns from them, but are not saved with it.
     """
 
     marginals: Tensor
@@ -187,31 +187,31 @@ class TeacherMarginals(nn.Module):
     def __init__(self, marginals: Float[Tensor, "U K"], lengths: Sequence[int]) -> None:
         super().__init__()
         if sum(lengths) != len(marginals):
-            raise ValueError(f"there are marginals of {len(marginals)} units for {sum(lengths)}")
+            raise ValueError(f"there are marginals for {len(marginals)} units, but {sum(lengths)} units")
         self.register_buffer("marginals", marginals, persistent=False)
         self.register_buffer("starts", torch.tensor([0, *accumulate(lengths)][:-1]), persistent=False)
 
     def forward(self, sentences: Int[Tensor, " B"], num_units: int) -> Float[Tensor, "B N K"]:
-        """Those of some sentences; past a sentence's length stands what belongs to others."""
+        """Those of some sentences; past a sentence's length, the marginals of other sentences."""
         places = self.starts[sentences][:, None] + torch.arange(num_units, device=self.starts.device)
         return self.marginals[places.clamp(max=len(self.marginals) - 1)]
 
 
 class Target(NamedTuple):
-    """What a batch is to be labelled with, and how its units lie."""
+    """The gold labels of a batch, and the layout of its units."""
 
     labels: Int[Tensor, "B N"]
     lengths: Int[Tensor, " B"]
     is_unit: Bool[Tensor, "B N"]
     layout: Layout
     teacher: Float[Tensor, "B N K"] | None = None
-    """marginals of another model, to be learnt beside the labels"""
+    """marginals of another model, to be learnt in addition to the labels"""
     others: Int[Tensor, "B N M"] | None = None
     """for recall (`batches.batching.Batch.others`)"""
 
 
 class Core(nn.Module, abc.ABC):
-    """A process and its structure, for given encoder states; ``backend`` says how the structure is computed."""
+    """A process and its structure, given encoder states; ``backend`` selects the implementation of the structure."""
 
     process: CategoricalDiffusion | GaussianDiffusion | None = None
     """the noise, in diffusion systems"""
@@ -227,7 +227,7 @@ class Core(nn.Module, abc.ABC):
         self.weights = config.weights
 
     def choice(self, draws: StepDraws) -> Hashable:
-        """What the host decides for a whole step: steps of the same choice do the same work."""
+        """What the host decides for a whole step: steps with the same choice do the same work."""
         return None
 
     @abc.abstractmethod
@@ -240,8 +240,8 @@ class Core(nn.Module, abc.ABC):
         """The terms of the objective, each a sum over the batch's units."""
 
     @abc.abstractmethod
-    def predict(self, request: Request) -> Prediction:
-        """Evidence and marginals."""
+    def predict(self, inputs: PredictionInput) -> Prediction:
+        """The decoder input and the marginals."""
 
 
 class StructuredCore(Core):
@@ -258,13 +258,13 @@ class StructuredCore(Core):
                 remedy="enter it in STRUCTURES before the system is used",
             )
         self.structure = STRUCTURES[name]
-        # Looking for bad scores would wait for the device at every call.
+        # Checking the scores would wait for the device at every call.
         self.settings = InferenceSettings(num_iterations=config.structure.num_iterations, backend=backend, check=False)
 
     def distribution(
         self, potentials: Potentials, lengths: Int[Tensor, " B"], allowed: Bool[Tensor, "B N K"] | None = None
     ) -> LabelDistribution:
-        """The distribution over label sequences; given ``allowed``, conditional on the clamps."""
-        # A row that only fills a batch has no units; structures know no such sentence.
+        """The distribution over label sequences, conditional on the clamps ``allowed`` if given."""
+        # Filler rows have no units, but structures expect sentences of at least one.
         lengths = lengths.clamp(min=1)
         return self.structure.from_potentials(potentials, lengths, allowed=allowed, settings=self.settings)

@@ -1,4 +1,4 @@
-"""Models from the Hugging Face hub, and to it."""
+"""Download models from the Hugging Face hub, and upload them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PATTERNS = (*MODEL_FILES, f"{ENCODER}/*")
 
 
 def download(name: str, *, revision: str | None = None) -> str:
-    """The local folder of a model repository; only the files of a model are fetched."""
+    """Download a model repository and return its local folder; only files that belong to a model are fetched."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -22,26 +22,26 @@ def download(name: str, *, revision: str | None = None) -> str:
             revision=revision,
             allow_patterns=list(_PATTERNS),
             ignore_patterns=["*.py"],
-            # What was fetched before is there in any case.
+            # What was downloaded before is there in any case.
             local_files_only=not hub_answers(name, revision),
         )
     except Exception as error:
         if not is_of_hub(error):
             raise
-        # What the library says of a hub that does not answer is long and about its cache.
+        # The library's message about a hub that does not answer is long and about its cache.
         is_silent = isinstance(error, LocalEntryNotFoundError)
         reason = hub_silence() if is_silent else _reason(error)
         raise InputError(
-            f"neither a model folder nor to be had from the hub ({reason})",
+            f"neither a model folder nor available from the hub ({reason})",
             path=name,
             remedy="name a folder, or check the connection" if is_silent else "check the name",
         ) from None
 
 
 def upload(folder: Path, name: str, *, private: bool, token: str | None, message: str) -> str:
-    """Make the repository ``name`` hold exactly the files of the model ``folder``; returns where they are to be seen.
+    """Make the repository ``name`` hold exactly the files of the model ``folder``; returns its URL.
 
-    Files that an older model left there are removed; others, such as licences, stay.
+    Files of an older model are removed; others, such as licences, stay.
     """
     from huggingface_hub import HfApi
 
@@ -55,7 +55,7 @@ def upload(folder: Path, name: str, *, private: bool, token: str | None, message
         if not is_of_hub(error):
             raise
         raise InputError(
-            f"the hub did not take the model ({_reason(error)})", path=name, remedy="check the name, and hf auth login"
+            f"the hub refused the model ({_reason(error)})", path=name, remedy="check the name, and hf auth login"
         ) from None
     return str(commit.commit_url)
 

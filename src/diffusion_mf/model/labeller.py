@@ -1,4 +1,4 @@
-"""Encoder and core in one module: losses in training, predictions afterwards."""
+"""Encoder and core in one module: losses for training, predictions for inference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from diffusion_mf.model.core import (
     TOTAL,
     Core,
     Prediction,
-    Request,
+    PredictionInput,
     StepDraws,
     Target,
     TeacherMarginals,
@@ -48,8 +48,8 @@ CORES: dict[Process, type[Core]] = {"direct": DirectCore, "categorical": Categor
 class Labeller(nn.Module):
     """A system of the table, ready to be trained or used.
 
-    ``encoder`` and ``core`` are its parts; the encoder runs once per sentence, whatever the number of denoiser calls. Scores
-    and all that follows are float32, also under autocast. ``backend`` says how its structure is computed (`ops.backends`).
+    It consists of ``encoder`` and ``core``; the encoder runs once per sentence, whatever the number of denoiser calls. Scores
+    and everything after them are float32, even under autocast. ``backend`` selects the implementation of the structure.
     """
 
     legal_transitions: Tensor
@@ -79,14 +79,14 @@ class Labeller(nn.Module):
             self.auxiliary = ScoringMLP(state_width, self.num_labels, config.structure)
         self.teacher: TeacherMarginals | None = None
         legality = Legality.of_scheme(vocabulary.labels, scheme)
-        # They follow the model to its device, and are known from the labels: no need to save them.
+        # They move with the model to its device, and follow from the labels: no need to save them.
         self.register_buffer("legal_transitions", legality.transitions, persistent=False)
         self.register_buffer("legal_starts", legality.starts, persistent=False)
         self.register_buffer("legal_ends", legality.ends, persistent=False)
 
     @property
     def legality(self) -> Legality | None:
-        """What the label scheme allows, on the model's device; None where it allows everything."""
+        """The constraints of the label scheme, on the model's device; None if it allows everything."""
         if self.scheme is LabelScheme.PLAIN:
             return None
         return Legality(self.legal_transitions, self.legal_starts, self.legal_ends)
@@ -98,27 +98,27 @@ class Labeller(nn.Module):
 
     @property
     def codes(self) -> BitCodes | None:
-        """DiffusionSL's codes; None for the others."""
+        """DiffusionSL's codes; None for other systems."""
         return self.core.codes
 
     @property
     def decoders(self) -> tuple[str, ...]:
-        """The decoders to choose from on dev."""
+        """The candidate decoders for selection on dev."""
         return self.config.system_entry.decoders(
             is_constrained=self.scheme is not LabelScheme.PLAIN, projection=self.config.bits.projection
         )
 
     @property
     def prepare_input(self) -> PrepareInput | None:
-        """What the encoder wants done when a batch is collated."""
+        """What the encoder does when a batch is collated."""
         return self.encoder.prepare_input
 
     def num_parameters(self) -> int:
-        """How many numbers training adjusts."""
+        """The number of trained parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def choice(self, *, seed: int, step: int) -> Hashable:
-        """What the host decides for a step: `loss_sums` does the same work in steps of the same choice."""
+        """What the host decides for a step: `loss_sums` does the same work in steps with the same choice."""
         return self.core.choice(StepDraws(seed, step, torch.empty(0, dtype=torch.int64)))
 
     def loss_sums(
@@ -133,8 +133,8 @@ class Labeller(nn.Module):
         """Every term of the objective as a sum over units, and their weighted sum ``total``.
 
         The caller divides by the units of the global batch. Timesteps, noise and clamps are keyed by (seed, step, sentence);
-        dropout takes torch's generator. Nothing here waits for the device. ``device_step`` takes the place of ``step`` where
-        the work is recorded for other steps of the same `choice`.
+        dropout uses torch's generator. Nothing here waits for the device. ``device_step`` replaces ``step`` where the
+        work is recorded for other steps with the same `choice`.
         """
         if batch.label_ids is None:
             raise ValueError("losses need labels")
@@ -152,7 +152,7 @@ class Labeller(nn.Module):
         return terms
 
     forward = loss_sums
-    """for what calls modules, such as `torch.func.functional_call`"""
+    """for code that calls modules, such as `torch.func.functional_call`"""
 
     @torch.no_grad()
     def predict(
@@ -165,20 +165,20 @@ class Labeller(nn.Module):
         keep_trajectory: bool = False,
         settings: InferenceConfig | None = None,
     ) -> Prediction:
-        """What decoders decide from; `eval` must have been called.
+        """The prediction for a batch, from which decoders decide on labels; call `eval` first.
 
-        ``num_calls`` or ``base`` chooses the schedule, else ``settings`` do: the configuration's, unless given. ``allowed`` clamps labels. The device is
-        waited for only by ``exit_tolerance`` (once per call); with clamps, decoders check for sentences without a legal sequence.
+        ``num_calls`` or ``base`` chooses the schedule; the default is that of ``settings`` (default: the configuration). ``allowed`` clamps labels. Only
+        ``exit_tolerance`` waits for the device (once per call); with clamps, decoders check that a legal sequence exists.
         """
         if self.training:
             raise RuntimeError("predict would use dropout: call eval() first")
         settings = settings or self.config.inference
         layout, is_unit = batch.layout, unit_mask(batch.lengths, batch.form_ids.shape[1])
         num_calls, base = settings.calls_and_base(num_calls, base)
-        request = Request(
+        inputs = PredictionInput(
             states=self.encoder(batch, layout),
             layout=layout,
-            # Rows that only fill a batch have no units; structures and decoders know no such sentence.
+            # Filler rows have no units, but structures and decoders expect sentences of at least one.
             lengths=batch.lengths.clamp(min=1),
             is_unit=is_unit,
             content_keys=content_keys(batch.form_ids, is_unit),
@@ -193,10 +193,10 @@ class Labeller(nn.Module):
             others=batch.others,
             document_rows=batch.document_rows,
         )
-        return self.core.predict(request)
+        return self.core.predict(inputs)
 
 
 def count_parameters(config: Config, vocabulary: Vocabulary, scheme: LabelScheme) -> int:
-    """The number of parameters without making them: nothing is allocated or initialised."""
+    """The number of parameters, without allocating or initialising them."""
     with torch.device("meta"):
         return Labeller(config, vocabulary, scheme).num_parameters()

@@ -1,15 +1,15 @@
-"""A model on disk: a folder of JSON and safetensors, nothing that could run code.
+"""A model on disk: a folder of JSON and safetensors files, without anything that could run code.
 
 | file | holds |
 |---|---|
-| config.json | format version, the training configuration, label schemes, decoders, temperature, checksums of the others |
-| vocabulary.json | forms and characters with their counts, labels; pairs of neighbouring forms, if the encoder looks at them |
+| config.json | format version, the training configuration, label schemes, decoders, temperature, checksums of the other files |
+| vocabulary.json | forms and characters with their counts, labels; pairs of neighbouring forms, if the encoder uses them |
 | model.safetensors | the weights |
 | metrics.json | what was measured when the model was made; may be missing |
 | README.md | the model card |
 | encoder/ | of a pretrained encoder: its configuration and tokenizer, so that nothing else is needed to load it |
 
-A folder appears whole, by rename, or not at all.
+A folder is written completely, by a rename, or not at all.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 FORMAT = "diffusion-mf model"
 FORMAT_VERSION = 1
-"""Raised whenever an older reader could not make sense of a folder; readers say which version a newer one needs."""
+"""Increased whenever older versions could not read a folder; they then report which version is needed."""
 
 CONFIG, VOCABULARY, WEIGHTS, METRICS, CARD = (
     "config.json",
@@ -62,7 +62,7 @@ _CHECKED_FILES = (VOCABULARY, WEIGHTS)
 
 
 class StoredModel(NamedTuple):
-    """Everything a model folder holds."""
+    """The contents of a model folder."""
 
     labeller: Labeller
     config: Config
@@ -72,7 +72,7 @@ class StoredModel(NamedTuple):
     decoder: str
     """the one that was best on the development data"""
     temperature: float
-    """what the logarithms of marginals are divided by before they are reported as scores"""
+    """divides the logarithms of marginals before they are reported as scores"""
     metrics: Mapping[str, Any]
     source_scheme: LabelScheme | None = None
     """that of the training data; None for models of earlier versions"""
@@ -110,16 +110,16 @@ def save_model(
     source_scheme: LabelScheme | None = None,
     legal_decoder: str | None = None,
 ) -> None:
-    """Write a model folder; an older model in its place makes way, anything else is left alone and an `InputError`."""
+    """Write a model folder, replacing an older model in its place; any other folder is an `InputError` and left unchanged."""
     model = StoredModel(
         labeller, config, vocabulary, scheme, decoder, temperature, metrics, source_scheme, legal_decoder
     )
     for name in (decoder, legal_decoder):
         if name is not None and name not in DECODERS:
-            raise ValueError(f"no decoder is called {name!r}")
+            raise ValueError(f"there is no decoder {name!r}")
     if not (math.isfinite(temperature) and temperature > 0):
-        raise ValueError(f"a temperature is a positive number, found {temperature}")
-    # Weights that share memory are stored apart: safetensors knows no sharing.
+        raise ValueError(f"a temperature must be positive, found {temperature}")
+    # Weights that share memory are stored separately: safetensors does not support sharing.
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in labeller.state_dict().items()}
     with _new_folder(folder) as written:
         write_tensors(written / WEIGHTS, weights, metadata={"format": "pt"})
@@ -154,9 +154,9 @@ def save_model(
 
 
 def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
-    """Read a model folder; whatever is wrong with it is an `InputError`. The labeller is on the CPU, set to evaluation.
+    """Read a model folder; any problem is an `InputError`. The labeller is on the CPU, in evaluation mode.
 
-    ``backend`` says how its structure is computed (`ops.backends`).
+    ``backend`` selects the implementation of the structure (`ops.backends`).
     """
     path = Path(folder)
     _check_files(path)
@@ -170,7 +170,7 @@ def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
     try:
         vocabulary = Vocabulary.from_dict(_read_object(path / VOCABULARY))
     except (KeyError, TypeError, ValueError):
-        raise InputError("no vocabulary", path=path / VOCABULARY, remedy="copy the model again") from None
+        raise InputError("not a vocabulary", path=path / VOCABULARY, remedy="copy the model again") from None
     return StoredModel(
         labeller=_load_labeller(path / WEIGHTS, config, vocabulary, scheme, backend),
         config=config,
@@ -194,7 +194,7 @@ def read_config(folder: StrPath) -> Config:
 
 
 def read_metrics(folder: StrPath) -> dict[str, Any]:
-    """What was measured when the model was made; nothing if that file was not kept, for a model works without."""
+    """What was measured when the model was trained; empty if the file was not kept, since a model works without it."""
     path = Path(folder) / METRICS
     return _read_object(path) if path.exists() else {}
 
@@ -204,7 +204,7 @@ def _load_labeller(
 ) -> Labeller:
     from diffusion_mf.model import Labeller
 
-    # The first weights of a network are drawn at random; whoever loads a model must not notice.
+    # The initial weights of a network are random; loading a model must not change the random state.
     with torch.random.fork_rng(devices=[]):
         labeller = Labeller(config, vocabulary, scheme, encoder_files=path.parent / ENCODER, backend=backend)
     try:
@@ -225,7 +225,7 @@ def _check_files(path: Path) -> None:
     if missing:
         inside = path / "model"
         hint = f"name {inside}" if (inside / CONFIG).is_file() else "name a folder that dmf train wrote"
-        raise InputError(f"no model folder: it lacks {', '.join(missing)}", path=path, remedy=hint)
+        raise InputError(f"not a model folder: {', '.join(missing)} missing", path=path, remedy=hint)
 
 
 def _check_format(path: Path, description: Mapping[str, Any]) -> None:
@@ -260,7 +260,7 @@ def _settings(
     has_schemes = {scheme, source_scheme or scheme} <= {*LabelScheme}
     if not has_schemes or not {decoder, legal or decoder} <= DECODERS.keys() or not (0 < temperature < math.inf):
         raise InputError(
-            f"the scheme {scheme}, the decoder {decoder} or the temperature {temperature} is not possible",
+            f"the scheme {scheme}, the decoder {decoder} or the temperature {temperature} is invalid",
             path=path / CONFIG,
             remedy="copy the model again",
         )
@@ -281,7 +281,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise InputError("damaged: no JSON object", path=path, remedy="copy the model again")
+        raise InputError("damaged: not a JSON object", path=path, remedy="copy the model again")
     return value
 
 
@@ -307,23 +307,23 @@ def _is_encoder_file(name: object) -> bool:
 
 @contextlib.contextmanager
 def _new_folder(folder: StrPath) -> Iterator[Path]:
-    """An empty folder to fill, which takes the name ``folder`` when the block ends well and vanishes otherwise."""
+    """An empty folder to fill, renamed to ``folder`` when the block succeeds and removed otherwise."""
     final = Path(os.path.realpath(folder))
     if final.exists() and not final.is_dir():
         raise InputError("this is a file", path=folder, remedy="name a folder to write the model to")
     if final.is_dir() and not set(os.listdir(final)) <= {*MODEL_FILES, ENCODER}:
-        raise InputError("this folder holds other files", path=folder, remedy="name a new folder for the model")
+        raise InputError("this folder contains other files", path=folder, remedy="name a new folder for the model")
     temporary: Path | None = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp"))
-        # mkdtemp makes folders that nobody else may read.
+        # mkdtemp creates folders that only their owner can read.
         temporary.chmod(0o777 & ~current_umask())
         written = temporary / "new"
         written.mkdir()
         yield written
         if final.exists():
-            # The older model is gone only after the new one is in its place.
+            # The older model is removed only after the new one is in its place.
             final.rename(temporary / "old")
         written.rename(final)
     except (OSError, SafetensorError) as error:

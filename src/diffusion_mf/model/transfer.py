@@ -1,4 +1,4 @@
-"""A new model that begins with the weights of a finished one, though forms, characters and labels may be others."""
+"""Start a new model from the weights of a trained one, even if forms, characters and labels differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from diffusion_mf.model.labeller import Labeller
 from diffusion_mf.model.storage import StoredModel
 
 Rows = list[tuple[int, int]]
-"""what both models have: the place in the old one and in the new one"""
+"""what both models share: the index in the old one and in the new one"""
 
 # Which dimensions of a tensor count forms, characters, pairs of forms, labels, or pairs of labels.
 _AXES: tuple[tuple[re.Pattern[str], dict[int, str]], ...] = (
@@ -28,11 +28,11 @@ _AXES: tuple[tuple[re.Pattern[str], dict[int, str]], ...] = (
     (re.compile(r"core\.denoiser\.(labels|recalled)\.weight"), {1: "labels"}),
 )
 _OF_BITS = re.compile(r"core\.denoiser\.(bits|output\.2)\..*")
-"""DiffusionSL numbers its labels: with other labels, its bits mean something else"""
+"""DiffusionSL numbers its labels: with different labels, its bits mean something else"""
 
 
 class Kept(NamedTuple):
-    """How much of a finished model a new one has."""
+    """How much of a trained model a new one takes over."""
 
     forms: int
     new_forms: int
@@ -43,16 +43,16 @@ class Kept(NamedTuple):
     def describe(self, path: StrPath) -> str:
         """One line for the user."""
         return (
-            f"training begins with the weights of {path}: {self.forms:,} forms are known to it and {self.new_forms:,} new; "
-            f"{self.labels} labels are known to it, {self.new_labels} new and {self.lost_labels} given up"
+            f"training starts from the weights of {path}: {self.forms:,} forms are shared and {self.new_forms:,} are new; "
+            f"{self.labels} labels are shared, {self.new_labels} are new and {self.lost_labels} are dropped"
         )
 
 
 @torch.no_grad()
-def begin_with(labeller: Labeller, vocabulary: Vocabulary, start: StoredModel, *, path: StrPath) -> Kept:
-    """Give ``labeller`` the weights of ``start``, a model in the folder ``path``, wherever they mean the same in both.
+def start_from(labeller: Labeller, vocabulary: Vocabulary, start: StoredModel, *, path: StrPath) -> Kept:
+    """Copy the weights of ``start``, a model in the folder ``path``, to ``labeller`` wherever both mean the same.
 
-    Embeddings of new forms and all that belongs to new labels stay as they were drawn. `InputError` if the networks differ.
+    Embeddings of new forms, and weights of new labels, keep their random initial values. `InputError` if networks differ.
     """
     rows = _common_rows(start.vocabulary, vocabulary)
     old, new = start.labeller.state_dict(), labeller.state_dict()
@@ -63,9 +63,9 @@ def begin_with(labeller: Labeller, vocabulary: Vocabulary, start: StoredModel, *
             continue
         if name not in old or name not in new or _others(old[name], axes) != _others(new[name], axes):
             raise InputError(
-                f"its network differs from that of the configuration (in {name})",
+                f"its network differs from the configured one (in {name})",
                 path=path,
-                remedy=f"train with the settings of its config.json (system {start.config.system}, the same encoder and sizes)",
+                remedy=f"train with the settings of its config.json (system {start.config.system}, same encoder and sizes)",
             )
         _copy(old[name], new[name], {axis: rows[kind] for axis, kind in axes.items()})
     num_kept = len(rows["forms"]) - NUM_SPECIAL_IDS
@@ -104,7 +104,7 @@ def _common_rows(old: Vocabulary, new: Vocabulary) -> dict[str, Rows]:
     labels = _common(old.label_ids, new.label_ids)
     form_of = dict(forms)
     old_pairs, new_pairs = (
-        # Row 0 is that of all other pairs.
+        # Row 0 is shared by all other pairs.
         {pair: row for row, pair in enumerate(sorted(vocabulary.pairs), 1)}
         for vocabulary in (old, new)
     )

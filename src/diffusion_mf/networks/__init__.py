@@ -1,1 +1,1 @@
-"""What computes states and scores: encoders, denoisers, attention, scorers."""
+"""The neural networks: encoders, denoisers, attention, scorers."""

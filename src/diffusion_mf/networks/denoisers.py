@@ -1,4 +1,4 @@
-"""Diffusion Transformers: from noisy labels or bits, a timestep and encoder states to states for scores."""
+"""Diffusion Transformers: from noisy labels or bits, a timestep and encoder states to position vectors for scoring."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_PERIOD = 10_000.0
 class TimeEmbedding(nn.Module):
     """τ(t) = MLP(sin(t·ω), cos(t·ω)), with rates ω falling geometrically from 1 to 1/10,000.
 
-    Inference begins at t = T, which training never sees (t ≤ T − 1): a sinusoid is smooth in t, a table would have an
+    Inference starts at t = T, which training never sees (t ≤ T − 1): a sinusoid is smooth in t, while a table would have an
     untrained row there.
     """
 
@@ -36,7 +36,7 @@ class TimeEmbedding(nn.Module):
 
 
 def sinusoid(t: Int[Tensor, " B"], width: int) -> Float[Tensor, "B {width}"]:
-    """sin and cos of t at width/2 rates, in float32: half precision could not tell neighbouring steps apart."""
+    """sin and cos of t at width/2 rates, in float32: half precision cannot distinguish neighbouring steps."""
     half = width // 2
     rates = torch.exp(torch.arange(half, device=t.device, dtype=torch.float32) * (-math.log(LONGEST_PERIOD) / half))
     angles = t.float()[:, None] * rates
@@ -44,7 +44,7 @@ def sinusoid(t: Int[Tensor, " B"], width: int) -> Float[Tensor, "B {width}"]:
 
 
 class Conditions(NamedTuple):
-    """What the encoder's states contribute to every call: made once per sentence."""
+    """The contribution of the encoder's states to every call, computed once per sentence."""
 
     blocks: tuple[Float[Tensor, "*units six_D"], ...]
     """to the modulations"""
@@ -54,17 +54,17 @@ class Conditions(NamedTuple):
 
 
 class Modulation(nn.Module):
-    """Linear([silu(state) ; silu(time)]) as a sum of two parts, so that the part of the state is computed once.
+    """Linear([silu(state) ; silu(time)]) as a sum of two parts, so that the state's part is computed once.
 
     ``of_state`` takes the activated state, which all blocks share.
 
-    ``is_zero`` starts it at zero (adaLN-zero): a fresh block passes its input through.
+    ``is_zero`` initialises it to zero (adaLN-zero): a fresh block passes its input through.
     """
 
     def __init__(self, state_width: int, time_width: int, width: int, *, is_zero: bool) -> None:
         super().__init__()
         self.of_state = nn.Linear(state_width, width, bias=False)
-        # The bias is here, where its gradient is a sum over sentences instead of units.
+        # The bias belongs here, where its gradient is a sum over sentences instead of units.
         self.of_time = nn.Sequential(nn.SiLU(), nn.Linear(time_width, width))
         if is_zero:
             for parameter in self.parameters():
@@ -102,9 +102,9 @@ class DiffusionBlock(nn.Module):
 class DiffusionTransformer(nn.Module):
     """Position vectors z from embedded noisy labels, a timestep and encoder states (paper: “Neural Architecture”).
 
-    The modulation after the last block does not start at zero, a departure from adaLN-zero: through it the states reach the
-    scores, and the loss the encoder, from the first step on. With `state_input`, another departure, a linear map of the states
-    is added to the embedded labels: then blocks pass states on as those of the encoder do.
+    The modulation after the last block is not initialised to zero, a departure from adaLN-zero: through it the states reach
+    the scores, and the loss reaches the encoder, from the first step on. With `state_input`, another departure, a linear map
+    of the states is added to the embedded labels, so that the blocks also see the states in their input.
     """
 
     def __init__(self, config: DenoiserConfig, state_width: int) -> None:
@@ -118,7 +118,7 @@ class DiffusionTransformer(nn.Module):
         self.input_of_state = nn.Linear(state_width, config.width, bias=False) if config.state_input else None
 
     def prepare(self, states: Float[Tensor, "*units S"]) -> Conditions:
-        """The states' part of every modulation, and of the input; it holds 6·D numbers per layer and unit."""
+        """The states' part of every modulation and of the input; takes 6·D numbers per layer and unit."""
         activated = F.silu(states)
         linears = [block.get_submodule("modulation.of_state") for block in self.blocks]
         return Conditions(
@@ -134,7 +134,7 @@ class DiffusionTransformer(nn.Module):
         conditions: Conditions,
         layout: Layout,
     ) -> Float[Tensor, "*units D"]:
-        """z; ``t`` is one step per sentence, or one for all, (1,)."""
+        """z; ``t`` has one step per sentence, or one for all, (1,)."""
         time = self.time(t)
         rotation = layout.rotation(self.head_width)
         values = inputs if conditions.input is None else inputs + conditions.input
@@ -145,7 +145,7 @@ class DiffusionTransformer(nn.Module):
 
 
 class KnownFlag(nn.Module):
-    """Marks the positions whose label is given; a vector that starts at zero, so that without such training it is silent."""
+    """Marks positions whose label is given, by a vector initialised to zero: without such training it has no effect."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -154,15 +154,15 @@ class KnownFlag(nn.Module):
     def forward(
         self, inputs: Float[Tensor, "*units D"], is_known: Bool[Tensor, " *units"] | None
     ) -> Float[Tensor, "*units D"]:
-        """The inputs, marked."""
+        """The inputs with the flag added."""
         return inputs if is_known is None else inputs + is_known[..., None] * self.vector
 
 
 class LabelDenoiser(nn.Module):
     """z from π_t, t and the encoder's states; noisy labels enter as expected embeddings (one-hot beliefs in training).
 
-    With `recall`, a departure, the labels are those of a document: beside its own, a unit has the mean belief about other
-    occurrences of its form there. It is news: those stand in sentences that the encoder has not seen together with this one.
+    With `recall`, a departure, a unit also sees the mean belief about the other occurrences of its form in the document. This
+    is new information: the encoder has not seen those sentences together with this one.
     """
 
     def __init__(self, config: DenoiserConfig, *, num_labels: int, state_width: int) -> None:
@@ -173,7 +173,7 @@ class LabelDenoiser(nn.Module):
         self.recalled: nn.Linear | None = None
         if config.recall:
             self.recalled = nn.Linear(num_labels, config.width, bias=False)
-            nn.init.zeros_(self.recalled.weight)  # so that it is silent until something is learnt from it
+            nn.init.zeros_(self.recalled.weight)  # no effect until something is learnt from it
         self.flag = KnownFlag(config.width)
         self.transformer = DiffusionTransformer(config, state_width)
 
@@ -195,13 +195,13 @@ class LabelDenoiser(nn.Module):
         inputs = self.labels(layout.pack(beliefs))
         if self.recalled is not None:
             if others is None:
-                raise ValueError("a denoiser with recall needs to know the other occurrences")
+                raise ValueError("a denoiser with recall needs the other occurrences of each unit")
             inputs = inputs + self.recalled(mean_of_others(beliefs, layout.pack(others)))
         return self.transformer(self.flag(inputs, marks), t, conditions, layout)
 
 
 def mean_of_others(beliefs: Float[Tensor, "B N K"], others: Int[Tensor, "*units M"]) -> Float[Tensor, "*units K"]:
-    """The mean belief at the places ``others`` of the rectangle (−1: none), zeros where there are none."""
+    """The mean belief at the positions ``others`` of the rectangle (−1: none); zeros if there are none."""
     is_there = (others >= 0).to(beliefs.dtype)
     weights = is_there / is_there.sum(-1, keepdim=True).clamp(min=1)
     rows = beliefs.flatten(0, 1)[others.clamp(min=0)]
@@ -209,7 +209,7 @@ def mean_of_others(beliefs: Float[Tensor, "B N K"], others: Int[Tensor, "*units 
 
 
 class BitDenoiser(nn.Module):
-    """x̂₀ from x_t, t and the encoder's states, with the previous x̂₀ beside x_t where self-conditioning is on.
+    """x̂₀ from x_t, t and the encoder's states, and from the previous x̂₀ if self-conditioning is on.
 
     Predictions are in units of the codes' scale: at ±0.1 a fresh network would be far from its targets.
     """
@@ -242,7 +242,7 @@ class BitDenoiser(nn.Module):
         previous: Float[Tensor, "B N b"] | None = None,
         is_known: Bool[Tensor, "B N"] | None = None,
     ) -> Float[Tensor, "B N b"]:
-        """One call; the answer is float32 and in units of the scale."""
+        """One call; the result is float32, in units of the scale."""
         if self.use_self_conditioning:
             noisy = torch.cat([noisy, torch.zeros_like(noisy) if previous is None else previous], dim=-1)
         marks = None if is_known is None else layout.pack(is_known)

@@ -1,4 +1,4 @@
-"""The encoders without pretraining, and the table of all kinds."""
+"""The encoders without pretraining, and the table of all kinds of encoders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from diffusion_mf.plugins import Table
 class ScratchEncoder(WordEncoder):
     """States e₁…eₙ from units s₁…sₙ (paper: “Neural Architecture”).
 
-    Positions are rotary and layers normalise their input (pre-norm): ours, the paper does not say.
+    Positions are rotary and layers are pre-norm: our choices, since the paper does not specify them.
     """
 
     def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
@@ -58,7 +58,7 @@ class ScratchEncoder(WordEncoder):
         return self.contextualise(self.embed(batch, layout), layout)
 
     def embed(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units E"]:
-        """Words and their spellings, without context; an LSTM is in here, which does not compile."""
+        """Words and their spellings, without context; kept apart because the LSTM does not compile."""
         is_hidden = self._hidden_units(batch)
         words = self.embed_units(batch, layout.pack(batch.form_ids), layout.pack(batch.word_rows))
         if is_hidden is not None:
@@ -69,13 +69,13 @@ class ScratchEncoder(WordEncoder):
         return torch.cat([words, pairs.to(words.dtype)], dim=-1)
 
     def _hidden_units(self, batch: Batch) -> Bool[Tensor, "B N"] | None:
-        """Units of which nothing is seen, in training."""
+        """The units that are hidden completely, in training."""
         if not self.training or self.unit_dropout == 0:
             return None
         return torch.rand(batch.form_ids.shape, device=batch.form_ids.device) < self.unit_dropout
 
     def contextualise(self, embeddings: Float[Tensor, "*units E"], layout: Layout) -> Float[Tensor, "*units D"]:
-        """The Transformer; it compiles to one graph."""
+        """The Transformer, which compiles to one graph."""
         return self._transform(self.projection(embeddings), layout)
 
     @property
@@ -84,7 +84,7 @@ class ScratchEncoder(WordEncoder):
         return self.width
 
     def word_vectors(self, form_ids: Int[Tensor, " W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
-        """Their projection; what pairs add to it is not known from one word."""
+        """The projected words; the contribution of pairs is not known from a single word."""
         weight = self.projection.weight[:, : self.embedding_width]
         return F.linear(torch.cat([self.words(form_ids), spellings], dim=-1), weight, self.projection.bias)
 
@@ -115,35 +115,35 @@ class EncoderLayer(nn.Module):
 
 
 class WindowEncoder(WordEncoder):
-    """State i = GELU(Σ_{o = −r…r} W_o·e(word_{i+o}) + b), with e the word's embedding and its character LSTM's states.
+    """State i = GELU(Σ_{o = −r…r} W_o·e(word_{i+o}) + b), with e the word's embedding and its character LSTM states.
 
-    Beyond a sentence's ends e is 0. All W_o·e(word) are known as soon as the word is (`word_vectors`): what is left for
-    tagging is to add up 2r + 1 rows of a table (`known_words`). Ours; the paper has no such encoder.
+    Beyond the ends of a sentence e is 0. All W_o·e(word) depend on the word alone (`word_vectors`), so that tagging only has
+    to add up 2r + 1 rows of a table (`known_words`). Ours; the paper has no such encoder.
     """
 
     def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
         self.radius = config.window
         self.dropout = nn.Dropout(config.dropout)
-        # One matrix for all places of the window; the bias counts once.
+        # One matrix for all positions of the window; the bias is added once.
         self.places = nn.Linear(self.embedding_width, self.num_places * config.width, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.width))
 
     @property
     def num_places(self) -> int:
-        """Words that a state sees."""
+        """The number of words that a state sees."""
         return 2 * self.radius + 1
 
     @property
     def vector_width(self) -> int:
-        """Of a word's parts for all places."""
+        """The width of a word's parts for all window positions."""
         return self.num_places * self.width
 
     def word_vectors(self, form_ids: Int[Tensor, " W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
-        """W_o·e(word) for every place o, one after the other, and the bias at the place of the word itself."""
+        """W_o·e(word) for every window position o, concatenated, with the bias at the position of the word itself."""
         of_words, of_spellings = self.places.weight.split([self.words.embedding_dim, self.characters.width], dim=1)
         bias = F.pad(self.bias, (self.radius * self.width, self.radius * self.width))
-        # Words that training never saw differ in their spelling only.
+        # Words not seen in training differ only in their spelling.
         if bool((form_ids == form_ids[0]).all()):
             form_ids = form_ids[:CPU_LANES]
         forms = F.linear(self.words(form_ids), of_words, bias)
@@ -160,16 +160,16 @@ class WindowEncoder(WordEncoder):
         return layout.pack(self.dropout(gelu(sums + self.bias)))
 
     def _sums(self, vectors: Float[Tensor, "B N E"]) -> Float[Tensor, "B N D"]:
-        """Σ_o of the part of each neighbour's vector that belongs to place o."""
+        """Σ_o of the part of each neighbour's vector for window position o."""
         num_units = vectors.shape[1]
         padded = F.pad(vectors.unflatten(-1, (self.num_places, self.width)), (0, 0, 0, 0, self.radius, self.radius))
         shifted = [padded[:, place : place + num_units, place] for place in range(self.num_places)]
         return torch.stack(shifted).sum(0)
 
     def _sums_of_rows(self, known: WordRows, layout: Layout) -> Float[Tensor, "*units D"]:
-        """The same from the table, with the bias, which has come with the word in the middle.
+        """The same from the table; the bias is part of the vector of the word in the middle.
 
-        Row r has its part for place o at r·(2r + 1) + o, and padding adds nothing.
+        Row r has its part for window position o at r·(2r + 1) + o, and padding adds nothing.
         """
         rows = F.pad(known.rows, (self.radius, self.radius)).unfold(1, self.num_places, 1)
         parts = layout.pack(rows) * self.num_places + torch.arange(self.num_places)
@@ -184,7 +184,7 @@ ENCODERS: Table[Callable[[EncoderConfig, Vocabulary], Encoder]] = Table(
 
 
 def build_encoder(config: EncoderConfig, vocabulary: Vocabulary, *, files: Path | None = None) -> Encoder:
-    """The encoder that a configuration names, or, where it has ``files``, one as it was saved, its weights yet to come."""
+    """The encoder that a configuration names or, given its ``files``, a saved one, without its weights."""
     if config.kind not in ENCODERS:
         close = difflib.get_close_matches(config.kind, ENCODERS, n=1)
         raise InputError(

@@ -1,4 +1,4 @@
-"""Vectors of words that a CPU keeps: tagging looks most words up instead of computing them again."""
+"""Caches of word vectors on a CPU: tagging looks most words up instead of computing them again."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class GrowingTable:
-    """Rows in one piece of memory, with room for more; row 0 is zero and always there."""
+    """Rows in one block of memory, with room for more; row 0 is zero and always present."""
 
     def __init__(self, width: int) -> None:
         self.memory: Float[Tensor, "R D"] = torch.zeros(1, width)
         self.num_rows = 1
 
     def add(self, number: int) -> Float[Tensor, "number D"]:
-        """So many more rows, to be written to; they mean nothing yet."""
+        """This many more rows, to be written to; their contents are undefined."""
         start = self.num_rows
         self.num_rows += number
         if self.num_rows > len(self.memory):
@@ -38,16 +38,16 @@ class GrowingTable:
         return self.memory[start : self.num_rows]
 
     def cut(self, num_rows: int) -> None:
-        """Forget all rows but the first; their memory stays for others."""
+        """Forget all rows but the first ``num_rows``; their memory is kept for new rows."""
         self.num_rows = num_rows
 
     def release(self) -> None:
-        """Give back most of the memory that holds no rows."""
+        """Release most of the unused memory."""
         if self.num_rows + self.num_rows // 2 < len(self.memory):
             self._move(self.num_rows, self.num_rows + self.num_rows // 2)
 
     def _move(self, num_rows: int, room: int) -> None:
-        # What is made in inference mode could not be written to outside of it.
+        # Tensors created in inference mode cannot be written to outside of it.
         with torch.inference_mode(False):
             memory = self.memory.new_empty(room, self.memory.shape[1])
         memory[:num_rows] = self.memory[:num_rows]
@@ -55,11 +55,11 @@ class GrowingTable:
 
 
 KEPT_CHARACTERS = 5
-"""of beginnings and endings to be kept: longer ones would take twice the memory and spare little"""
+"""limit on the beginnings and endings kept: more would take twice the memory and save little"""
 
 
 class KnownSpellings:
-    """The vectors that a `CharacterLSTM` gives to words, save for rounding."""
+    """The vectors of words by a `CharacterLSTM`, up to rounding."""
 
     def __init__(self, lstm: CharacterLSTM, character_ids: Mapping[str, int]) -> None:
         self._max_characters = lstm.max_characters
@@ -68,10 +68,10 @@ class KnownSpellings:
         self._from_right = _Beginnings(lstm.from_right, lstm.embedding)
 
     def vectors(self, words: Sequence[str], *, keep: bool = False) -> Float[Tensor, "W D"]:
-        """One vector per word; with ``keep``, beginnings and endings are remembered."""
+        """One vector per word; with ``keep``, the states of beginnings and endings are cached."""
         spellings = [shortened(word, self._max_characters) for word in words]
         lengths = np.array([*map(len, spellings)], dtype=np.int64)
-        # The longest first: the words that have a character i are then the first so many.
+        # The longest first: the words that have a character i then come first.
         order = np.argsort(-lengths, kind="stable")
         positions = np.arange(lengths.max(initial=0))
         counts = np.count_nonzero(positions[:, None] < lengths, axis=1).tolist()
@@ -84,21 +84,21 @@ class KnownSpellings:
         return torch.cat([left, right], dim=-1)[torch.from_numpy(np.argsort(order))]
 
     def release(self) -> None:
-        """Give back most of the memory that nothing is kept in."""
+        """Release most of the unused memory."""
         self._from_left.release()
         self._from_right.release()
 
 
 class _Beginnings:
-    """The states of one LSTM after beginnings of words, as rows; row 0, of nothing yet, is zero.
+    """The states of one LSTM after beginnings of words, as rows; row 0, the empty beginning, is zero.
 
-    A beginning is known by the row of the one before its last character, and that character: row·C + character.
+    A beginning is identified by the row of its prefix and its last character: row·C + character.
     """
 
     def __init__(self, lstm: nn.LSTM, embedding: nn.Embedding) -> None:
         self._num_characters = embedding.num_embeddings
         input_weight, recurrent_weight, input_bias, recurrent_bias = lstm.all_weights[0]
-        # tanh(x) = 2σ(2x) − 1: with the third gate's scores doubled, all four are one logistic function, which PyTorch
+        # tanh(x) = 2σ(2x) − 1: with the third gate's scores doubled, all four gates use the logistic function, which PyTorch
         # computes more than twice as fast as tanh.
         factors = torch.tensor([1.0, 1.0, 2.0, 1.0]).repeat_interleave(lstm.hidden_size)
         with torch.no_grad():
@@ -108,7 +108,7 @@ class _Beginnings:
         self._kept_keys, self._kept_rows = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
     def last_states(self, ids: Int64[np.ndarray, "W C"], counts: list[int], *, keep: bool) -> Float[Tensor, "W H"]:
-        """The states after words, the longest of which come first; ``counts[i]`` of them have a character i."""
+        """The states after words, longest words first; ``counts[i]`` of them have a character i."""
         rows = np.zeros(len(ids), dtype=np.int64)
         num_kept = self._hidden.num_rows
         for position, count in enumerate(counts):
@@ -123,7 +123,7 @@ class _Beginnings:
                 num_kept = self._hidden.num_rows
             rows[:count] = found[words]
         states = self._hidden.memory.index_select(0, torch.from_numpy(rows))
-        # The shortest were first, so those to be kept are.
+        # The shortest beginnings were computed first, so those to keep come first.
         self._hidden.cut(num_kept)
         self._cells.cut(num_kept)
         return states
@@ -133,7 +133,7 @@ class _Beginnings:
         self._cells.release()
 
     def _rows_of(self, keys: Int64[np.ndarray, " M"]) -> Int64[np.ndarray, " M"]:
-        """The rows of beginnings that are kept, and 0 for others."""
+        """The rows of cached beginnings, 0 for others."""
         if not len(self._kept_keys):
             return np.zeros_like(keys)
         places = np.minimum(np.searchsorted(self._kept_keys, keys), len(self._kept_keys) - 1)
@@ -145,9 +145,9 @@ class _Beginnings:
         self._kept_keys, self._kept_rows = keys[order], rows[order]
 
     def _step(self, keys: Int64[np.ndarray, " M"]) -> None:
-        """New rows: c = f·c′ + i·tanh(g), h = o·tanh(c), the gates from the character and h′.
+        """New rows: c = f·c′ + i·tanh(g), h = o·tanh(c), with gates from the character and h′.
 
-        Filled up to a multiple of `CPU_LANES`: a word's vector must not depend on which others are new together with it.
+        Padded to a multiple of `CPU_LANES`: a word's vector must not depend on which other words are new at the same time.
         """
         num_rows = self._hidden.num_rows + len(keys)
         keys = np.pad(keys, (0, -len(keys) % CPU_LANES))
@@ -165,18 +165,18 @@ class _Beginnings:
 
 
 MAX_OTHER_WORDS = 50_000
-"""beside those kept for good: memory must be bounded, whatever is tagged"""
+"""in addition to those kept permanently: memory must stay bounded, whatever is tagged"""
 _WORDS_AT_ONCE = 4096
 
 
 class WordRows(NamedTuple):
-    """The words of a batch as rows of a table of vectors; row 0, of padding, is zero."""
+    """The words of a batch as rows of a table of vectors; row 0, padding, is zero."""
 
     rows: Int[Tensor, "B N"]
     table: Float[Tensor, "R E"]
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> WordRows:
-        """The same: tables are used on the CPU, where they are made."""
+        """The same object: tables are used on the CPU, where they are built."""
         return self
 
     def vectors(self) -> Float[Tensor, "B N E"]:
@@ -185,7 +185,7 @@ class WordRows(NamedTuple):
 
 
 class CachedSentences(SentenceRows):
-    """Sentences whose words all are in a table, for batches that refer to it and have no spellings."""
+    """Sentences whose words are all in a table, for batches that refer to it instead of holding spellings."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class CachedSentences(SentenceRows):
         *,
         recall: int = 0,
     ) -> None:
-        # So many places, filled up like the layout and for its reason.
+        # The number of positions is rounded up as in the layout, for the same reason.
         super().__init__(sentences, rows, form_ids, recall=recall, multiple=CPU_ROWS)
         self._table = table
 
@@ -209,7 +209,7 @@ class CachedSentences(SentenceRows):
 class KnownWords:
     """A growing table of word vectors, and batches that refer to it.
 
-    What `look_up` gives is of use until the next call of anything else here.
+    The result of `look_up` is valid until the next call of any other method.
     """
 
     def __init__(self, encoder: WordEncoder, vocabulary: Vocabulary) -> None:
@@ -225,19 +225,19 @@ class KnownWords:
         return len(self._rows)
 
     def keep_vocabulary(self) -> None:
-        """Compute the vectors of all training words now, and keep them for good."""
+        """Compute the vectors of all training words now, and keep them permanently."""
         self.forget()
         self._learn((word for word in self._vocabulary.form_counts if word not in self._rows), keep=True)
         self._spellings.release()
         self._num_kept = len(self._rows)
 
     def forget(self) -> None:
-        """Forget all words but those kept for good."""
+        """Forget all words except those kept permanently."""
         self._rows = dict(list(self._rows.items())[: self._num_kept])
         self._table.cut(self._num_kept + 1)
 
     def look_up(self, sentences: Sequence[Sentence], *, recall: int = 0) -> CachedSentences:
-        """Look up ``sentences`` and compute what is missing: at once, rather than batch by batch, for words share beginnings."""
+        """Look up ``sentences`` and compute missing words, all at once and not batch by batch, because words share prefixes."""
         if len(self._rows) - self._num_kept > MAX_OTHER_WORDS:
             self.forget()
         units = list(chain.from_iterable([sentence.units for sentence in sentences]))
@@ -251,14 +251,14 @@ class KnownWords:
 
     @torch.no_grad()
     def _learn(self, words: Iterable[str], *, keep: bool = False) -> None:
-        # The order must not depend on that of a set.
+        # The order must not depend on the order of a set.
         new = sorted(words)
         forms = self._vocabulary.form_ids
         for start in range(0, len(new), _WORDS_AT_ONCE):
             piece = new[start : start + _WORDS_AT_ONCE]
             form_ids = np.array([forms.get(word, UNKNOWN_ID) for word in piece], dtype=np.int64)
             spellings = self._spellings.vectors(piece, keep=keep)
-            # Filled up like the characters' states, for the same reason.
+            # Padded like the states of characters, for the same reason.
             filled = np.pad(np.arange(len(piece)), (0, -len(piece) % CPU_LANES))
             vectors = self._encoder.word_vectors(
                 torch.from_numpy(form_ids[filled]), spellings.index_select(0, torch.from_numpy(filled))

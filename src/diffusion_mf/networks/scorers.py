@@ -14,7 +14,7 @@ from diffusion_mf.structures import LabelDistribution, Potentials
 
 
 class FullPrecisionLinear(nn.Linear):
-    """A linear layer in float32 (or float64) whatever surrounds it: bf16 would round scores to three digits."""
+    """A linear layer in float32 (or float64), whatever the autocast type: bfloat16 would round scores to three digits."""
 
     def forward(self, input: Tensor) -> Tensor:
         """W·x + b."""
@@ -25,7 +25,7 @@ class FullPrecisionLinear(nn.Linear):
 
 
 class ScoringMLP(nn.Sequential):
-    """Linear, GELU, dropout, linear; the last layer in full precision, unless scores may be coarse."""
+    """Linear, GELU, dropout, linear; the last layer is in full precision unless ``is_coarse``."""
 
     def __init__(self, width: int, num_scores: int, config: StructureConfig, *, is_coarse: bool = False) -> None:
         last = nn.Linear if is_coarse else FullPrecisionLinear
@@ -37,7 +37,7 @@ class ScoringMLP(nn.Sequential):
         )
 
     def forward(self, vectors: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The scores of ``vectors``, or of so many of their rows: those are taken on the way, which costs a GPU nothing."""
+        """The scores of ``vectors``, or of the given rows of them, gathered on the way, which costs nothing on a GPU."""
         first, gelu, dropout, last = self
         hidden = dropout(gelu(first(vectors)))
         return last(hidden if rows is None else hidden[rows])
@@ -64,10 +64,10 @@ class Scorer(nn.Module):
             self.global_transitions = nn.Parameter(torch.zeros(num_labels, num_labels))
 
     def forward(self, vectors: Float[Tensor, "*units D"], layout: Layout) -> Potentials:
-        """The potentials, (B, N, …); what stands at padding means nothing, and structures do not read it."""
+        """The potentials, (B, N, …); values at padding are undefined, and structures do not read them."""
         transitions: Tensor | None = None
         if self.local_transitions is not None:
-            # Gradients of rows taken twice would have to be added up; and in full precision multiplying is work.
+            # Gradients of rows gathered twice would have to be summed, and full-precision products are expensive.
             rows = layout.pair_units if self.is_coarse and not torch.is_grad_enabled() else None
             scores = self.local_transitions(vectors, rows)
             if rows is None:

@@ -1,4 +1,4 @@
-"""Weights on disk: safetensors files that others may read, as the user's umask says."""
+"""Weights on disk: safetensors files with the permissions of the user's umask."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[str, str] | None = None) -> None:
     """Write ``tensors`` to ``path``, with the permissions of any other new file.
 
-    An empty file comes first, for its permissions: safetensors alone would keep everybody else from reading the weights.
+    The file is created empty first, for its permissions: safetensors would make it readable by its owner only.
     """
     path.touch()
     mode = path.stat().st_mode

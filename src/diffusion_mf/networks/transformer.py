@@ -1,4 +1,4 @@
-"""What encoder and denoiser share: attention with rotary positions, and the feed-forward layer."""
+"""Layers that encoder and denoiser share: attention with rotary positions, and the feed-forward layer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class SelfAttention(nn.Module):
     def forward(
         self, values: Float[Tensor, "*units D"], layout: Layout, rotation: Rotation
     ) -> Float[Tensor, "*units D"]:
-        """What each position takes from the others."""
+        """The attention output at each position."""
         attended = layout.attend(self.inputs(values).unflatten(-1, (3, self.heads, -1)), rotation)
         return self.output(attended.flatten(-2))
 
 
 class FeedForward(nn.Sequential):
-    """Two linear layers, four times as wide in between."""
+    """Two linear layers with a hidden layer of four times the width."""
 
     def __init__(self, width: int) -> None:
         super().__init__(nn.Linear(width, 4 * width), GELU(), nn.Linear(4 * width, width))

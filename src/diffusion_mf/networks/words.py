@@ -1,4 +1,4 @@
-"""What an encoder is, and the part of it that sees one word at a time: embeddings, spellings, pairs of neighbours."""
+"""The interface of encoders, and the part that sees one word at a time: embeddings, spellings, pairs of neighbours."""
 
 from __future__ import annotations
 
@@ -24,55 +24,55 @@ from diffusion_mf.ops.chain_scores import unit_mask
 
 
 class Encoder(nn.Module, abc.ABC):
-    """Units in, one state per unit out."""
+    """Maps units to one state per unit."""
 
     width: int
     """of a state"""
 
     @property
     def prepare_input(self) -> PrepareInput | None:
-        """What makes ``batch.encoder_input`` from sentences when a batch is collated; None: nothing is needed."""
+        """Builds ``batch.encoder_input`` from sentences when a batch is collated; None: nothing is needed."""
         return None
 
     def study(self, sentences: Iterable[Sentence], *, note: Callable[[str], None]) -> None:
-        """See the sentences of a run before it begins; ``note`` is told what a user should know about them."""
+        """Process the sentences of a run before training; ``note`` receives messages for the user."""
 
     def sizes(self, sentences: Sequence[Sentence]) -> list[int]:
-        """How much work each sentence is, to be weighed against a batch's budget: its units, or what becomes of them."""
+        """The cost of each sentence, counted against a batch's budget: its units, or its subwords."""
         return [len(sentence.units) for sentence in sentences]
 
     def write_files(self, folder: Path) -> None:
-        """Put into ``folder``, which is made if need be, what is needed beside the weights to build the encoder again."""
+        """Write to ``folder``, created if necessary, everything beside the weights that is needed to rebuild the encoder."""
 
     def check_folder(self, folder: Path) -> None:
         """`InputError` if `write_files` could not write there: better before training than after."""
 
     def input_digest(self, sentences: Iterable[Sentence]) -> str:
-        """A name for what the encoder makes of ``sentences`` before its weights act: a resumed run must find the same."""
+        """A digest of the encoder's input for ``sentences``: a resumed run must find the same."""
         return ""
 
     @property
     def hub_name(self) -> str | None:
-        """The name on the Hugging Face hub of what it was made from, if it came from there."""
+        """The name on the Hugging Face hub of the model it was made from, if it came from there."""
         return None
 
     @abc.abstractmethod
     def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
-        """The states of a batch, laid out as ``layout`` says; `Layout.pack` does it for an encoder that works on (B, N, …).
+        """The states of a batch in the given ``layout``; encoders that work on (B, N, …) use `Layout.pack`.
 
-        Padding may influence no other position, and what stands at padding is never read.
+        Padding must not influence other positions, and states at padding are never read.
         """
 
 
 GRADIENT_SUM = 1024.0
-"""what the absolute values of a gradient are scaled to add up to on its way through float16"""
+"""the sum to which the absolute values of a gradient are scaled while it passes through float16"""
 
 
 class CharacterLSTM(nn.Module):
     """The last states of two LSTMs, one from the left and one from the right (Lample et al., 2016).
 
-    The two directions are modules of their own: the second reads each word reversed within its length, so that on a GPU
-    neither needs the lengths on the host. On a CPU sequences are packed, and short words cost nothing for long ones.
+    The two directions are separate modules: the second reads each word reversed within its length, so that on a GPU
+    neither needs the lengths on the host. On a CPU sequences are packed, so that short words do not pay for long ones.
     """
 
     def __init__(self, num_characters: int, *, width: int, hidden: int, max_characters: int) -> None:
@@ -84,7 +84,7 @@ class CharacterLSTM(nn.Module):
         self.width = 2 * hidden
 
     def forward(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Float[Tensor, "W D"]:
-        """One vector per distinct word; that of a word without characters (padding) means nothing."""
+        """One vector per distinct word; undefined for words without characters (padding)."""
         character_ids, lengths = shorten(character_ids, lengths, self.max_characters)
         lengths = lengths.clamp(min=1)
         positions = torch.arange(character_ids.shape[1], device=character_ids.device)
@@ -93,7 +93,7 @@ class CharacterLSTM(nn.Module):
         if not embedded.is_cuda:
             left = packed_last_state(self.from_left, embedded, lengths)
             return torch.cat([left, packed_last_state(self.from_right, reversed_embedded, lengths)], dim=-1)
-        # Neither direction fills a GPU: they run side by side.
+        # Neither direction fills a GPU: they run concurrently.
         here, beside = torch.cuda.current_stream(embedded.device), _stream_beside(embedded.device)
         beside.wait_stream(here)
         with torch.cuda.stream(beside):
@@ -113,7 +113,7 @@ def _stream_beside(device: torch.device) -> torch.cuda.Stream:
 def packed_last_state(
     lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, " W"]
 ) -> Float[Tensor, "W H"]:
-    """The state at each word's last character, without work for padding; lengths are read by the host."""
+    """The state at each word's last character, without computing padding; the host reads the lengths."""
     packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
     return lstm(packed)[1][0][0]
 
@@ -121,10 +121,10 @@ def packed_last_state(
 def gathered_last_state(
     lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, " W"]
 ) -> Float[Tensor, "W H"]:
-    """The same, running over padding too, without waiting for the device.
+    """The same, also running over padding, without waiting for the device.
 
-    Under autocast cuDNN's LSTM computes in float16, whatever type was asked for. Gradients of a mean over thousands of units
-    are too small for that, and those of a few words that occur everywhere may be too large, so they are scaled on their way
+    Under autocast cuDNN's LSTM computes in float16, whatever type is requested. Gradients of a mean over thousands of units
+    are too small for that, and those of a few very frequent words may be too large, so they are scaled on their way
     through the LSTM, by a factor taken from the gradient itself.
     """
     use_scaling = inputs.is_cuda and torch.is_autocast_enabled(inputs.device.type)
@@ -136,10 +136,10 @@ def gathered_last_state(
 def last_state_with_scaled_gradient(
     lstm: nn.LSTM, inputs: Float[Tensor, "W C E"], lengths: Int[Tensor, " W"]
 ) -> Float[Tensor, "W H"]:
-    """The last states; backward, the gradient is scaled by a power of two before the LSTM, and back after it.
+    """The last states; in the backward pass, the gradient is scaled by a power of two before the LSTM, and back after it.
 
-    A sum over words and characters, as every weight's gradient is one, stays near `GRADIENT_SUM` times the largest input or
-    state, far below what float16 holds, however many words there are and however large their gradients.
+    The gradient of a weight is a sum over words and characters. It stays near `GRADIENT_SUM` times the largest input or
+    state, far below the limit of float16, however many words there are and however large their gradients.
     """
     scale = _Scale()
     of_inputs, of_states, *biases = (_Unscaled.apply(weight, scale) for weight in lstm.all_weights[0])
@@ -154,7 +154,7 @@ def last_state_with_scaled_gradient(
     states = torch._VF.lstm(
         inputs, (nothing, nothing), [of_inputs, of_states], False, 1, 0.0, lstm.training, False, True
     )[0]
-    # In float32 first: a gradient of the states' own type would have lost its small numbers before it could be scaled.
+    # In float32 first: in the states' own type, small numbers would be lost before they could be scaled.
     return _Scaled.apply(_last_state(states, lengths).float(), scale)
 
 
@@ -163,13 +163,13 @@ def _last_state(states: Float[Tensor, "W C H"], lengths: Int[Tensor, " W"]) -> F
 
 
 class _Scale:
-    """What a gradient was multiplied by, on its device; set by `_Scaled`, read by `_Unscaled`, which comes later backward."""
+    """The factor of a gradient, on its device; set by `_Scaled`, read by `_Unscaled`, which runs later in the backward pass."""
 
     factor: Tensor
 
 
 class _Scaled(torch.autograd.Function):
-    """The values themselves; their gradient is scaled so that its absolute values add up to `GRADIENT_SUM` or half of it."""
+    """The identity; its gradient is scaled so that the absolute values sum to between half of `GRADIENT_SUM` and all of it."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, scale: _Scale) -> Tensor:
@@ -180,14 +180,14 @@ class _Scaled(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         grad = grad.float()
-        # A power of two changes no digit. The bounds keep the factor and its inverse in range where a gradient is nothing.
+        # A power of two changes no digits. The bounds keep the factor and its inverse in range for a gradient of zero.
         total = grad.abs().sum(dtype=torch.float64).clamp(1e-30, 1e30)
         ctx.scale.factor = (GRADIENT_SUM / total).log2().floor().exp2().float()
         return grad * ctx.scale.factor, None
 
 
 class _Unscaled(torch.autograd.Function):
-    """The values themselves; their gradient is divided by what `_Scaled` multiplied it by."""
+    """The identity; its gradient is divided by the factor of `_Scaled`."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, scale: _Scale) -> Tensor:
@@ -201,13 +201,13 @@ class _Unscaled(torch.autograd.Function):
 
 
 WORD_DEVIATION = 0.1
-"""of word embeddings at the start: about as large as a fresh LSTM's states"""
+"""of word embeddings at the start: about the size of a fresh LSTM's states"""
 
 
 class WordEncoder(Encoder):
-    """What encoders that learn their own words share; a subclass adds context.
+    """Base class of encoders that learn their own words; subclasses add context.
 
-    There is a part that sees one word at a time, `word_vectors`; `forward` also takes its results (`known_words.WordRows`).
+    `word_vectors` sees one word at a time; `forward` also accepts its results (`known_words.WordRows`).
     """
 
     def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
@@ -228,19 +228,19 @@ class WordEncoder(Encoder):
     @property
     @abc.abstractmethod
     def vector_width(self) -> int:
-        """Of what `word_vectors` gives."""
+        """The width of the results of `word_vectors`."""
 
     @abc.abstractmethod
     def word_vectors(self, form_ids: Int[Tensor, " W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
-        """What the encoder makes of words by themselves, without dropout; ``spellings`` are from its character LSTM."""
+        """Vectors of words without context or dropout; ``spellings`` come from the character LSTM."""
 
     def embed_units(
         self, batch: Batch, form_ids: Int[Tensor, " *units"], word_rows: Int[Tensor, " *units"]
     ) -> Float[Tensor, "*units E"]:
-        """Words and their spellings, some of them hidden in training; ``word_rows`` are rows of the batch's characters."""
+        """Words and their spellings, some of them hidden in training; ``word_rows`` index the batch's characters."""
         words = self.words(self._with_unknown_words(form_ids))
         spellings = self.characters(batch.character_ids, batch.character_lengths)
-        # An embedding, not an index: its gradient is summed in a fixed order.
+        # An embedding, not indexing: its gradient is summed in a fixed order.
         spellings = nn.functional.embedding(word_rows, spellings)
         return self.embedding_dropout(torch.cat([words.to(spellings.dtype), spellings], dim=-1))
 
@@ -252,9 +252,9 @@ class WordEncoder(Encoder):
 
 
 class NeighbourPairs(nn.Module):
-    """For every unit the embeddings of (the unit before, itself) and (itself, the unit after); ours, not the paper's.
+    """For every unit, the embeddings of (previous unit, unit) and (unit, next unit); ours, not the paper's.
 
-    Padding stands for a sentence's ends. Pairs that the vocabulary does not know share row 0, which is zero.
+    Padding stands for the ends of a sentence. Pairs that are not in the vocabulary share row 0, which is zero.
     """
 
     keys: Int[Tensor, " P"]
@@ -263,7 +263,7 @@ class NeighbourPairs(nn.Module):
         super().__init__()
         self.num_forms = vocabulary.num_form_ids
         keys = sorted(first * self.num_forms + second for first, second in vocabulary.pairs)
-        # What the vocabulary says need not be saved twice.
+        # Derived from the vocabulary, so it is not saved.
         self.register_buffer("keys", torch.tensor(keys, dtype=torch.int64), persistent=False)
         self.embeddings = nn.Embedding(len(keys) + 1, width, padding_idx=0)
         nn.init.normal_(self.embeddings.weight, std=WORD_DEVIATION)
@@ -279,7 +279,7 @@ class NeighbourPairs(nn.Module):
         return self(layout.pack(self.rows(batch, is_hidden)))
 
     def rows(self, batch: Batch, is_hidden: Bool[Tensor, "B N"] | None = None) -> Int[Tensor, "B N 2"]:
-        """Rows of the table: of the pair that ends at each unit, and of the one that begins there."""
+        """Rows of the table: of the pair that ends at each unit, and of the pair that starts there."""
         num_units = batch.form_ids.shape[1]
         forms = torch.where(unit_mask(batch.lengths, num_units), batch.form_ids, PADDING_ID)
         if is_hidden is not None:
@@ -289,7 +289,7 @@ class NeighbourPairs(nn.Module):
         return torch.stack([pairs[:, :-1], pairs[:, 1:]], dim=-1)
 
     def forward(self, rows: Int[Tensor, "*units 2"]) -> Float[Tensor, "*units E"]:
-        """Both embeddings side by side; in training some pairs are hidden."""
+        """Both embeddings, concatenated; in training some pairs are hidden."""
         if self.training and self.dropout:
             rows = torch.where(torch.rand(rows.shape, device=rows.device) < self.dropout, 0, rows)
         return self.embeddings(rows).flatten(-2)

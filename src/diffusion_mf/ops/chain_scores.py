@@ -41,7 +41,7 @@ def length_tensor(lengths: Lengths, unary_scores: Float[Tensor, "B N K"]) -> Int
     found = lengths if isinstance(lengths, Tensor) else _on_host(lengths)
     if found.shape != unary_scores.shape[:1]:
         raise ValueError(
-            f"lengths must be {tuple(unary_scores.shape[:1])} beside unary_scores {tuple(unary_scores.shape)},"
+            f"lengths must be {tuple(unary_scores.shape[:1])} for unary_scores {tuple(unary_scores.shape)},"
             f" found {tuple(found.shape)}"
         )
     if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:

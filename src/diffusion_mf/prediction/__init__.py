@@ -1,1 +1,1 @@
-"""The one way to label sentences: device, precision, recorded graphs, memory, what a CPU does otherwise."""
+"""Labelling sentences: device, precision, recorded graphs, memory, and the special paths of CPUs."""

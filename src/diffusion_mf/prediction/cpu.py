@@ -1,4 +1,4 @@
-"""What a tagger does on a CPU and not on a GPU: words looked up in a table, smaller batches, one thread for little work, forks."""
+"""What a tagger does only on a CPU: cached word vectors, smaller batches, one thread for little work, safe forks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 CPU_BATCH_UNITS = 2000
-"""of a batch on a CPU, padding counted: what a Transformer computes for more at once falls out of its caches"""
+"""units per batch on a CPU, padding included: with more, a Transformer's data no longer fit into the CPU's caches"""
 
 ONE_THREAD_WORK = 3 * 10**8
-"""multiplications of one pass through the networks, about ten milliseconds: threads that meet dozens of times in so short a time
-spend it waiting for each other as soon as the machine has anything else to do"""
+"""multiplications of one pass through the networks, about ten milliseconds: in so short a time, threads that synchronise dozens
+of times mostly wait for each other as soon as the machine does anything else"""
 
 
 def known_words(model: StoredModel) -> KnownWords | None:
-    """A table for the words of a model whose encoder has a part that sees one at a time."""
+    """A cache of word vectors, for a model whose encoder has a part that sees one word at a time."""
     from diffusion_mf.networks.known_words import KnownWords
     from diffusion_mf.networks.words import WordEncoder
 
@@ -38,7 +38,7 @@ def known_words(model: StoredModel) -> KnownWords | None:
 
 
 def has_transformer(model: StoredModel) -> bool:
-    """Whether there is one anywhere between words and labels."""
+    """Whether there is a Transformer between words and labels."""
     from diffusion_mf.networks.encoders import WindowEncoder
 
     encoder = getattr(model.labeller, "encoder", None)
@@ -46,22 +46,22 @@ def has_transformer(model: StoredModel) -> bool:
 
 
 def num_multiplications(model: StoredModel) -> int:
-    """About so many per unit, in one pass: the numbers in all matrices but tables of embeddings."""
+    """The approximate number per unit in one pass: the size of all matrices except embedding tables."""
     tables = {module.weight for module in model.labeller.modules() if isinstance(module, nn.Embedding)}
     return sum(weights.numel() for weights in model.labeller.parameters() if weights.ndim > 1 and weights not in tables)
 
 
 class _ThreadLimits(NamedTuple):
-    """Functions of the libraries that PyTorch computes with; they speak of the calling thread only."""
+    """Functions of the libraries that PyTorch computes with; they affect the calling thread only."""
 
     set_openmp: Callable[[int], None]
     set_mkl: Callable[[int], int] | None
-    """returns the number before, 0 where it is OpenMP's"""
+    """returns the previous number; 0 means OpenMP's"""
 
 
 @functools.cache
 def _thread_limits() -> _ThreadLimits | None:
-    """None where PyTorch does not come with them."""
+    """None if PyTorch does not come with them."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         return _ThreadLimits(library.omp_set_num_threads, getattr(library, "MKL_Set_Num_Threads_Local", None))
@@ -71,15 +71,15 @@ def _thread_limits() -> _ThreadLimits | None:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute in the calling thread alone.
+    """Compute in the calling thread only.
 
-    `torch.set_num_threads` is for the whole process: threads of others that begin meanwhile would keep the number for good.
+    `torch.set_num_threads` affects the whole process: threads started in the meantime would keep that number.
     """
     limits = _thread_limits()
     if limits is None:
         yield
         return
-    num_threads = torch.get_num_threads()  # asked first, for PyTorch sets up a thread's number when it is first needed
+    num_threads = torch.get_num_threads()  # called first, because PyTorch sets a thread's number at first use
     limits.set_openmp(1)
     of_mkl = limits.set_mkl(1) if limits.set_mkl else 0
     try:
@@ -96,7 +96,7 @@ _held: list[threading.RLock] = []
 
 
 def new_turn() -> threading.RLock:
-    """A lock for the threads that share a tagger. A fork waits for it, so that no child is born in the middle of a batch."""
+    """A lock for threads that share a tagger; a fork waits for it, so that no child starts in the middle of a batch."""
     turn = threading.RLock()
     _TURNS.add(turn)
     return turn
@@ -117,7 +117,7 @@ def _after_fork() -> None:
 
 def _after_fork_in_child() -> None:
     _after_fork()
-    # OpenMP's threads stay behind with the parent; whoever gives them work waits forever.
+    # OpenMP's threads stay with the parent process; work given to them in the child would wait forever.
     limits = _thread_limits()
     if _TURNS and limits is not None:
         torch.get_num_threads()

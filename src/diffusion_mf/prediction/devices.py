@@ -1,4 +1,4 @@
-"""Which device is used, and how a GPU becomes the current one."""
+"""Choose the device, and make a GPU the current one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from diffusion_mf.errors import InputError
 
 
 def choose_device(device: str | torch.device, *, local_rank: int | None = None) -> torch.device:
-    """The device named, or with "auto" a GPU where there is one; each process of a machine takes its own GPU."""
+    """The named device or, with "auto", a GPU if there is one; each process of a machine takes its own GPU."""
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     name = str(device)
     if name == "auto":
@@ -22,7 +22,7 @@ def choose_device(device: str | torch.device, *, local_rank: int | None = None) 
         if chosen.type != "cuda":
             torch.empty(0, device=chosen)
             return chosen
-        # Nothing is set up on a GPU here: a process that only checks a name must not take memory there.
+        # Nothing is initialised on a GPU here: a process that only checks a name must not use its memory.
         current = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
         index = current if chosen.index is None else chosen.index
         if index < num_gpus:
@@ -30,11 +30,11 @@ def choose_device(device: str | torch.device, *, local_rank: int | None = None) 
     except (RuntimeError, AssertionError, NotImplementedError):
         pass
     *others, last = ["auto", "cpu", *(f"cuda:{index}" for index in range(num_gpus))]
-    there = f"{', '.join(others)} or {last}" + ("" if num_gpus else ", for PyTorch finds no CUDA GPU")
+    there = f"{', '.join(others)} or {last}" + ("" if num_gpus else " (PyTorch finds no CUDA GPU)")
     more = "" if local_rank is None else ", or start fewer processes"
     raise InputError(f"there is no device {name!r} here", remedy=f"choose {there}{more}")
 
 
 def on_device(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Make a GPU the current one for the time of a block: streams, graphs and Triton's launches go to that."""
+    """Make a GPU the current one for the block: streams, graphs and Triton launches use the current GPU."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

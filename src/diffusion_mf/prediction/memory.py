@@ -1,4 +1,4 @@
-"""When memory runs out: how to tell, what to do before trying with less, and what to say of a model that cannot fit."""
+"""Running out of memory: detect it, release memory before retrying with less, and report a model that cannot fit."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from diffusion_mf.prediction.recording import Recorder
 Model = TypeVar("Model", bound=nn.Module)
 
 TRAINING_BYTES = 16
-"""per trained number, beside itself: its gradient, two moments and the moving average, all float32"""
+"""per trained parameter, beside the parameter itself: gradient, two moments and moving average, all float32"""
 
-# What PyTorch's allocator for the CPU says; it has no exception of its own.
+# The message of PyTorch's CPU allocator, which has no exception class of its own.
 _CPU_MESSAGE = "can't allocate memory"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` says that the device or the machine has no memory left for a tensor."""
+    """Whether ``error`` means that the device or the machine is out of memory."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and _CPU_MESSAGE in str(error)
     )
 
 
 class MemoryGuard:
-    """A block of work that ends where memory runs out, without an error: ``ran_out`` says whether it did.
+    """A block of work that ends without an error when memory runs out; ``ran_out`` records it.
 
-    Then it is time for `release_memory` and to try with half: after the block, where nothing refers to its tensors any more.
+    Call `release_memory` and retry with half the size after the block, where nothing refers to its tensors any more.
     """
 
     ran_out = False
@@ -45,7 +45,7 @@ class MemoryGuard:
 
 
 class DoesNotFitError(DiffusionMFError):
-    """A sentence or document that does not fit in memory even by itself."""
+    """A sentence or document that does not fit into memory even on its own."""
 
     def __init__(self, num_units: int, *, is_document: bool, advice: str) -> None:
         self.problem = f"a {'document' if is_document else 'sentence'} of {num_units} units does not fit in memory"
@@ -53,9 +53,9 @@ class DoesNotFitError(DiffusionMFError):
 
 
 def placed(model: Model, device: torch.device, *, is_trained: bool = False) -> Model:
-    """``model`` on ``device``; a `DiffusionMFError` that says how large it is if there is no room for it.
+    """``model`` on ``device``; a `DiffusionMFError` that states its size if there is not enough memory.
 
-    ``is_trained`` asks for room for what training keeps beside the weights, and for a copy of the best model.
+    ``is_trained`` requires memory for the state of training, and for a copy of the best model.
     """
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     num_parameters = sum(size for size, _ in sizes)
@@ -63,7 +63,7 @@ def placed(model: Model, device: torch.device, *, is_trained: bool = False) -> M
     if is_trained:
         needed += 4 * num_parameters + TRAINING_BYTES * sum(size for size, is_adjusted in sizes if is_adjusted)
     free = free_bytes(device)
-    # On a CPU the weights themselves have their place already.
+    # On a CPU the weights themselves are already in memory.
     if free is not None and needed - (4 * num_parameters if device.type == "cpu" else 0) > free:
         raise _does_not_fit(num_parameters, needed, device, is_trained=is_trained)
     try:
@@ -75,7 +75,7 @@ def placed(model: Model, device: torch.device, *, is_trained: bool = False) -> M
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """What may yet be allocated on ``device``; None where nobody says. For a CPU: memory, swap, and the process's own limit."""
+    """Bytes that can still be allocated on ``device``; None if unknown. For a CPU: memory, swap, and the process's limit."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu":
@@ -86,7 +86,7 @@ def free_bytes(device: torch.device) -> int | None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except (OSError, ValueError, KeyError, IndexError):
         return None
-    import resource  # where there is /proc, there is this
+    import resource  # available wherever there is /proc
 
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return free if limit == resource.RLIM_INFINITY else min(free, max(limit - pages * resource.getpagesize(), 0))
@@ -98,12 +98,12 @@ def _does_not_fit(num_parameters: int, needed: int, device: torch.device, *, is_
         advice += ", or for a pretrained encoder encoder.freeze or encoder.lora_rank"
     return DiffusionMFError(
         f"the model has {num_parameters / 1e6:,.0f} million parameters and needs {needed / 1e9:,.1f} GB "
-        f"{'for training ' if is_trained else ''}before any sentence is computed, more than {device} has free; {advice}."
+        f"{'for training ' if is_trained else ''}without any batch, more than {device} has free; {advice}."
     )
 
 
 def release_memory(device: torch.device, recorders: Iterable[Recorder[Any]] = ()) -> None:
-    """Drop what was recorded, which holds on to its memory, and hand cached blocks back to the device, so that other sizes fit."""
+    """Drop recordings, which hold on to their memory, and return cached blocks to the device, so that other sizes fit."""
     for recorder in recorders:
         recorder.forget()
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""The one way to predict a batch; results are on their way to the host while it makes the next one."""
+"""Predict batches, with results copied to the host while the host builds the next batch."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from diffusion_mf.diffusion import CategoricalDiffusion
 from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.prediction.devices import on_device
 from diffusion_mf.prediction.precision import autocast_for, uses_packing
-from diffusion_mf.prediction.recording import Form, Recorder, flatten, unflatten
+from diffusion_mf.prediction.recording import BatchSignature, Recorder, flatten, unflatten
 
 
 class Pending:
-    """Tensors on their way to the host."""
+    """Tensors being copied to the host."""
 
     def __init__(self, tensors: Sequence[Tensor], arrival: torch.cuda.Event | None = None) -> None:
         self._tensors = tensors
         self._arrival = arrival
 
     def wait(self) -> Sequence[Tensor]:
-        """The tensors, once they are there."""
+        """The tensors, once the copy is complete."""
         if self._arrival is not None:
             self._arrival.synchronize()
         return self._tensors
 
 
 def to_host(tensors: Sequence[Tensor]) -> Pending:
-    """Copy ``tensors`` as soon as the device's current stream has made them; those of the host are taken as they are."""
+    """Start copying ``tensors`` as soon as the current stream has computed them; tensors on the host stay as they are."""
     if not tensors or not tensors[0].is_cuda:
         return Pending(tensors)
     copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
@@ -44,18 +44,18 @@ def to_host(tensors: Sequence[Tensor]) -> Pending:
 
 
 BATCHES_IN_FLIGHT = 2
-"""on a GPU at a time: while the last kernels of one batch leave it half empty, the other's fill it"""
+"""number of batches in flight on a GPU: while the last kernels of one batch leave it half empty, the other's fill it"""
 
 
-class Lane(NamedTuple):
-    """A stream of the device, none on a CPU, and the recordings that are replayed there."""
+class RecordingStream(NamedTuple):
+    """A CUDA stream (None on a CPU), and the recordings that are replayed on it."""
 
     stream: torch.cuda.Stream | None
     recorder: Recorder[Prediction]
 
 
 class Predictor:
-    """`Labeller.predict` for batches of the host, with what the device is good at: recorded on a GPU, direct on a CPU."""
+    """`Labeller.predict` for batches on the host: packed and recorded on a GPU, directly on a CPU."""
 
     def __init__(self, labeller: Labeller, config: Config, device: torch.device) -> None:
         self.labeller = labeller
@@ -65,21 +65,21 @@ class Predictor:
         self._settings = settings
         self._max_characters = config.encoder.max_characters
         is_packed = uses_packing(device, config.encoder.kind, layout=settings.layout, precision=settings.precision)
-        # After every call the host decides whether another follows: that cannot be recorded, and packed batches no longer know
-        # the documents that settle together. Samples never settle, and other processes have no marginals to watch.
+        # After every call the host decides whether another follows: that cannot be recorded, and packed batches do not know
+        # the documents that settle together. Sampled labels never settle, and other processes have no marginals to compare.
         has_early_exit = settings.exit_tolerance is not None and settings.posterior != "sampled"
         self.is_packed = is_packed and not (has_early_exit and isinstance(labeller.process, CategoricalDiffusion))
         self._autocast = autocast_for(device, settings.precision, is_training=False)
-        self._lanes: list[Lane] = []
+        self._streams: list[RecordingStream] = []
 
     @property
     def recorders(self) -> list[Recorder[Prediction]]:
-        """What recorded the forms of batches seen so far."""
-        return [lane.recorder for lane in self._lanes]
+        """The recorders of all streams."""
+        return [current.recorder for current in self._streams]
 
     @property
     def num_recordings(self) -> int:
-        """How many forms of batches are replayed by now."""
+        """How many kinds of batches have been recorded."""
         return sum(recorder.num_recordings for recorder in self.recorders)
 
     def predict(
@@ -88,17 +88,17 @@ class Predictor:
         finish: Callable[[Prediction], Sequence[Tensor]],
         *,
         budget: int = 1,
-        lane: int = 0,
+        stream: int = 0,
         num_calls: int | None = None,
         allowed: Tensor | None = None,
         keep_trajectory: bool = False,
     ) -> Pending:
-        """Begin with a batch and return at once; ``finish`` says what of its prediction is to reach the host.
+        """Start predicting a batch and return at once; ``finish`` selects what is copied to the host.
 
-        Batches of different ``lane`` (counted modulo `BATCHES_IN_FLIGHT`) run side by side on a GPU.
+        Batches of different ``stream`` (counted modulo `BATCHES_IN_FLIGHT`) run concurrently on a GPU.
 
-        Predictions may have more rows and places than the batch, filled with nothing: packed batches are filled up to ``budget``
-        units, so that many have the same form. They lie in memory that a later call may overwrite: ``finish`` keeps none of it.
+        Predictions may have more rows and positions than the batch: packed batches are padded to ``budget`` units, so that
+        many have the same signature. A later call may overwrite their memory, so ``finish`` must not keep references.
         Clamps (``allowed``, on the device) and trajectories are computed directly, without packing.
         """
         with on_device(self.device):
@@ -113,26 +113,26 @@ class Predictor:
                     )
                 return to_host(finish(prediction))
 
-            def work(form: Form, numbers: Tensor) -> Prediction:
+            def work(signature: BatchSignature, numbers: Tensor) -> Prediction:
                 with self._autocast():
                     return self.labeller.predict(
-                        unflatten(form, numbers)[0], num_calls=num_calls, settings=self._settings
+                        unflatten(signature, numbers)[0], num_calls=num_calls, settings=self._settings
                     )
 
             packed = flatten(pack(batch, shape_for(batch, budget=budget, max_characters=self._max_characters)))
-            stream, recorder = self._lane(lane)
-            with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
+            current, recorder = self._stream(stream)
+            with contextlib.nullcontext() if current is None else torch.cuda.stream(current):
                 return to_host(finish(recorder(packed, work, kind=num_calls)))
 
-    def _lane(self, number: int) -> Lane:
-        """A lane, once it has waited for what the current stream has begun, such as an update of the weights."""
-        if not self._lanes:
+    def _stream(self, number: int) -> RecordingStream:
+        """A stream, once it has waited for work on the current stream, such as an update of the weights."""
+        if not self._streams:
             is_gpu = self.device.type == "cuda"
-            self._lanes = [
-                Lane(torch.cuda.Stream(self.device) if is_gpu else None, Recorder(self.device))
+            self._streams = [
+                RecordingStream(torch.cuda.Stream(self.device) if is_gpu else None, Recorder(self.device))
                 for _ in range(BATCHES_IN_FLIGHT if is_gpu else 1)
             ]
-        lane = self._lanes[number % len(self._lanes)]
-        if lane.stream is not None:
-            lane.stream.wait_stream(torch.cuda.current_stream(self.device))
-        return lane
+        chosen = self._streams[number % len(self._streams)]
+        if chosen.stream is not None:
+            chosen.stream.wait_stream(torch.cuda.current_stream(self.device))
+        return chosen

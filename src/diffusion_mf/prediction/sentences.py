@@ -1,4 +1,4 @@
-"""The one way to label a list of sentences: batches of similar length, two in flight on a GPU, smaller ones when memory runs out."""
+"""Label a list of sentences: batches of similar length, two in flight on a GPU, smaller ones when memory runs out."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from diffusion_mf.prediction.predictor import BATCHES_IN_FLIGHT, Pending, Predic
 
 
 class Finish(Protocol):
-    """Says what of a batch's prediction is to reach the host."""
+    """Selects what of a batch's prediction is copied to the host."""
 
     def __call__(
         self, prediction: Prediction, *, members: Sequence[int], allowed: Bool[Tensor, "B N K"] | None
     ) -> Sequence[Tensor]:
-        """Tensors of the prediction of ``members``; ``allowed`` are the labels that clamps leave to its units, None for all."""
+        """Tensors of the prediction of ``members``; ``allowed`` are the labels that clamps leave for its units, None for all."""
         ...
 
 
 class PredictedBatch(NamedTuple):
-    """Sentences that were computed together."""
+    """Sentences that were predicted together."""
 
     members: list[int]
     """their indices in the list"""
     results: Sequence[Tensor]
-    """what `Finish` gave, on the host; a row for every member, in their order, and maybe more rows and places than needed"""
+    """the result of `Finish`, on the host: one row per member, in order, possibly with more rows and positions than needed"""
 
 
 def predict_sentences(
@@ -53,20 +53,20 @@ def predict_sentences(
     keep_trajectory: bool = False,
     rows: SentenceRows | None = None,
 ) -> Iterator[PredictedBatch]:
-    """Predict ``sentences`` in batches of at most ``budget`` units, padding counted; the longest first, those without units not at all.
+    """Predict ``sentences`` in batches of at most ``budget`` units, padding included; longest first, empty sentences skipped.
 
-    With recall the sentences of a document are in one batch. While a GPU works on some batches, the host makes the next one and
-    uses the results of an earlier one. If memory runs out, what is left is tried again in batches of half the size. ``allowed``
-    are the clamps of each sentence; ``rows`` are the sentences if they have been looked up already.
+    With recall, the sentences of a document are in one batch. While a GPU computes some batches, the host builds the next one
+    and uses the results of an earlier one. If memory runs out, the rest is retried in batches of half the size. ``allowed``
+    are the clamps of each sentence; ``rows`` are the sentences if they have already been looked up.
     """
     sizes = predictor.labeller.encoder.sizes(sentences)
     documents = [sentence.document for sentence in sentences] if predictor.recall else None
     waiting = _batches([index for index, size in enumerate(sizes) if size], sizes, documents, budget)
     most_units = budget
     num_ahead = BATCHES_IN_FLIGHT if predictor.device.type == "cuda" else 0
-    begun: deque[tuple[list[int], Pending]] = deque()
+    in_flight: deque[tuple[list[int], Pending]] = deque()
     # Counted from 0 for every list: the same list again finds its recordings where it made them.
-    lanes = itertools.count()
+    streams = itertools.count()
     while waiting:
         members = waiting.popleft()
         with MemoryGuard() as guard:
@@ -78,12 +78,12 @@ def predict_sentences(
                 batch,
                 functools.partial(finish, members=members, allowed=clamps),
                 budget=budget,
-                lane=next(lanes),
+                stream=next(streams),
                 num_calls=num_calls,
                 allowed=clamps,
                 keep_trajectory=keep_trajectory,
             )
-            begun.append((members, pending))
+            in_flight.append((members, pending))
         if guard.ran_out:
             release_memory(predictor.device, predictor.recorders)
             if len(members) == 1 or (documents and len(grouped([documents[index] for index in members])) == 1):
@@ -94,8 +94,8 @@ def predict_sentences(
                 )
             most_units = min(most_units, len(members) * max(sizes[index] for index in members)) // 2
             waiting = _batches([*members, *itertools.chain.from_iterable(waiting)], sizes, documents, most_units)
-        while len(begun) > (num_ahead if waiting else 0):
-            done, pending = begun.popleft()
+        while len(in_flight) > (num_ahead if waiting else 0):
+            done, pending = in_flight.popleft()
             yield PredictedBatch(done, pending.wait())
 
 
@@ -122,7 +122,7 @@ def _collated(
 
 
 def stack_allowed(clamps: Sequence[Bool[Tensor, "_ K"] | None], batch: Batch) -> Bool[Tensor, "B N K"] | None:
-    """The clamps of a batch, everything allowed where there is none and in padding; None if no sentence has any."""
+    """The clamps of a batch, with everything allowed for sentences without clamps and at padding; None without any clamp."""
     num_labels = next((clamp.shape[1] for clamp in clamps if clamp is not None), None)
     if num_labels is None:
         return None

@@ -1,7 +1,7 @@
-"""Distributions over label sequences: the rows of the paper's grid, behind one contract.
+"""Distributions over label sequences: the rows of the paper's grid, behind one interface.
 
-A structure is added here: subclass `LabelDistribution` (or `Factorised`) and enter it in `STRUCTURES`, which is where
-systems look a name up. `docs/structures.md` shows an example.
+To add a structure, subclass `LabelDistribution` (or `Factorised`) and enter it in `STRUCTURES`, where systems look it up
+by name. `docs/structures.md` has an example.
 """
 
 from diffusion_mf.plugins import Table

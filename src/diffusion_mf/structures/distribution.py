@@ -1,8 +1,8 @@
-"""The contract of structures, `LabelDistribution` and `Factorised`, with the checks of their inputs and the sampling they share.
+"""The interface of structures, `LabelDistribution` and `Factorised`, with input checks and sampling that they share.
 
-What is checked before anything is computed, so that a mistake is a sentence and not a NaN three modules later.
+Inputs are checked before anything is computed, so that a mistake is reported at once and not as a NaN much later.
 
-Shapes are known to the host and always checked. Values are not: looking at them waits for a GPU, so it is done on request.
+Shapes are known to the host and always checked. Values are checked on request only, since reading them waits for the GPU.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check_shapes(
     B, N, K = unary_scores.shape
     if transition_scores is not None and transition_scores.shape not in ((K, K), (B, N - 1, K, K)):
         raise ValueError(
-            f"transition_scores must be {(K, K)} or {(B, N - 1, K, K)} beside unary_scores {(B, N, K)},"
+            f"transition_scores must be {(K, K)} or {(B, N - 1, K, K)} for unary_scores {(B, N, K)},"
             f" found {tuple(transition_scores.shape)}"
         )
     expected = {
@@ -50,7 +50,7 @@ def check_shapes(
     }
     for name, (tensor, shape) in expected.items():
         if tensor is not None and tensor.shape != shape:
-            raise ValueError(f"{name} must be {shape} beside unary_scores {(B, N, K)}, found {tuple(tensor.shape)}")
+            raise ValueError(f"{name} must be {shape} for unary_scores {(B, N, K)}, found {tuple(tensor.shape)}")
     if allowed is not None and allowed.dtype != torch.bool:
         raise ValueError(f"allowed must be boolean, found {allowed.dtype}")
 
@@ -63,18 +63,18 @@ def check_scores(
     start_scores: Tensor | None = None,
     end_scores: Tensor | None = None,
 ) -> None:
-    """Raise `ValueError` for NaN or +∞ where a score is read; −∞ is a score."""
+    """Raise `ValueError` for NaN or +∞ in scores that are read; −∞ is allowed."""
     is_bad = (~(unary_scores < torch.inf) & is_unit[..., None]).flatten(1).any(1)
     if transition_scores is not None and transition_scores.dim() == 4:
         is_bad = is_bad | (~(transition_scores < torch.inf) & is_unit[:, 1:, None, None]).flatten(1).any(1)
     if bool(is_bad.any()):
-        raise ValueError(f"scores of sentence {_first(is_bad)} of the batch hold NaN or +∞")
+        raise ValueError(f"the scores of sentence {_first(is_bad)} of the batch contain NaN or +∞")
     shared = {"start_scores": start_scores, "end_scores": end_scores}
     if transition_scores is not None and transition_scores.dim() == 2:
         shared["transition_scores"] = transition_scores
     for name, scores in shared.items():
         if scores is not None and not bool((scores < torch.inf).all()):
-            raise ValueError(f"{name} hold NaN or +∞")
+            raise ValueError(f"{name} contain NaN or +∞")
 
 
 def check_positions(unary_scores: Tensor, is_unit: Tensor) -> None:
@@ -98,7 +98,7 @@ def check_legal(is_legal: Tensor) -> None:
 
 
 def check_labels(labels: Tensor, is_unit: Tensor, num_labels: int) -> None:
-    """Raise `ValueError` for a number at a unit that is no label."""
+    """Raise `ValueError` if a unit has a number that is not a label."""
     is_bad = ((labels < 0) | (labels >= num_labels)) & is_unit
     if bool(is_bad.any()):
         sentence = _first(is_bad.any(1))
@@ -116,7 +116,7 @@ def _first(flags: Tensor) -> int:
 def gumbel_noise(
     shape: tuple[int, ...], generator: torch.Generator | None, *, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """−log of exponential draws, made where the generator lives; float64 first, for the sake of the tail."""
+    """−log of exponential draws, drawn on the generator's device; in float64, for an accurate tail."""
     source = device if generator is None else generator.device
     draws = torch.empty(shape, dtype=torch.float64, device=source).exponential_(generator=generator)
     return draws.log_().neg_().to(device=device, dtype=dtype)
@@ -154,39 +154,39 @@ Result = TypeVar("Result")
 
 
 class Potentials(NamedTuple):
-    """The scores a network gives a batch (`ops.chain_scores` has the formula)."""
+    """The scores that a network computes for a batch (`ops.chain_scores` has the formula)."""
 
     unary_scores: Float[Tensor, "B N K"]
     transition_scores: Float[Tensor, "K K"] | Float[Tensor, "B M K K"] | None = None
-    """one matrix for all places, or one for each of the N − 1; None for structures without transitions"""
+    """one matrix for all positions, or one for each of the N − 1; None for structures without transitions"""
     start_scores: Float[Tensor, " K"] | None = None
     end_scores: Float[Tensor, " K"] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InferenceSettings:
-    """How a structure is to be computed; each structure reads what concerns it."""
+    """Settings of inference; each structure reads those that concern it."""
 
     num_iterations: int = 5
     """updates of Mean-Field"""
     backend: Backend = "auto"
     check: bool = True
-    """look for bad lengths, NaN and sentences without a legal sequence; waits for a GPU, so training turns it off"""
+    """check lengths, NaN, and that a legal sequence exists; waits for a GPU, so training turns it off"""
 
 
 class LabelDistribution(abc.ABC):
     """p(y) over label sequences y of B sentences with at most N units and K labels.
 
-    Results are float64 for float64 scores, else float32. Positions past a sentence's length carry no information: nothing
-    there changes a bit of any result, marginals and labels there are 0, and so are gradients.
+    Results are float64 for float64 scores, otherwise float32. Positions past a sentence's length have no influence: their
+    contents do not change any bit of a result, and marginals, labels and gradients there are 0.
 
-    A distribution computes at first use and remembers: its results share one graph, so add up losses and go backward once.
+    Results are computed on first use and cached. They share one graph, so add up losses and call backward once.
     """
 
     uses_transitions: ClassVar[bool]
-    """whether a network has to give transition scores"""
+    """whether the network must provide transition scores"""
     takes_coarse_transitions: ClassVar[bool] = False
-    """whether they may have the three digits of bfloat16: where they only weigh neighbours' beliefs"""
+    """whether transition scores may be bfloat16, because they only weight the neighbours' beliefs"""
 
     def __init__(self, unary_scores: Tensor, lengths: Lengths, *, check: bool = True) -> None:
         self.lengths = length_tensor(lengths, unary_scores)
@@ -206,7 +206,7 @@ class LabelDistribution(abc.ABC):
         allowed: Bool[Tensor, "B N K"] | None = None,
         settings: InferenceSettings | None = None,
     ) -> LabelDistribution:
-        """The distribution a network's scores define; the one signature that all structures share."""
+        """The distribution defined by a network's scores; this signature is the same for all structures."""
 
     @abc.abstractmethod
     def log_prob(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, " B"]:
@@ -218,7 +218,7 @@ class LabelDistribution(abc.ABC):
 
     @abc.abstractmethod
     def log_marginals(self) -> Float[Tensor, "B N K"]:
-        """log P(yᵢ = k) for losses, 0 past each length: a sum over gold labels needs no mask."""
+        """log P(yᵢ = k) for losses, 0 past each length, so that a sum over gold labels needs no mask."""
 
     @abc.abstractmethod
     def mode(self) -> Int[Tensor, "B N"]:
@@ -226,10 +226,10 @@ class LabelDistribution(abc.ABC):
 
     @abc.abstractmethod
     def sample_many(self, generator: torch.Generator | None, num_samples: int) -> Int[Tensor, "S B N"]:
-        """Independent draws y ~ p; without a generator from torch's global one."""
+        """Independent draws y ~ p; without a generator, from torch's global one."""
 
     def sample(self, generator: torch.Generator | None = None) -> Int[Tensor, "B N"]:
-        """One draw y ~ p. Its noise is the generator's, the same for every backend."""
+        """One draw y ~ p; the noise comes from the generator and is the same for every backend."""
         return self.sample_many(generator, 1)[0]
 
     @abc.abstractmethod
@@ -238,7 +238,7 @@ class LabelDistribution(abc.ABC):
 
 
 def remember(method: Callable[[Any], Result]) -> Callable[[Any], Result]:
-    """Compute once per distribution; what was computed without gradients is not taken where gradients are wanted."""
+    """Cache a result per distribution; one computed without gradients is not reused where gradients are needed."""
 
     @functools.wraps(method)
     def remembering(self: Any) -> Result:
@@ -261,7 +261,7 @@ def _detached(result: Any) -> Any:
 
 
 class Factorised(LabelDistribution):
-    """q(y) = Πᵢ qᵢ(yᵢ); a subclass gives `marginals` and `log_marginals`."""
+    """q(y) = Πᵢ qᵢ(yᵢ); subclasses implement `marginals` and `log_marginals`."""
 
     def log_prob(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, " B"]:
         """log q(y) = Σᵢ log qᵢ(yᵢ)."""
@@ -275,7 +275,7 @@ class Factorised(LabelDistribution):
         return torch.where(self._is_unit, self.marginals().argmax(-1), 0)
 
     def sample_many(self, generator: torch.Generator | None, num_samples: int) -> Int[Tensor, "S B N"]:
-        """yᵢ ~ qᵢ, each by itself."""
+        """yᵢ ~ qᵢ, independently."""
         log_probs = self.log_marginals().detach()
         shape = (num_samples, *log_probs.shape)
         noise = gumbel_noise(shape, generator, device=log_probs.device, dtype=log_probs.dtype)
@@ -284,13 +284,13 @@ class Factorised(LabelDistribution):
     def entropy(self) -> Float[Tensor, " B"]:
         """−Σᵢ Σₖ qᵢ(k) log qᵢ(k)."""
         log_probs = self.log_marginals()
-        # 0·log 0 = 0, and at log q = 0 the product below is 0 too.
+        # 0·log 0 = 0, and where log q = 0 the product below is 0, too.
         log_probs = torch.where(log_probs == -torch.inf, 0, log_probs)
         return -(log_probs.exp() * log_probs).flatten(1).sum(1)
 
 
 def safe_log_softmax(scores: Tensor, is_unit: Tensor) -> Tensor:
-    """log softmax over the last dimension; 0 where there is no unit, −∞ where every score is −∞; no gradient at either."""
+    """log softmax over the last dimension; 0 at padding, −∞ where every score is −∞; no gradient in either case."""
     is_empty = (scores == -torch.inf).all(-1)
     is_usual = (is_unit & ~is_empty)[..., None]
     log_probs = torch.log_softmax(torch.where(is_usual, scores, 0), -1)
@@ -298,7 +298,7 @@ def safe_log_softmax(scores: Tensor, is_unit: Tensor) -> Tensor:
 
 
 def gather_labels(values: Tensor, labels: Tensor) -> Tensor:
-    """``values`` (…, K) at ``labels`` (…); −∞ at numbers that are no label."""
+    """``values`` (…, K) at ``labels`` (…); −∞ at numbers that are not labels."""
     num_labels = values.shape[-1]
     found = values.gather(-1, labels.long().clamp(0, num_labels - 1)[..., None])[..., 0]
     return torch.where((labels >= 0) & (labels < num_labels), found, -torch.inf)

@@ -1,4 +1,4 @@
-"""The exact linear-chain CRF: the third row of the paper's grid, and a CRF library of its own (`docs/structures.md`)."""
+"""The exact linear-chain CRF: the third row of the paper's grid, also usable as a CRF library (`docs/structures.md`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from diffusion_mf.structures.distribution import (
 )
 
 MAX_PAIRS_AT_ONCE = 1 << 24
-"""Entries of pair marginals `LinearChain.entropy` holds at a time (or one sentence's, if those are more)."""
+"""How many entries of pair marginals `LinearChain.entropy` holds at a time (at least one sentence's)."""
 
 
 class LinearChain(LabelDistribution):
@@ -34,14 +34,14 @@ class LinearChain(LabelDistribution):
 
     score(y) = start(y₁) + Σᵢ unaryᵢ(yᵢ) + Σᵢ transitionᵢ(yᵢ, yᵢ₊₁) + end(yₙ).
 
-    Paper: section 2.1, “Bigram Models”. Transitions are (K, K), or (B, N − 1, K, K) where each place has its own, and are
-    read as ``transition_scores[previous, next]``; scores may be −∞. ``allowed`` names the labels each position may take: all
-    results are those of the distribution given that. Exact in O(N K²) time and O(N K) memory per sentence.
+    Paper: section 2.1, “Bigram Models”. Transitions are (K, K), or (B, N − 1, K, K) with one matrix per position, and are
+    read as ``transition_scores[previous, next]``; scores may be −∞. ``allowed`` gives the labels each position may have: all
+    results are conditional on it. Exact in O(N K²) time and O(N K) memory per sentence.
 
     ``check`` raises `NoLegalSequenceError` for a sentence without a legal sequence, and `ValueError` for bad lengths and
     scores; it waits for a GPU, so training passes ``check=False``. Then such a sentence has log Z = −∞ and marginals 0.
 
-    One forward–backward pass gives log Z and marginals: ask for `marginals` before `log_prob` where both are wanted.
+    One forward–backward pass gives log Z and marginals: if both are needed, call `marginals` before `log_prob`.
     """
 
     uses_transitions = True
@@ -78,7 +78,7 @@ class LinearChain(LabelDistribution):
         if check:
             check_lengths(self.lengths, self.num_units)
             check_scores(self.unary_scores, self._is_unit, transition_scores=transition_scores)
-            # Finite scores leave every sequence legal; only where there are others is a pass worth its time.
+            # With finite scores every sequence is legal; the extra pass is needed only if there are infinite ones.
             if self._has_impossible_scores():
                 check_legal(self._pass().log_partition > -torch.inf)
 
@@ -91,7 +91,7 @@ class LinearChain(LabelDistribution):
         allowed: Bool[Tensor, "B N K"] | None = None,
         settings: InferenceSettings | None = None,
     ) -> LinearChain:
-        """From unary, transition and perhaps start and end scores."""
+        """From unary and transition scores, and start and end scores if there are any."""
         if potentials.transition_scores is None:
             raise ValueError("a linear chain needs transition scores")
         settings = settings or InferenceSettings()
@@ -132,9 +132,9 @@ class LinearChain(LabelDistribution):
         return self._pass().marginals
 
     def log_marginals(self) -> Float[Tensor, "B N K"]:
-        """log P(yᵢ = k), 0 past each length; a probability below 1e-30 (2e-300 in float64) counts as that, without gradient.
+        """log P(yᵢ = k), 0 past each length; probabilities below 1e-30 (2e-300 in float64) are clipped, without gradient.
 
-        The floor keeps gradients, which are reciprocals, clear of overflow.
+        The floor keeps gradients, which are reciprocals, from overflowing.
         """
         marginals = self.marginals()
         floor = torch.finfo(marginals.dtype).tiny * 1e8
@@ -150,7 +150,7 @@ class LinearChain(LabelDistribution):
 
     @remember
     def best_sequence(self) -> BestSequence:
-        """The mode and its score, log Z not taken off."""
+        """The mode and its score, without subtracting log Z."""
         return viterbi(self.unary_scores, self.transition_scores, self.lengths, backend=self.backend)
 
     def sample_many(self, generator: torch.Generator | None, num_samples: int) -> Int[Tensor, "S B N"]:
@@ -170,7 +170,7 @@ class LinearChain(LabelDistribution):
         """H(p) = log Z − E[score(y)], computed as H(y₁) + Σᵢ H(yᵢ₊₁ | yᵢ).
 
         The two are equal for a chain; the second has no large numbers to cancel and never falls below 0. Pair marginals are
-        held for some sentences at a time, and made again in the backward pass.
+        computed for some sentences at a time, and recomputed in the backward pass.
         """
         at_once = MAX_PAIRS_AT_ONCE // (self.num_units * self.num_labels**2)
         if at_once >= self.num_sentences:
@@ -201,7 +201,7 @@ class LinearChain(LabelDistribution):
         return bool(is_impossible | (self.transition_scores == -torch.inf).any())
 
     def _pair_scores(self, previous: Tensor, following: Tensor) -> Tensor:
-        """transitionᵢ(yᵢ, yᵢ₊₁), (B, N − 1); numbers that are no label count as some label here and −∞ in unary scores."""
+        """transitionᵢ(yᵢ, yᵢ₊₁), (B, N − 1); a number that is not a label counts as any label here, and as −∞ in unary scores."""
         K = self.num_labels
         pairs = previous.long().clamp(0, K - 1) * K + following.long().clamp(0, K - 1)
         if self.transition_scores.dim() == 2:

@@ -25,9 +25,9 @@ class MeanField(Factorised):
 
     q⁰ᵢ = softmax(unaryᵢ),  qᵢ ← softmax(unaryᵢ + Σⱼ qᵢ₋₁(j) Tᵢ₋₁(j, ·) + Σₖ Tᵢ(·, k) qᵢ₊₁(k)).
 
-    Paper: “Structured Denoising”. Transitions are (K, K), or (B, N − 1, K, K) where each place has its own. A transition of
-    −∞ weighs on beliefs as a large finite penalty (`ops.mean_field`). ``check`` waits for a GPU; without it a position that
-    allows no label has marginals 0.
+    Paper: “Structured Denoising”. Transitions are (K, K), or (B, N − 1, K, K) with one matrix per position. A transition of
+    −∞ acts on beliefs as a large finite penalty (`ops.mean_field`). ``check`` waits for a GPU; without it a position
+    without an allowed label has marginals 0.
     """
 
     uses_transitions = True
@@ -80,7 +80,7 @@ class MeanField(Factorised):
         allowed: Bool[Tensor, "B N K"] | None = None,
         settings: InferenceSettings | None = None,
     ) -> MeanField:
-        """From unary, transition and perhaps start and end scores."""
+        """From unary and transition scores, and start and end scores if there are any."""
         if potentials.transition_scores is None:
             raise ValueError("Mean-Field needs transition scores")
         settings = settings or InferenceSettings()
@@ -107,7 +107,7 @@ class MeanField(Factorised):
     def log_marginals(self) -> Float[Tensor, "B N K"]:
         """log qᵢ after the last update; −∞ for labels not allowed, 0 past each length.
 
-        Made in log space, so that no probability underflows and every label keeps its gradient.
+        Computed in log space, so that no probability underflows and every label keeps its gradient.
         """
         return mean_field(
             self.unary_scores,
@@ -121,7 +121,7 @@ class MeanField(Factorised):
     def evidence_lower_bound(self) -> Float[Tensor, " B"]:
         """E_q[score(y)] + H(q) ≤ log Z of the chain, differentiable.
 
-        0·(−∞) = 0; where q gives an impossible pair of labels any probability, the bound is −∞ and has no gradient.
+        0·(−∞) = 0; if q gives an impossible pair of labels any probability, the bound is −∞ and has no gradient.
         """
         unary, transition = blank_padding(
             self.unary_scores.to(self.dtype), self.transition_scores.to(self.dtype), self.lengths

@@ -22,8 +22,8 @@ from diffusion_mf.structures.distribution import (
 class Unigram(Factorised):
     """p(y) = Πᵢ softmax(unaryᵢ)(yᵢ).
 
-    Paper: section 2.1, “Unigram Models”. ``allowed`` names the labels each position may take. ``check`` waits for a GPU;
-    without it a position that allows no label has marginals 0.
+    Paper: section 2.1, “Unigram Models”. ``allowed`` gives the labels each position may have. ``check`` waits for a GPU;
+    without it a position without an allowed label has marginals 0.
     """
 
     uses_transitions = False
@@ -54,7 +54,7 @@ class Unigram(Factorised):
         allowed: Bool[Tensor, "B N K"] | None = None,
         settings: InferenceSettings | None = None,
     ) -> Unigram:
-        """From unary scores; there must be no others."""
+        """From unary scores; other scores are refused."""
         if any(scores is not None for scores in potentials[1:]):
             raise ValueError("Unigram has no transition, start or end scores")
         settings = settings or InferenceSettings()

@@ -208,7 +208,7 @@ _DEFAULT_COLUMN = {Task.POS: ConlluColumn.UPOS, Task.NER: ConlluColumn.MISC, Tas
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Layout:
+class OutputOptions:
     """How results are to be written."""
 
     task: Task
@@ -254,7 +254,7 @@ def _words(result: TaggedSentence) -> _Words:
     return _Words(tuple(word for word, _, _ in words), [tag for _, tag, _ in words], [score for _, _, score in words])
 
 
-def _conllu(item: Item, result: TaggedSentence, layout: Layout) -> str:
+def _conllu(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
     column = layout.column or _DEFAULT_COLUMN[layout.task]
     block, labels, scores = item.block, result.labels, result.scores
     if layout.task is Task.SEG_POS:
@@ -281,7 +281,7 @@ def _bare_block(units: tuple[str, ...], item: Item) -> ConlluBlock:
     return ConlluBlock("\n".join(lines) + "\n\n", sentence)
 
 
-def _columns(item: Item, result: TaggedSentence, layout: Layout) -> str:
+def _columns(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
     if item.rows is not None and not layout.is_bare:
         scores = [_shown(score) for score in result.scores] if layout.use_scores else None
         return item.rows.with_tags(result.labels, scores)
@@ -294,7 +294,7 @@ def _columns(item: Item, result: TaggedSentence, layout: Layout) -> str:
     return "\n".join(map("\t".join, zip(*columns, strict=True))) + "\n\n"
 
 
-def _json(item: Item, result: TaggedSentence, layout: Layout) -> str:
+def _json(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
     if not result.units:
         return ""
     row: dict[str, object] = {"units": result.units, "labels": result.labels}
@@ -306,7 +306,7 @@ def _json(item: Item, result: TaggedSentence, layout: Layout) -> str:
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _hugging_face(item: Item, result: TaggedSentence, layout: Layout) -> str:
+def _hugging_face(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
     if not result.units:
         return ""
     row: dict[str, object] = {"tokens": result.units} if item.row is None else dict(item.row.row)
@@ -317,13 +317,13 @@ def _hugging_face(item: Item, result: TaggedSentence, layout: Layout) -> str:
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _text(item: Item, result: TaggedSentence, layout: Layout) -> str:
+def _text(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
     words = _words(result).units
     check_fields(Sentence(words, None, item.sentence.line), _TEXT_FIELD, "a line of words parted by blanks")
     return " ".join(words) + "\n"
 
 
-_TEXTS: dict[FileFormat, Callable[[Item, TaggedSentence, Layout], str]] = {
+_TEXTS: dict[FileFormat, Callable[[Item, TaggedSentence, OutputOptions], str]] = {
     FileFormat.CONLLU: _conllu,
     FileFormat.COLUMNS: _columns,
     FileFormat.JSONL: _json,
@@ -335,7 +335,7 @@ _TEXTS: dict[FileFormat, Callable[[Item, TaggedSentence, Layout], str]] = {
 class _TextCollector:
     """Puts the labelled sentences of a text together, and writes it once it is complete."""
 
-    def __init__(self, write: Callable[[Record], None], layout: Layout) -> None:
+    def __init__(self, write: Callable[[Record], None], layout: OutputOptions) -> None:
         self._write = write
         self._layout = layout
         self._spans: list[TextSpan] = []
@@ -425,7 +425,7 @@ def tag_file(
     if output_format is None and asked_for is FileFormat.JSONL and natural in _JSON_LINES_FORMATS:
         asked_for = natural  # their files have the same suffix
     fields = fields._replace(language=fields.language or tagger.model.config.data.language)
-    layout = Layout(
+    layout = OutputOptions(
         task=tagger.task,
         file_format=asked_for or natural,
         column=column or tagger.model.config.data.column,
@@ -491,7 +491,7 @@ def tag_file(
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluation:
+class CorpusEvaluation:
     """How a model does on a corpus."""
 
     report: Report
@@ -507,7 +507,7 @@ def evaluate_corpus(
     *,
     options: TaggingOptions | None = None,
     advance: Advance = lambda count: None,
-) -> Evaluation:
+) -> CorpusEvaluation:
     """Tag the sentences of a labelled corpus and score labels and scores against what stands there.
 
     Labels are compared in the scheme that the model works in; unless another is asked for, the decoder is the best of all on
@@ -534,7 +534,7 @@ def evaluate_corpus(
         is_right.extend(map(str.__eq__, gold, result.labels))
         advance(1)
     score_tensor = torch.tensor(scores, dtype=torch.float64)
-    return Evaluation(
+    return CorpusEvaluation(
         scorer.result(),
         float(score_tensor.mean()) if scores else 0.0,
         expected_calibration_error(score_tensor, torch.tensor(is_right, dtype=torch.bool)),

@@ -26,7 +26,7 @@ from torch import Tensor
 from diffusion_mf.config import DataConfig
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
-from diffusion_mf.data.label_schemes import LabelScheme, Span, encode_spans
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, encode_spans
 from diffusion_mf.data.sentence import DocumentNumbers, Sentence, cut_documents
 from diffusion_mf.decoding import Legality, OutputLabels
 from diffusion_mf.errors import InputError, NoLegalSequenceError
@@ -132,7 +132,7 @@ class _ClampReader:
             )
         if self.output.source is LabelScheme.PLAIN:
             raise self.error(f"{self.owner} has a span, but the labels of this model mark none", "give a label instead")
-        labels = encode_spans([Span(start, end, kind)], num_units, self.output.source)
+        labels = encode_spans([LabelledSpan(start, end, kind)], num_units, self.output.source)
         for position in range(start, end):
             label = labels[position]
             if label not in self.output.model_labels:
@@ -210,7 +210,7 @@ def read_clamp(
     return _ClampReader(clamp, num_units, output, sentence=sentence).result(legality)
 
 
-Units = Sequence[str] | Sentence
+SentenceLike = Sequence[str] | Sentence
 
 
 class Request(NamedTuple):
@@ -250,7 +250,7 @@ class RequestReader:
 
     def __call__(
         self,
-        sentences: Iterable[Units],
+        sentences: Iterable[SentenceLike],
         clamps: Iterable[Clamp | PlacedClamp | None] | None,
         documents: Iterable[Hashable] | None,
         output: OutputLabels,
@@ -269,7 +269,7 @@ class RequestReader:
             sentences = self._with_documents(sentences, documents)
         return self._read(sentences, clamps, output)
 
-    def _with_documents(self, sentences: Iterable[Units], documents: Iterable[Hashable]) -> Iterator[Sentence]:
+    def _with_documents(self, sentences: Iterable[SentenceLike], documents: Iterable[Hashable]) -> Iterator[Sentence]:
         """The sentences with numbers for the names of their documents; None is none."""
         names = iter(documents)
         number_of = DocumentNumbers()
@@ -286,7 +286,10 @@ class RequestReader:
             raise InputError(f"there are more documents than the {number} sentence(s)", remedy="give one per sentence")
 
     def _read(
-        self, sentences: Iterable[Units], clamps: Iterable[Clamp | PlacedClamp | None] | None, output: OutputLabels
+        self,
+        sentences: Iterable[SentenceLike],
+        clamps: Iterable[Clamp | PlacedClamp | None] | None,
+        output: OutputLabels,
     ) -> Iterator[Request]:
         known: Iterator[Clamp | PlacedClamp | None] = itertools.repeat(None) if clamps is None else iter(clamps)
         number = 0
@@ -310,7 +313,7 @@ class RequestReader:
         if clamps is not None and next(known, self) is not self:
             raise InputError(f"there are more clamps than the {number} sentence(s)", remedy="give one per sentence")
 
-    def _units(self, sentence: Units, number: int) -> tuple[str, ...]:
+    def _units(self, sentence: SentenceLike, number: int) -> tuple[str, ...]:
         if isinstance(sentence, Sentence):
             return sentence.units
         if isinstance(sentence, str) and self._task is not Task.SEG_POS:

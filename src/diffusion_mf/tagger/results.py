@@ -73,7 +73,7 @@ def tagged_sentences(
 
     Ids and ``own_scores`` are those of the model's labels, ``scores`` those of what is printed, where they differ.
     """
-    # `diffusion.NO_LABEL` is −1: the last of the names.
+    # `diffusion.NO_LABEL_ID` is −1: the last of the names.
     names = [*output.model_labels, NO_LABEL]
     scheme = output.source
     has_spans = scheme is not LabelScheme.PLAIN

@@ -39,7 +39,7 @@ from diffusion_mf.prediction.devices import choose_device
 from diffusion_mf.prediction.memory import DoesNotFitError, placed
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.prediction.sentences import predict_sentences
-from diffusion_mf.tagger.requests import Allowed, Clamp, PlacedClamp, Request, RequestReader, Units, in_documents
+from diffusion_mf.tagger.requests import Allowed, Clamp, PlacedClamp, Request, RequestReader, SentenceLike, in_documents
 from diffusion_mf.tagger.results import Steps, TaggedSentence, tagged_sentences
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ class Tagger:
 
     def tag(
         self,
-        sentences: Iterable[Units],
+        sentences: Iterable[SentenceLike],
         *,
         batch_tokens: int | None = None,
         calls: int | None = None,
@@ -300,7 +300,7 @@ class Tagger:
 
     def stream(
         self,
-        sentences: Iterable[Units],
+        sentences: Iterable[SentenceLike],
         *,
         batch_tokens: int | None = None,
         calls: int | None = None,
@@ -346,11 +346,11 @@ class Tagger:
         output = options.output
 
         def finish(prediction: Prediction, *, members: Sequence[int], allowed: Tensor | None) -> list[Tensor]:
-            evidence = prediction.evidence
+            decoder_input = prediction.decoder_input
             pairs = None if allowed is None else _stack_pairs([window[index].allowed for index in members], allowed)
             if pairs is not None:
-                evidence = dataclasses.replace(evidence, allowed_pairs=pairs)
-            label_ids = DECODERS[options.decoder](evidence)
+                decoder_input = dataclasses.replace(decoder_input, allowed_pairs=pairs)
+            label_ids = DECODERS[options.decoder](decoder_input)
             probabilities = self._probabilities(prediction.marginals, allowed)
             # Spans are as sure as the model's own labels, which tell where they end.
             found = [label_ids, self._own.scores(probabilities, label_ids)]

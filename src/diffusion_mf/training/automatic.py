@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from diffusion_mf.config import Config, validated
 from diffusion_mf.config.errors import Key
-from diffusion_mf.config.files import Source, layered_settings, nested, nested_overrides
+from diffusion_mf.config.files import SettingSource, layered_settings, nested, nested_overrides
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.detection import detect
@@ -29,7 +29,7 @@ class ChosenConfig(NamedTuple):
     """A configuration for a corpus, where its settings come from, and what to tell the user about both."""
 
     config: Config
-    sources: dict[Key, Source]
+    sources: dict[Key, SettingSource]
     lines: list[str]
     most_epochs: int
     """what the recipe would take if time did not matter"""
@@ -73,13 +73,13 @@ def choose_config(
         start = read_config(settings.start).model_dump(mode="json")
         begun = {"system": start["system"], **{name: start[name] for name in _MODEL_SECTIONS}}
 
-    def configured(recipe: Mapping[str, Any]) -> tuple[Config, dict[Key, Source]]:
+    def configured(recipe: Mapping[str, Any]) -> tuple[Config, dict[Key, SettingSource]]:
         return validated(
             layered_settings(
                 [
-                    (Source(None, option="recipe"), {"system": DEFAULT_SYSTEM, **recipe}),
-                    (Source(None, option="corpus"), corpus),
-                    (Source(None, option="--from"), begun),
+                    (SettingSource(None, option="recipe"), {"system": DEFAULT_SYSTEM, **recipe}),
+                    (SettingSource(None, option="corpus"), corpus),
+                    (SettingSource(None, option="--from"), begun),
                     (_SET, given),
                 ]
             )
@@ -92,7 +92,7 @@ def choose_config(
     statistics = corpus_statistics(data.train)
     task, system, is_pretrained = config.task, config.system, config.encoder.kind == "pretrained"
 
-    def by_recipe(minutes: float | None) -> tuple[Config, dict[Key, Source]]:
+    def by_recipe(minutes: float | None) -> tuple[Config, dict[Key, SettingSource]]:
         recipe = recipe_settings(
             statistics,
             task=task,
@@ -108,7 +108,7 @@ def choose_config(
     return ChosenConfig(config, sources, lines, by_recipe(None)[0].training.epochs)
 
 
-_SET = Source(None, option="--set")
+_SET = SettingSource(None, option="--set")
 
 
 def _described(config: Config, data: TrainingData, statistics: CorpusStatistics) -> list[str]:

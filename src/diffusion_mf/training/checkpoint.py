@@ -1,8 +1,8 @@
-"""Checkpoints: safetensors and JSON, complete or not there at all, and nothing in them that could be executed.
+"""Checkpoints: safetensors and JSON, either complete or absent, without anything that could run code.
 
-A folder holds ``state.json`` and the file of tensors it names, with a checksum. Tensors go to a file the present state does
-not name; putting the new ``state.json`` in place, one atomic rename, makes the new checkpoint the one that counts. So a kill
-or a full disk at any moment leaves either the old checkpoint or the new one.
+A folder holds ``state.json`` and the tensor file that it names, with a checksum. New tensors are written to another file than
+the one the current state names; then ``state.json`` is replaced by an atomic rename, which makes the new checkpoint valid. So a
+kill or a full disk at any moment leaves either the old checkpoint or the new one.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _READ_BYTES = 1 << 20
 
 
 class Checkpoint(NamedTuple):
-    """What was saved: values that JSON can hold, and tensors by name (on the CPU)."""
+    """The contents of a checkpoint: JSON values, and tensors by name (on the CPU)."""
 
     state: dict[str, Any]
     tensors: dict[str, Tensor]
 
 
 def write_checkpoint(folder: Path, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Replace the checkpoint in ``folder``; `InputError` where that fails, and the earlier one stays as it was."""
+    """Replace the checkpoint in ``folder``; if that fails, `InputError`, and the earlier one stays unchanged."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -71,7 +71,7 @@ def write_checkpoint(folder: Path, state: Mapping[str, Any], tensors: Mapping[st
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
-    """The checkpoint in ``folder``, None if there is none; `InputError` if it is damaged or somebody else's."""
+    """The checkpoint in ``folder``, None if there is none; `InputError` if it is damaged or of another program."""
     path = folder / STATE_FILE
     try:
         text = path.read_bytes()
@@ -82,14 +82,14 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
     try:
         manifest = json.loads(text)
     except ValueError:
-        raise damaged(path, "it is no JSON") from None
+        raise damaged(path, "it is not JSON") from None
     if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
         raise InputError(
-            "this is no checkpoint of diffusion-mf", path=path, remedy="name the --output folder of an earlier run"
+            "not a checkpoint of diffusion-mf", path=path, remedy="name the --output folder of an earlier run"
         )
     if manifest.get("format_version") != FORMAT_VERSION:
         raise InputError(
-            f"the checkpoint has format {manifest.get('format_version')}, this version reads {FORMAT_VERSION}",
+            f"the checkpoint has format {manifest.get('format_version')}, but this version reads {FORMAT_VERSION}",
             path=path,
             remedy="resume with the version of diffusion-mf that wrote it",
         )
@@ -99,28 +99,28 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
     tensor_path = folder / str(name)
     try:
         if _checksum(tensor_path) != manifest.get("sha256"):
-            raise damaged(tensor_path, "its checksum is not the recorded one")
+            raise damaged(tensor_path, "its checksum differs from the recorded one")
         return Checkpoint(state, safetensors.torch.load_file(tensor_path))
     except FileNotFoundError:
-        raise damaged(tensor_path, "there is no such file") from None
+        raise damaged(tensor_path, "the file is missing") from None
     except (OSError, safetensors.SafetensorError) as error:
         raise damaged(tensor_path, str(error)) from None
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether a checkpoint, whole or damaged, is in ``folder``."""
+    """Whether ``folder`` has a checkpoint, complete or damaged."""
     return (folder / STATE_FILE).exists()
 
 
 def damaged(path: Path, why: str) -> InputError:
-    """The error of a checkpoint that cannot be what was written."""
+    """The error for a checkpoint that is not as it was written."""
     return InputError(
         f"the checkpoint is damaged ({why})", path=path, remedy="restore it, or train into another folder"
     )
 
 
 def _named_file(folder: Path) -> str | None:
-    """The file of tensors that the present state names; None if that cannot be told."""
+    """The tensor file that the current state names; None if it cannot be determined."""
     try:
         return json.loads((folder / STATE_FILE).read_bytes())["tensors"]
     except (OSError, ValueError, KeyError, TypeError):

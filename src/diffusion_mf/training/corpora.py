@@ -1,4 +1,4 @@
-"""The corpora of a run and what they fix: vocabulary, labels, and a fingerprint by which a resumed run knows them again."""
+"""The corpora of a run and what they determine: vocabulary, labels, and a fingerprint by which a resumed run recognises them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from diffusion_mf.model.storage import StoredModel, load_model
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingData:
-    """Sentences as the model is to see them; ``dev`` and ``test`` are None where the configuration names none."""
+    """Sentences as the model sees them; ``dev`` and ``test`` are None if the configuration names none."""
 
     train: tuple[Sentence, ...]
     dev: tuple[Sentence, ...] | None
@@ -36,17 +36,17 @@ class TrainingData:
     fingerprint: str
     """of the sentences and labels that training and selection depend on"""
     start: StoredModel | None = None
-    """the model whose weights training begins with"""
+    """the model whose weights training starts from"""
     notes: tuple[str, ...] = ()
-    """for the user: what was repaired, and labels of dev and test that no model can predict"""
+    """for the user: repairs, and labels of dev and test that no model can predict"""
 
 
 def read_training_data(config: Config, *, has_complete_labels: bool = True) -> TrainingData:
-    """Read what ``config.data`` names.
+    """Read the files named in ``config.data``.
 
-    Of entities, every type has all of its boundary labels, though some may occur in dev or test only; without
-    ``has_complete_labels`` the labels are those that occur in training, as in runs of earlier versions. For Seg-POS they always
-    are, as in the paper: most tags have no long words.
+    For entities, every type gets all of its boundary labels, even if some occur only in dev or test; without
+    ``has_complete_labels`` the labels are those that occur in training, as in runs of earlier versions. For Seg-POS this is
+    always so, as in the paper: most tags have no long words.
     """
     settings = config.data
     if settings.train is None:
@@ -56,14 +56,14 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
     for split, path in (("train", settings.train), ("dev", settings.dev), ("test", settings.test)):
         _check_variables(split, path)
     train = _read(settings.train, config)
-    # Test files are read first of all, too: hours later would be a bad moment to find them missing.
+    # Test files are read at the start, too, so that a missing one is not found only after hours of training.
     dev, test = (None if path is None else _read(path, config) for path in (settings.dev, settings.test))
     if dev is None and settings.held_out:
         train, dev = hold_out(train, settings.held_out, seed=config.seed)
     prepared = _prepared(train, config)
     if config.recall and not any(sentence.document for sentence in prepared):
         raise InputError(
-            "no documents are marked, so that there is nothing to recall",
+            "no documents are marked, so recall has no effect",
             path=settings.train,
             remedy="mark them (-DOCSTART-, # newdoc or a key), or leave out denoiser.recall",
         )
@@ -163,16 +163,16 @@ def dev_warnings(data: TrainingData, task: Task) -> Iterator[str]:
 
 
 def _min_pair_count(encoder: EncoderConfig) -> int | None:
-    # These two do not look at pairs, whatever width a recipe has for them.
+    # These two do not use pairs, whatever width a recipe sets for them.
     has_pairs = encoder.pair_width > 0 and encoder.kind not in ("window", "pretrained")
     return encoder.min_pair_count if has_pairs else None
 
 
 def _check_variables(split: str, path: str | None) -> None:
-    """`InputError` at a variable that is not set: in a configuration of ours, the corpora it was made for."""
+    """`InputError` for an unset variable: in our configurations, these name the corpora they were made for."""
     variable = re.search(r"\$\{?\w+\}?", path or "")
     if path is not None and variable and not os.path.exists(path):
-        own = f"a file of yours with --set data.{split}=FILE"
+        own = f"your own file with --set data.{split}=FILE"
         raise InputError(
             f"data.{split} names {path}, but {variable[0]} is not set",
             remedy=f"set it, or name {own if split == 'train' else f'none with --set data.{split}= or {own}'}",

@@ -1,4 +1,4 @@
-"""Dev scores during training, with several decoders, and the marginals of a teacher."""
+"""Dev scores during training with several decoders, and the marginals of a teacher."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ NUM_CONFUSIONS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """The metrics of every decoder, and of them the best by the task's primary metric (the first of equals)."""
+class DecoderEvaluation:
+    """The metrics of every decoder, and the best decoder by the task's primary metric (ties go to the first)."""
 
     scores: Mapping[str, Mapping[str, float]]
     decoder: str
@@ -51,7 +51,7 @@ class Evaluation:
     score: float
     temperature: float
     """fitted to the marginals of the units whose gold label is known; 1 where there are none"""
-    of_scores: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    score_quality: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     """by decoder, how good the reported scores are: their negative log-likelihood (nats per unit) and calibration error (%)"""
     confusions: Sequence[Mapping[str, Any]] = ()
     """of the best decoder, the most frequent pairs of gold and predicted label that differ, with their counts"""
@@ -60,7 +60,7 @@ class Evaluation:
 
 
 def candidate_decoders(labeller: Labeller) -> tuple[str, ...]:
-    """The decoders to try: the one the configuration names, else those of the system."""
+    """The decoders to try: the configured one, or those of the system."""
     chosen = labeller.config.inference.decoder
     return labeller.decoders if chosen is None else (chosen,)
 
@@ -85,10 +85,10 @@ def evaluate(
     decoders: Sequence[str],
     processes: Processes,
     reported_temperature: float | None = None,
-) -> Evaluation:
-    """Score a model on labelled ``sentences``; the processes share the work and all know the result.
+) -> DecoderEvaluation:
+    """Score a model on labelled ``sentences``; processes share the work, and all get the result.
 
-    With ``reported_temperature``, and gold labels that are all known, what it reports as probabilities is scored, too.
+    With ``reported_temperature``, and if all gold labels are known, the reported probabilities are evaluated, too.
     """
     labeller = predictor.labeller
     was_training = labeller.training
@@ -97,7 +97,7 @@ def evaluate(
         labels, marginals = predict_all(predictor, sentences, config, vocabulary, decoders, processes)
     finally:
         labeller.train(was_training)
-    # `diffusion.NO_LABEL` is −1: the last of the names.
+    # `diffusion.NO_LABEL_ID` is −1: the last of the names.
     names = [*vocabulary.labels, NO_LABEL]
     lengths = [len(sentence.units) for sentence in sentences]
     gold = [sentence.labels or () for sentence in sentences]
@@ -111,23 +111,23 @@ def evaluate(
         [vocabulary.label_ids.get(label, -1) for label in itertools.chain.from_iterable(gold)], dtype=torch.int64
     )
     is_known = gold_ids >= 0
-    temperature, of_scores = fit_temperature(marginals[is_known], gold_ids[is_known]), {}
+    temperature, score_quality = fit_temperature(marginals[is_known], gold_ids[is_known]), {}
     if reported_temperature is not None and is_known.all():
-        of_scores = {
-            decoder: _of_scores(marginals, chosen, gold_ids, reported_temperature)
+        score_quality = {
+            decoder: _score_quality(marginals, chosen, gold_ids, reported_temperature)
             for decoder, chosen in zip(decoders, labels, strict=True)
         }
     chosen = labels[decoders.index(best)]
     names_of_gold = [label for labels_of_sentence in gold for label in labels_of_sentence]
     wrong = (chosen != gold_ids).nonzero()[:, 0].tolist()
     confusions = Counter((names_of_gold[index], names[chosen[index]]) for index in wrong)
-    return Evaluation(
+    return DecoderEvaluation(
         scores=scores,
         decoder=best,
         legal_decoder=best_legal(config, scheme, decoders, {name: found[metric] for name, found in scores.items()}),
         score=scores[best][metric],
         temperature=temperature,
-        of_scores=of_scores,
+        score_quality=score_quality,
         confusions=[
             {"gold": right, "predicted": predicted, "count": count}
             for (right, predicted), count in confusions.most_common(NUM_CONFUSIONS)
@@ -136,7 +136,7 @@ def evaluate(
     )
 
 
-def _of_scores(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature: float) -> dict[str, float]:
+def _score_quality(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature: float) -> dict[str, float]:
     """How good the probabilities are, and those of the labels chosen; what is no label has none."""
     scores = _scores_of(calibrated(marginals, temperature), chosen)
     return {
@@ -185,7 +185,7 @@ def _predict_share(
     budget: int,
 ) -> tuple[Tensor, Tensor]:
     def finish(prediction: Prediction, *, members: Sequence[int], allowed: Tensor | None) -> list[Tensor]:
-        return [prediction.marginals.float(), *(DECODERS[name](prediction.evidence) for name in decoders)]
+        return [prediction.marginals.float(), *(DECODERS[name](prediction.decoder_input) for name in decoders)]
 
     lengths = torch.tensor([len(sentence.units) for sentence in sentences])
     starts = lengths.cumsum(0) - lengths
@@ -193,7 +193,7 @@ def _predict_share(
     marginals = torch.zeros(labels.shape[1], len(vocabulary.labels))
     sizes = predictor.labeller.encoder.sizes(sentences)
     documents = [sentence.document if predictor.recall else 0 for sentence in sentences]
-    # Shares by sentence or document, not by batch: a process that has to do with less memory still labels its own.
+    # Shared by sentence or document, not by batch: a process with less memory still labels its own share.
     groups = sorted(grouped(documents), key=lambda group: -max(sizes[index] for index in group))
     share = [*itertools.chain.from_iterable(processes.share(groups))]
     batches = predict_sentences(predictor, [sentences[index] for index in share], vocabulary, finish, budget=budget)
@@ -211,19 +211,21 @@ def _predict_share(
 def teacher_marginals(
     config: Config, data: TrainingData, processes: Processes, *, note: Callable[[str], None]
 ) -> TeacherMarginals | None:
-    """What the model in ``config.data.teacher`` holds of every training unit, by its calibrated marginals; None without one.
+    """The calibrated marginals of the model ``config.data.teacher`` for every training unit; None without a teacher.
 
-    The processes share the work. A teacher of other labels is an `InputError`.
+    Processes share the work. A teacher with different labels is an `InputError`.
     """
     folder = config.data.teacher
     if folder is None:
         return None
     teacher = load_model(folder)
-    # One trained by an earlier version lacks boundary labels that do not occur in training.
+    # A teacher trained by an earlier version lacks boundary labels that do not occur in training.
     occurring = {label for sentence in data.train for label in sentence.labels or ()}
     if not occurring <= set(teacher.vocabulary.labels) <= set(data.vocabulary.labels):
         raise InputError(
-            "the teacher has other labels than the training data", path=folder, remedy="train it on the same data"
+            "the teacher's labels differ from those of the training data",
+            path=folder,
+            remedy="train it on the same data",
         )
     if teacher.config.data.lowercase != config.data.lowercase:
         raise InputError(
@@ -231,7 +233,7 @@ def teacher_marginals(
             path=folder,
             remedy="set the same here",
         )
-    note(f"the teacher labels {len(data.train):,} training sentences")
+    note(f"the teacher is labelling {len(data.train):,} training sentences")
     predictor = Predictor(placed(teacher.labeller, processes.device).eval(), teacher.config, processes.device)
     _, marginals = predict_all(predictor, data.train, teacher.config, teacher.vocabulary, [teacher.decoder], processes)
     softened = torch.zeros(len(marginals), len(data.vocabulary.labels))

@@ -1,4 +1,4 @@
-"""The gradient of one step, summed over pieces and processes, and the losses between two entries of the log."""
+"""The gradient of one step, summed over pieces and processes, and the losses between two log entries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import TOTAL
 from diffusion_mf.prediction.memory import DoesNotFitError, MemoryGuard, release_memory
 from diffusion_mf.prediction.precision import HalfWeights
-from diffusion_mf.prediction.recording import Form, Recorder, unflatten
+from diffusion_mf.prediction.recording import BatchSignature, Recorder, unflatten
 from diffusion_mf.systems import ObjectiveWeights
 from diffusion_mf.training.optimizer import Optimizer, Update
 from diffusion_mf.training.processes import Processes
@@ -24,7 +24,7 @@ from diffusion_mf.training.steps import PreparedStep, StepPreparer
 
 
 class PieceResult(NamedTuple):
-    """Loss sums, float64, by name, and the gradient of every parameter, None where there is none."""
+    """Loss sums by name, in float64, and the gradient of every parameter, None if it has none."""
 
     names: tuple[str, ...]
     sums: Tensor
@@ -32,11 +32,11 @@ class PieceResult(NamedTuple):
 
 
 class StepGradients:
-    """Computes gradients of total / units, with the units of the step's whole batch over all pieces and processes.
+    """Computes gradients of total / units, where units counts the whole batch of the step over all pieces and processes.
 
-    Where a piece does not fit into memory, the step is computed anew in twice as many: its sentences and its normalisation
-    stay the same, so the effective batch does, too. Dropout is seeded for every step and process, so that it needs no state
-    that would have to be saved.
+    If a piece does not fit into memory, the step is recomputed in twice as many pieces: its sentences and its normalisation
+    stay the same, and so does the effective batch. Dropout is seeded for every step and process, so that there is no random
+    state to save.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class StepGradients:
 
     @property
     def num_recordings(self) -> int:
-        """How many forms of batches are replayed by now."""
+        """How many kinds of batches have been recorded."""
         return self._recorder.num_recordings
 
     def compute(
         self, prepared: PreparedStep, *, step: int, units: int, num_pieces: int = 1
     ) -> tuple[dict[str, Tensor], int]:
-        """Leave the gradient of the step in the parameters; each process's share is cut into ``num_pieces``, or more.
+        """Leave the gradient of the step in the parameters; each process's share is split into ``num_pieces``, or more.
 
-        Returns the loss sums of this process's share, and the number of pieces that memory allowed.
+        Returns the loss sums of this process's share, and the number of pieces that fitted into memory.
         """
         while True:
             if prepared.num_pieces != num_pieces:
@@ -92,10 +92,10 @@ class StepGradients:
         return sums, num_pieces
 
     def _attempt(self, prepared: PreparedStep, *, step: int, units: int) -> dict[str, Tensor]:
-        """Add up losses and gradients of the pieces; what a failed attempt leaves behind ends with this frame."""
+        """Add up losses and gradients of the pieces; the memory of a failed attempt is freed with this frame."""
 
-        def of_numbers(form: Form, numbers: Tensor) -> PieceResult:
-            batch, extras = unflatten(form, numbers)
+        def of_numbers(signature: BatchSignature, numbers: Tensor) -> PieceResult:
+            batch, extras = unflatten(signature, numbers)
             return self._of_piece(batch, extras[:-2], step, extras[-1], device_step=extras[-2])
 
         torch.manual_seed(dropout_seed(self._seed, step, self._processes.rank))
@@ -114,7 +114,7 @@ class StepGradients:
                 if gradient is None:
                     continue
                 if parameter.grad is None:
-                    # The next piece's replay may write over this one's results: only the last may be taken as they lie.
+                    # The replay of the next piece may overwrite this one's results: only the last one's are used in place.
                     parameter.grad = gradient if len(prepared.pieces) == 1 else gradient.clone()
                 else:
                     parameter.grad += gradient
@@ -123,7 +123,7 @@ class StepGradients:
     def _of_piece(
         self, batch: Batch, keys: Tensor, step: int, units: int | Tensor, device_step: Tensor | None = None
     ) -> PieceResult:
-        """Loss sums and gradients of sentences on the device; this is what is recorded and replayed."""
+        """Loss sums and gradients of sentences on the device; this function is recorded and replayed."""
         options: dict[str, Any] = {
             "seed": self._seed,
             "step": step,
@@ -146,7 +146,7 @@ class StepGradients:
 
 
 def dropout_seed(seed: int, step: int, rank: int) -> int:
-    """A seed for PyTorch's generator that no other (seed, step, rank) has, as far as 63 bits go."""
+    """A seed for PyTorch's generator, distinct for every (seed, step, rank) as far as 63 bits go."""
     state = 0
     for part in (seed, step, rank):
         # The multiplier of Knuth's MMIX generator; any odd number with well-mixed bits would do.
@@ -155,15 +155,15 @@ def dropout_seed(seed: int, step: int, rank: int) -> int:
     return state >> 1
 
 
-# All that a model may report: processes must agree on the order even if one of them had no sentence to work on.
+# All terms that a model may report: processes must agree on the order even if one of them has no sentences.
 TERMS = (TOTAL, *(field.name for field in fields(ObjectiveWeights)))
 
 
 class LossWindow:
-    """Sums of loss terms and units over steps, and the largest gradient norm, of the steps that were not skipped.
+    """Sums of loss terms and units over steps that were not skipped, and the largest gradient norm.
 
-    Skipped steps are counted, those in a row since the last good one and those in which a parameter was at fault; these
-    counts go on from window to window.
+    Skipped steps are counted: in total, in a row since the last good step, and by the parameters at fault; these counts
+    continue across windows.
     """
 
     def __init__(self, processes: Processes, parameters: Sequence[str]) -> None:
@@ -173,7 +173,7 @@ class LossWindow:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Forget everything but how many steps were skipped."""
+        """Reset everything except the counts of skipped steps."""
         self._clear()
         self._in_a_row = torch.zeros((), dtype=torch.int64, device=self._processes.device)
         self._faults = torch.zeros(len(self._names), dtype=torch.int64, device=self._processes.device)
@@ -184,7 +184,7 @@ class LossWindow:
         self._norm = torch.zeros((), device=self._processes.device)
 
     def add(self, sums: Mapping[str, Tensor], *, units: int, update: Update) -> None:
-        """Take a step in: this process's loss sums, the whole step's units, what became of its gradient."""
+        """Add a step: this process's loss sums, the units of the whole step, and the result of its update."""
         zero = self._sums.new_zeros(())
         terms = torch.stack([sums.get(name, zero) for name in TERMS])
         is_counted = terms.isfinite().all() & ~update.is_skipped
@@ -204,14 +204,14 @@ class LossWindow:
         return int(self._in_a_row)
 
     def faulty_parameters(self, most: int = 3) -> str:
-        """The parameters whose gradients were at fault most often, as a list in words; empty if there are none."""
+        """The parameters whose gradients were most often not finite, as text; empty if there are none."""
         counts = Counter(dict(zip(self._names, self._faults.tolist(), strict=True)))
         names = [name for name, count in counts.most_common() if count]
         more = f" and {len(names) - most} more" if len(names) > most else ""
         return ", ".join(names[:most]) + more
 
     def read(self) -> tuple[dict[str, float], float]:
-        """Every loss term per unit, over all processes, and the largest norm; begins a new window. Unused terms are left out."""
+        """Every loss term per unit, over all processes, and the largest norm; starts a new window. Unused terms are omitted."""
         self._processes.sum(self._sums)
         means = (self._sums / self._units.clamp(min=1)).tolist()
         norm = float(self._norm)

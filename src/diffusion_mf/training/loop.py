@@ -1,11 +1,11 @@
 """One training run, from a configuration to a model folder.
 
-    output/checkpoint/   where the run stands, see `checkpoint`
+    output/checkpoint/   the state of the run, see `checkpoint`
     output/model/        the best model so far, see `tagger.save_model`
-    output/log.jsonl     what happened
+    output/log.jsonl     the events of the run
 
-A run that was killed continues with ``resume=True`` as if nothing had happened: on the CPU, with the same number of threads,
-its weights end up the same to the last bit.
+A run that was killed continues with ``resume=True`` as if it had not been interrupted: on the CPU, with the same number of
+threads, its final weights are the same to the last bit.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import TOTAL
 from diffusion_mf.model.storage import legal_decoder
-from diffusion_mf.model.transfer import begin_with
+from diffusion_mf.model.transfer import start_from
 from diffusion_mf.prediction.memory import placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.training.corpora import TrainingData, dev_warnings, read_training_data
-from diffusion_mf.training.evaluation import Evaluation, candidate_decoders, evaluate, teacher_marginals
+from diffusion_mf.training.evaluation import DecoderEvaluation, candidate_decoders, evaluate, teacher_marginals
 from diffusion_mf.training.gradients import LossWindow, StepGradients
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Interruption, Processes, connected, reproducible
@@ -50,9 +50,9 @@ from diffusion_mf.training.steps import PackingSettings, StepPlan, StepPreparer
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 MOST_SKIPPED_IN_A_ROW = 25
-"""steps whose gradients are not finite; after these a run goes back to its last checkpoint, once"""
+"""steps in a row whose gradients are not finite, after which a run returns to its last checkpoint, once"""
 RATE_AFTER_RETURN = 0.5
-"""what the learning rate is multiplied by from then on"""
+"""factor on the learning rate after that"""
 
 
 NOTABLE_GAIN = 0.1
@@ -66,7 +66,7 @@ FEWEST_WHOLE_EPOCHS = 5
 
 
 class _TooManySkippedError(Exception):
-    """So many steps in a row were skipped that training gets nowhere."""
+    """Too many steps in a row were skipped for training to make progress."""
 
 
 def train(
@@ -81,7 +81,7 @@ def train(
     overrides: Sequence[str] = (),
     resume_command: str | None = None,
 ) -> Path:
-    """Train what ``config`` describes; returns the model's folder, for `Tagger.load`.
+    """Train the model that ``config`` describes; returns the model's folder, for `Tagger.load`.
 
     ``overrides`` are those that ``config`` was read with, for `begun_run` to know. ``resume_command`` is what a user can type to
     continue the run.
@@ -97,7 +97,7 @@ def train(
         folder = RunFolder(Path(output))
         data = read_training_data(config, has_complete_labels=not resume or has_complete_labels(folder))
         if not processes.is_writer:
-            display = NotesOnly(lambda message: None)  # rank 0 says it
+            display = NotesOnly(lambda message: None)  # rank 0 shows notes
         elif display is None:
             display = NotesOnly(logging.getLogger("diffusion_mf").warning)
         for message in data.notes:
@@ -212,7 +212,7 @@ class _Run:
         torch.manual_seed(config.seed)
         labeller = Labeller(config, data.vocabulary, data.scheme)
         if data.start is not None and config.data.start is not None:
-            kept = begin_with(labeller, data.vocabulary, data.start, path=config.data.start)
+            kept = start_from(labeller, data.vocabulary, data.start, path=config.data.start)
             display.note(kept.describe(config.data.start))
         self.labeller = placed(labeller, processes.device, is_trained=True)
         self.labeller.train()
@@ -239,7 +239,7 @@ class _Run:
             self.num_steps = min(self.num_steps, self.settings.max_steps)
         self.decoders = candidate_decoders(self.labeller)
         self.predictor = Predictor(self.labeller, config, processes.device)
-        processes.spread(list(self.labeller.state_dict().values()))
+        processes.broadcast(list(self.labeller.state_dict().values()))
         self.learner = Learner(self.labeller, self.settings, total_steps=self.num_steps)
         if self.settings.compile and is_gpu:
             compile_blocks(self.labeller)
@@ -263,7 +263,7 @@ class _Run:
         self.last_checkpoint = time.monotonic()
 
     def begin(self, *, resume: bool, use_tensorboard: bool) -> None:
-        """Make the folder ready and, if asked, take up the run that was begun there."""
+        """Prepare the folder and, if requested, resume the run that was started there."""
         resumed = None
         self.labeller.encoder.check_folder(self.folder.model)
         if not resume:
@@ -290,7 +290,7 @@ class _Run:
             )
         if resumed is None:
             if resume:
-                self.display.note(f"{self.folder.root} holds no checkpoint: the run begins at the beginning")
+                self.display.note(f"{self.folder.root} has no checkpoint: starting from the beginning")
             self._try_evaluation()
             self._write_log("start", {"parameters": self.labeller.num_parameters()})
             for message in self.data.notes:
@@ -329,11 +329,11 @@ class _Run:
         self.processes.sum(total)
         if float(total) != self.state.step * self.processes.world_size:
             raise DiffusionMFError(
-                "the processes do not find the same checkpoint; the output folder must be one that all of them share."
+                "the processes found different checkpoints; the output folder must be shared by all of them."
             )
 
     def _try_evaluation(self) -> None:
-        """Label one sentence with every decoder: one that does not suit the system is refused before training."""
+        """Label one sentence with every decoder, so that an unsuitable decoder is refused before training."""
         if self.data.dev:
             self._evaluate(self.predictor, self.data.dev[:1], self.decoders)
 
@@ -372,13 +372,13 @@ class _Run:
         return self.state.epoch >= self.settings.epochs or self.state.step >= self.num_steps
 
     def checkpoint_if_due(self) -> None:
-        """Now and then, but not where steps are being skipped: what a run may have to go back to should be good."""
+        """From time to time, but not while steps are being skipped: a run may have to return to this checkpoint."""
         is_time = self.checkpoint_every <= time.monotonic() - self.last_checkpoint
         if is_time and self.window.skipped_in_a_row() == 0:
             self.checkpoint()
 
     def _count_skipped(self) -> int:
-        """How many steps were skipped since the last look; the first ones are told."""
+        """How many steps were skipped since the last call; the first ones are reported."""
         before, self.state.num_skipped = self.state.num_skipped, self.skipped_before + self.window.num_skipped()
         if self.state.num_skipped and not before:
             self.display.note(
@@ -388,13 +388,13 @@ class _Run:
         return self.state.num_skipped - before
 
     def _check_skipped(self) -> None:
-        """`_TooManySkippedError` if the gradients of all of the last steps were not finite."""
-        # Half of a short run is too many, too.
+        """`_TooManySkippedError` if the gradients of all recent steps were not finite."""
+        # In a short run, half of the steps is already too many.
         if self.window.skipped_in_a_row() >= min(MOST_SKIPPED_IN_A_ROW, (self.num_steps + 1) // 2):
             raise _TooManySkippedError
 
     def go_back(self) -> None:
-        """Continue from the last checkpoint at a lower learning rate; the second time, give up."""
+        """Continue from the last checkpoint with a lower learning rate; the second time, give up."""
         names = self.window.faulty_parameters()
         trouble = f"the gradient{f' of {names}' if names else ''} was not finite in {self.window.skipped_in_a_row()} steps in a row"
         if self.state.num_returns:
@@ -404,12 +404,12 @@ class _Run:
         resumed = self._load()
         if resumed is None:
             self._give_up(trouble)
-        # What was found since then stays the best: it is on disk.
+        # A better model found since then is kept: it is on disk.
         self.state = dataclasses.replace(resumed.state, **best, num_skipped=num_skipped, num_returns=1)
         self._agree_on_position()
         self.window.begin_anew()
         self.display.note(
-            f"{trouble}: going back to step {self.state.step:,}, to continue at {RATE_AFTER_RETURN:g} times the learning rate"
+            f"{trouble}: returning to step {self.state.step:,}, to continue with {RATE_AFTER_RETURN:g} times the learning rate"
         )
         self._write_log("return", {"reason": trouble})
 
@@ -425,7 +425,7 @@ class _Run:
             score = self._describe(self.state.best_score, str(self.state.best_decoder))
             found = f"the best model so far (dev {score}, epoch {self.state.best_epoch})"
         raise DivergenceError(
-            f"{trouble} (by step {self.state.step:,}), also after going back to an earlier step with a lower learning rate; "
+            f"{trouble} (by step {self.state.step:,}), again after returning to an earlier step with a lower learning rate; "
             "train again with a lower training.learning_rate or more training.warmup_steps; "
             f"{found} is in {self.folder.model} and can be used."
         )
@@ -434,7 +434,7 @@ class _Run:
         return self.preparer.plan_epoch(self.sizes, self.settings, seed=self.config.seed, epoch=epoch)
 
     def epoch(self) -> None:
-        """Take the steps of the present epoch that are left."""
+        """Run the remaining steps of the current epoch."""
         state = self.state
         plans = self._plan(state.epoch)
         if self.settings.max_steps is not None:
@@ -513,7 +513,7 @@ class _Run:
         decoders: tuple[str, ...],
         *,
         reported_temperature: float | None = None,
-    ) -> Evaluation:
+    ) -> DecoderEvaluation:
         return evaluate(
             predictor,
             sentences,
@@ -526,12 +526,12 @@ class _Run:
         )
 
     def select(self) -> None:
-        """Score the model on dev with every decoder; keep it if it is the best so far, stop if none was for long."""
+        """Score the model on dev with every decoder; save it if it is the best so far, and check for early stopping."""
         state = self.state
         if state.epoch % self.settings.evaluate_every and not self._is_last():
             return
-        if self.meter.has_news:
-            self._log_step()  # the loss that is shown beside the score is that of the steps before it
+        if self.meter.has_new_steps:
+            self._log_step()  # so that the loss shown with the score is that of the steps before it
         if not self.data.dev:
             return
         with self.learner.averaged():
@@ -605,10 +605,10 @@ class _Run:
         )
 
     def checkpoint(self) -> None:
-        """Leave on disk what `begin` can take up again."""
+        """Write what `begin` needs to resume the run."""
         self.state.seconds = self.seconds_before + self.meter.seconds
         if self.processes.is_writer:
-            # The model first: a checkpoint must not speak of a best model that is not there.
+            # The model first: a checkpoint must not refer to a best model that does not exist.
             self.best.save()
             self.best.wait()
             save_run(
@@ -626,7 +626,7 @@ class _Run:
         self.last_checkpoint = time.monotonic()
 
     def _keep_unselected(self) -> None:
-        """Where nothing selects, the last weights are the model, and the most constrained decoder is the safest."""
+        """Without dev data, the model has the last weights, and the most constrained decoder as the safest."""
         decoder = self.state.best_decoder = self.decoders[-1]
         legal = legal_decoder(self.config, self.data.scheme, decoder)
         with self.learner.averaged():
@@ -635,7 +635,7 @@ class _Run:
             )
 
     def finish(self) -> None:
-        """Score the test data once, with the decoder that dev chose, and leave everything on disk."""
+        """Score the test data once, with the decoder selected on dev, and write everything to disk."""
         if self.state.best_decoder is None:
             self._keep_unselected()
         labeller, decoder = self.best.labeller(self.processes.device)
@@ -650,7 +650,7 @@ class _Run:
         self.checkpoint()
 
 
-def _details(split: str, found: Evaluation) -> dict[str, Any]:
+def _details(split: str, found: DecoderEvaluation) -> dict[str, Any]:
     """What a model's metrics hold beside its scores: how certain it is, and what it confuses."""
     accuracy = found.scores[found.decoder]["accuracy"]
     return {

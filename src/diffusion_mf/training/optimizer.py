@@ -1,4 +1,4 @@
-"""What turns gradients into weights: optimizer, learning rate, moving average, and the model they belong to."""
+"""From gradients to weights: optimizer, learning rate, moving average, and the model they belong to."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _EMBEDDING = re.compile(r"encoder\.model\.[^.]*embed")
 
 
 def depths_below_top(names: Iterable[str]) -> dict[str, int]:
-    """0 for the top layer and what belongs to none, 1 for the layer below it, …; embeddings lie below all layers.
+    """0 for the top layer and for parameters in no layer, 1 for the layer below it, …; embeddings are below all layers.
 
-    Names are those of a labeller's parameters. Layers that share their weights (ALBERT) count as one.
+    Names are those of a labeller's parameters. Layers with shared weights (ALBERT) count as one.
 
     >>> depths_below_top(["encoder.model.embeddings.w", "encoder.model.layer.0.w", "encoder.model.layer.1.w", "core.w"])
     {'encoder.model.embeddings.w': 2, 'encoder.model.layer.0.w': 1, 'encoder.model.layer.1.w': 0, 'core.w': 0}
@@ -47,7 +47,7 @@ class LearningRate(NamedTuple):
     """The factor on the learning rate at each step, counted from 0.
 
     Warm-up: (step + 1)/W for the first W steps. Then, with p = (step − W)/(total − W): 1, or 1 − p (linear), or
-    (1 + cos πp)/2 (cosine), so that the step after the last would be worth 0.
+    (1 + cos πp)/2 (cosine), so that the factor would reach 0 one step after the last.
     """
 
     warmup_steps: int
@@ -65,10 +65,10 @@ class LearningRate(NamedTuple):
 
 
 class Optimizer:
-    """Adam or AdamW over named parameters, with own learning rates for the encoder and for global transitions where they are
-    set, less in the encoder's lower layers where ``encoder_layer_decay`` says so.
+    """Adam or AdamW over named parameters, with separate learning rates for the encoder and for global transitions if they are
+    set, decreasing towards the encoder's lower layers by ``encoder_layer_decay``.
 
-    Weight decay (L2 with Adam, decoupled with AdamW) leaves out vectors: biases and gains of norms.
+    Weight decay (L2 with Adam, decoupled with AdamW) excludes vectors: biases and the gains of norms.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], settings: TrainingConfig) -> None:
@@ -100,24 +100,24 @@ class Optimizer:
         )
 
     def step(self, factor: float, *, is_skipped: Tensor | None = None) -> None:
-        """Update the parameters at ``factor`` times their learning rates, and forget the gradients.
+        """Update the parameters with ``factor`` times their learning rates, and clear the gradients.
 
-        Where ``is_skipped``, a truth value on the device, is true, nothing changes, the optimizer's memory included; the host
-        does not wait to find out.
+        If ``is_skipped``, a boolean on the device, is true, nothing changes, including the optimizer's state; the host
+        does not wait for it.
         """
         for group, rate in zip(self._inner.param_groups, self._base_rates, strict=True):
             group["lr"] = rate * factor
-        # What PyTorch's fused optimizers look at when they are used with a gradient scaler.
+        # PyTorch's fused optimizers read this when they are used with a gradient scaler.
         self._inner.found_inf = None if is_skipped is None else is_skipped.float()  # type: ignore[attr-defined]
         self._inner.step()
         self.forget_gradients()
 
     def forget_gradients(self) -> None:
-        """Begin a new step."""
+        """Start a new step."""
         self._inner.zero_grad(set_to_none=True)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The optimizer's memory under the names ``entry/parameter``."""
+        """The optimizer's state under the names ``entry/parameter``."""
         return {
             f"{entry}/{name}": value
             for name, parameter in self.parameters.items()
@@ -125,20 +125,20 @@ class Optimizer:
         }
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what `tensors` gave; `KeyError` or `ValueError` if it is of another model."""
+        """Restore what `tensors` returned; `KeyError` or `ValueError` if it belongs to another model."""
         for key, value in tensors.items():
             entry, _, name = key.partition("/")
             parameter = self.parameters[name]
             if value.ndim and value.shape != parameter.shape:
-                raise ValueError(f"{name} has another shape")
-            # A copy: what safetensors maps from the file is neither aligned nor ours.
+                raise ValueError(f"{name} has a different shape")
+            # A copy: memory that safetensors maps from the file is neither aligned nor ours.
             self._inner.state[parameter][entry] = value.to(parameter.device, copy=True)
 
 
 class MovingAverage:
     """Weights averaged over the steps: average ← d·average + (1 − d)·weights, d = min(decay, (1 + n)/(10 + n)) at the n-th.
 
-    The ramp keeps the random weights of the beginning out of the average of a short training.
+    The ramp keeps the random initial weights out of the average of a short training run.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
@@ -148,13 +148,13 @@ class MovingAverage:
         self._decay = decay
 
     def update(self, num_steps: int) -> None:
-        """Take the weights in after the ``num_steps``-th step."""
+        """Add the weights after the ``num_steps``-th step."""
         decay = min(self._decay, (1 + num_steps) / (10 + num_steps))
         torch._foreach_lerp_(self._average, self._parameters, 1 - decay)
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Give the model the averaged weights for the time of the block."""
+        """Use the averaged weights in the model for the duration of the block."""
         self._exchange()
         try:
             yield
@@ -172,15 +172,15 @@ class MovingAverage:
         return dict(zip(self._names, self._average, strict=True))
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what `tensors` gave; `KeyError` or `ValueError` if it is of another model."""
+        """Restore what `tensors` returned; `KeyError` or `ValueError` if it belongs to another model."""
         for name, average in zip(self._names, self._average, strict=True):
             copy_into(average, tensors[name], name)
 
 
 def copy_into(target: Tensor, source: Tensor, name: str) -> None:
-    """Copy a tensor of exactly the same shape and type, which `Tensor.copy_` would not insist on."""
+    """Copy a tensor, requiring exactly the same shape and type, which `Tensor.copy_` does not."""
     if target.shape != source.shape or target.dtype != source.dtype:
-        raise ValueError(f"{name} has another shape or type")
+        raise ValueError(f"{name} has a different shape or type")
     target.copy_(source)
 
 
@@ -188,7 +188,7 @@ _WEIGHTS, _AVERAGE, _OPTIMIZER = "weights/", "average/", "optimizer/"
 
 
 class Update(NamedTuple):
-    """What became of a step's gradient; on the device, for the host does not wait."""
+    """The result of a step's update; on the device, since the host does not wait."""
 
     norm: Tensor
     """before clipping"""
@@ -199,7 +199,7 @@ class Update(NamedTuple):
 
 
 class Learner:
-    """Applies gradients; what it holds beside the model is the optimizer's memory and the averaged weights."""
+    """Applies gradients; beside the model, it holds the optimizer's state and the averaged weights."""
 
     def __init__(self, model: nn.Module, settings: TrainingConfig, *, total_steps: int) -> None:
         self.model = model
@@ -210,7 +210,7 @@ class Learner:
         self._clip_norm = settings.clip_norm
 
     def update(self, step: int, *, rate: float = 1.0) -> Update:
-        """Apply the gradients of ``step``, counted from 0, at ``rate`` times its learning rate, unless one is not finite."""
+        """Apply the gradients of ``step``, counted from 0, with ``rate`` times its learning rate, unless one is not finite."""
         parameters = list(self.optimizer.parameters.values())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         found = iter(torch._foreach_norm(gradients))
@@ -225,7 +225,7 @@ class Learner:
         return Update(norm, is_skipped, ~norms.isfinite())
 
     def averaged(self) -> contextlib.AbstractContextManager[None]:
-        """The model with its averaged weights, where there are some, for the time of the block."""
+        """The model with its averaged weights, if there are any, for the duration of the block."""
         return contextlib.nullcontext() if self._average is None else self._average.in_place()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -239,7 +239,7 @@ class Learner:
 
     @torch.no_grad()
     def load_tensors(self, tensors: Mapping[str, Tensor], *, path: Path) -> None:
-        """Take back what `tensors` gave; `InputError` naming ``path`` if it is of another model."""
+        """Restore what `tensors` returned; `InputError` naming ``path`` if it belongs to another model."""
 
         def group(prefix: str) -> dict[str, Tensor]:
             return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
@@ -247,7 +247,7 @@ class Learner:
         try:
             saved, weights = group(_WEIGHTS), self.model.state_dict()
             if set(saved) != set(weights):
-                raise ValueError("its weights are of another model")
+                raise ValueError("its weights belong to another model")
             for name, weight in weights.items():
                 copy_into(weight, saved[name], name)
             if self._average is not None:

@@ -1,4 +1,4 @@
-"""The processes of a run, and what PyTorch is told for the time of it."""
+"""The processes of a run, and PyTorch's settings during it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from diffusion_mf.training.signals import stop_signals
 
 @contextlib.contextmanager
 def reproducible(device: torch.device, *, threads: int | None) -> Iterator[None]:
-    """Use so many threads, and on the CPU only algorithms that give the same bits every time; random state is put back."""
+    """Set the number of threads and, on the CPU, use deterministic algorithms only; the random state is restored."""
     previous_threads = torch.get_num_threads()
     previous_mode = torch.get_deterministic_debug_mode()
     previous_fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
@@ -30,7 +30,7 @@ def reproducible(device: torch.device, *, threads: int | None) -> Iterator[None]
         torch.set_num_threads(threads)
     if device.type == "cpu":
         torch.use_deterministic_algorithms(True)
-        # Filling is a help to find bugs, not needed for determinism, and costs time.
+        # Filling memory helps to find bugs, is not needed for determinism, and costs time.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -42,13 +42,13 @@ def reproducible(device: torch.device, *, threads: int | None) -> Iterator[None]
 
 
 class Interruption:
-    """Whether SIGINT or SIGTERM came: the run then ends at the next step, after a checkpoint. A second one ends it at once."""
+    """Whether SIGINT or SIGTERM arrived: the run ends after the current step, with a checkpoint; a second signal ends it at once."""
 
     def __init__(self) -> None:
         self.is_requested = False
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
-        """Watch for the signals, where this thread may."""
+        """Watch for the signals, if this thread can."""
         return stop_signals(self._request)
 
     def _request(self, restore: Callable[[], None]) -> None:
@@ -60,15 +60,15 @@ Item = TypeVar("Item")
 
 DEFAULT_TIMEOUT = 600.0
 TIMEOUT_VARIABLE = "DIFFUSION_MF_TIMEOUT"
-"""Seconds to wait for another process before the run is given up."""
+"""Seconds to wait for another process before the run fails."""
 
-# Gradients are summed in pieces of about this many numbers: large enough for the network, small enough for memory.
+# Gradients are summed in buckets of about this many numbers: large enough for the network, small enough for memory.
 _BUCKET_SIZE = 1 << 25
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among all of the run."""
+    """This process among all processes of the run."""
 
     rank: int
     world_size: int
@@ -76,11 +76,11 @@ class Processes:
 
     @property
     def is_writer(self) -> bool:
-        """Whether files are this process's to write."""
+        """Whether this process writes the files."""
         return self.rank == 0
 
     def share(self, batch: Sequence[Item]) -> list[Item]:
-        """The sentences of a batch (or documents) that this process works on; maybe none."""
+        """The sentences (or documents) of a batch that this process works on; possibly none."""
         return list(batch[self.rank :: self.world_size])
 
     def sum(self, tensor: Tensor) -> None:
@@ -88,14 +88,14 @@ class Processes:
         if self.world_size > 1:
             self._guarded(lambda: torch.distributed.all_reduce(tensor))
 
-    def spread(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Replace ``tensors`` by those of rank 0."""
         if self.world_size > 1:
             for tensor in tensors:
                 self._guarded(lambda tensor=tensor: torch.distributed.broadcast(tensor, 0))  # type: ignore[misc]
 
     def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Sum gradients over all processes; a parameter that no process has used keeps no gradient."""
+        """Sum gradients over all processes; a parameter that no process used keeps no gradient."""
         if self.world_size == 1:
             return
         is_used = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=self.device)
@@ -114,13 +114,13 @@ class Processes:
             collective()
         except RuntimeError as error:
             raise DiffusionMFError(
-                f"process {self.rank} of {self.world_size} lost another one, which died or no longer answers "
+                f"process {self.rank} of {self.world_size} lost another process, which died or no longer answers "
                 f"({_reason(error)}); see the messages of the others, then continue with --resume."
             ) from None
 
 
 def _reason(error: Exception) -> str:
-    """The first sentence of an error of the network, without its place in PyTorch's sources."""
+    """The first sentence of a network error, without the position in PyTorch's sources."""
     text = re.sub(r"\[/[^\]]*\]\s*", "", str(error)).strip() or type(error).__name__
     return text.splitlines()[0].split(". ")[0].rstrip(".")
 
@@ -138,7 +138,7 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
 
 @contextlib.contextmanager
 def connected(device: str = "auto") -> Iterator[Processes]:
-    """Join the other processes of the run where torchrun started several; otherwise be alone."""
+    """Join the other processes of the run if torchrun started several; otherwise run alone."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size == 1:
         alone = choose_device(device)

@@ -1,4 +1,4 @@
-"""How far a training run is, and the log of what happened."""
+"""The progress of a training run, and the log of its events."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a run is; None is not known yet."""
+    """The progress of a run; None means not known yet."""
 
     epoch: int
-    """the present one, from 1"""
+    """the current one, from 1"""
     num_epochs: int
     step: int
     num_steps: int
@@ -35,7 +35,7 @@ class Progress:
     """steps whose gradient was not finite"""
 
     def details(self) -> str:
-        """What is known beside the position, as a list in words.
+        """What is known beside the position, as text.
 
         >>> Progress(epoch=1, num_epochs=2, step=3, num_steps=8, loss=0.5, seconds_left=75).details()
         'loss 0.5000, 1:15 left'
@@ -59,20 +59,20 @@ class Progress:
 
 
 class Display(Protocol):
-    """Where progress and notes of a run go: `terminal.Display`, or `NotesOnly`."""
+    """Where the progress and notes of a run are shown: `terminal.Display`, or `NotesOnly`."""
 
     def update(self, progress: Progress, *, at_once: bool = False) -> None:
         """Show the progress, now or later."""
         ...
 
     def note(self, message: str) -> None:
-        """Show a message at once."""
+        """Show a message immediately."""
         ...
 
 
 @dataclass(frozen=True)
 class NotesOnly:
-    """Notes without progress: for runs inside other programs."""
+    """Notes without progress, for runs inside other programs."""
 
     note: Callable[[str], None]
 
@@ -81,7 +81,7 @@ class NotesOnly:
 
 
 class SpeedMeter:
-    """Sentences per second since the last reading, and the time left at the mean pace of this session."""
+    """Sentences per second since the last reading, and the remaining time at the average speed of this session."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -89,7 +89,7 @@ class SpeedMeter:
         self._sentences = self._steps = 0
 
     def count(self, sentences: int) -> None:
-        """Take a step over so many sentences in."""
+        """Count a step over this many sentences."""
         self._sentences += sentences
         self._steps += 1
 
@@ -101,11 +101,11 @@ class SpeedMeter:
         return speed
 
     def seconds_left(self, steps: int) -> float | None:
-        """For so many steps, evaluations included; None before the first."""
+        """For this many steps, evaluations included; None before the first step."""
         return None if self._steps == 0 else steps * (self._clock() - self._start) / self._steps
 
     @property
-    def has_news(self) -> bool:
+    def has_new_steps(self) -> bool:
         """Whether there were steps since the last reading."""
         return self._sentences > 0
 
@@ -120,7 +120,7 @@ class Log(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """How long the log is; a resumed run forgets what came after its checkpoint."""
+        """The length of the log; a resumed run discards what came after its checkpoint."""
         ...
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ class Log(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         ...
 
 
@@ -145,13 +145,13 @@ class NoLog:
 
 
 class JsonLinesLog:
-    """One JSON object per line and event, on disk at once; ``keep_bytes`` of an earlier log stay."""
+    """One JSON object per line and event, written immediately; ``keep_bytes`` of an earlier log are kept."""
 
     def __init__(self, path: Path, *, keep_bytes: int = 0, tensorboard: Path | None = None) -> None:
         self._path = path
         try:
             self._stream = open(path, "ab")  # noqa: SIM115 (closed by close)
-            # A run that was killed may have logged steps that will come again, and half a line.
+            # A killed run may have logged steps that will be repeated, and half a line.
             self._stream.truncate(min(keep_bytes, os.path.getsize(path)))
         except OSError as error:
             raise self._unwritable(error) from None
@@ -163,7 +163,7 @@ class JsonLinesLog:
         return os.fstat(self._stream.fileno()).st_size
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
-        """Add an event; `InputError` where the disk is full."""
+        """Add an event; `InputError` if the disk is full."""
         line = json.dumps({"event": event, **values}, ensure_ascii=False, allow_nan=False)
         try:
             self._stream.write(line.encode() + b"\n")
@@ -176,7 +176,7 @@ class JsonLinesLog:
             self._board.flush()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         try:
             self._stream.close()
         except OSError as error:

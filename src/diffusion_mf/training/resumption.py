@@ -1,4 +1,4 @@
-"""Where a run stands, the best model it has found, and how both are saved and taken up again."""
+"""The state of a run and the best model so far: how both are saved and resumed."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from diffusion_mf.training.processes import Processes
 
 @dataclasses.dataclass
 class TrainingState:
-    """Position, selection and early stopping; randomness needs no more than ``step``, for it is keyed by it."""
+    """Position, selection and early stopping; random numbers are keyed by ``step``, so they need no state."""
 
     step: int = 0
     """optimizer steps taken"""
     epoch: int = 0
     """epochs finished"""
     position: int = 0
-    """steps taken in the present epoch"""
+    """steps taken in the current epoch"""
     best_score: float | None = None
     best_epoch: int = 0
     """epochs finished when the best model was saved"""
@@ -41,16 +41,16 @@ class TrainingState:
     is_stopped: bool = False
     """by early stopping"""
     num_pieces: int = 1
-    """that a process's share of a batch is cut into, see `gradients.StepGradients`"""
+    """number of pieces that a process's share of a batch is split into, see `gradients.StepGradients`"""
     num_skipped: int = 0
-    """steps whose gradient was not finite, as far as the host has looked"""
+    """steps whose gradient was not finite, as far as the host knows"""
     num_returns: int = 0
-    """how often the run went back to a checkpoint after too many of them in a row"""
+    """how often the run returned to a checkpoint after too many of them in a row"""
     seconds: float = 0.0
-    """spent so far"""
+    """of training so far"""
 
     def to_dict(self) -> dict[str, Any]:
-        """What JSON can hold."""
+        """As values for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -62,7 +62,7 @@ class TrainingState:
             raise ValueError("entries are missing or unknown")
         for name in ("step", "epoch", "position", "best_epoch", "num_pieces", "num_skipped", "num_returns"):
             if not isinstance(values[name], int) or values[name] < 0:
-                raise ValueError(f"{name} is no count")
+                raise ValueError(f"{name} is not a count")
         return cls(**values)
 
 
@@ -79,7 +79,7 @@ class RunFolder(NamedTuple):
 
     @property
     def checkpoint(self) -> Path:
-        """Where the run stands."""
+        """The state of the run."""
         return self.root / "checkpoint"
 
     @property
@@ -89,25 +89,25 @@ class RunFolder(NamedTuple):
 
     @property
     def log(self) -> Path:
-        """What happened."""
+        """The events of the run."""
         return self.root / "log.jsonl"
 
     @property
     def tensorboard(self) -> Path:
-        """What happened, as pictures."""
+        """The events of the run, for TensorBoard."""
         return self.root / "tensorboard"
 
     def check_unused(self) -> None:
-        """`InputError` if another run was begun here."""
+        """`InputError` if another run was started here."""
         if has_checkpoint(self.checkpoint) or self.model.exists():
             raise InputError(
-                "another run was begun in this folder",
+                "another run was started in this folder",
                 path=self.root,
                 remedy="continue it with --resume, or name another folder",
             )
 
     def make(self) -> None:
-        """Make the folder, and clear away what a kill in the middle of saving a model may have left."""
+        """Create the folder, and remove what a kill while saving a model may have left."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             for leftover in self.root.glob(f".{self.model.name}.*.tmp"):
@@ -121,15 +121,15 @@ class RunFolder(NamedTuple):
 
 
 class BegunRun(NamedTuple):
-    """What a run was begun with."""
+    """What a run was started with."""
 
     config: Config
     overrides: list[str]
-    """given beside the configuration, as ``--set`` takes them"""
+    """given in addition to the configuration, as for ``--set``"""
 
 
 def begun_run(output: Path) -> BegunRun | None:
-    """What the run of a folder was begun with; None without a checkpoint, and where one is damaged `load_run` says how."""
+    """What the run in a folder was started with; None without a checkpoint, or with a damaged one, which `load_run` reports."""
     try:
         path = RunFolder(output).checkpoint / STATE_FILE
         saved = json.loads(path.read_bytes())["state"]
@@ -140,7 +140,7 @@ def begun_run(output: Path) -> BegunRun | None:
 
 
 class Resumed(NamedTuple):
-    """A run taken up again."""
+    """A resumed run."""
 
     state: TrainingState
     log_bytes: int
@@ -184,7 +184,7 @@ def load_run(
     is_packed: bool = False,
     encoder_digest: str = "",
 ) -> Resumed | None:
-    """Put ``learner`` where the checkpoint says; None if there is none, `InputError` if it does not fit this run."""
+    """Restore ``learner`` from the checkpoint; None if there is none, `InputError` if it does not fit this run."""
     checkpoint = read_checkpoint(folder.checkpoint)
     if checkpoint is None:
         return None
@@ -198,7 +198,7 @@ def load_run(
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(path, f"{error} among its entries") from None
     is_same_data = fingerprint == data.fingerprint
-    # Its weights are in the checkpoint; how it cuts words, which other data cannot tell, must be as before.
+    # Its weights are in the checkpoint; its tokenizer, which the data do not show, must be the same as before.
     is_same_encoder = saved.get("encoder") == encoder_digest
     free = _FREE_SETTINGS | {"encoder.model"} if is_same_encoder or not is_same_data else _FREE_SETTINGS
     now = _flat(config.model_dump(mode="json"))
@@ -206,26 +206,26 @@ def load_run(
     if prolonged:
         free = free | prolonged
         if state.best_score is None:
-            # Without dev data the model is the last one, and this is to be another.
+            # Without dev data the model is the last one, and training continues to another one.
             state.best_decoder = None
     _compare_config(now, before, path, free)
     if not is_same_data:
         raise InputError(
-            "the run was begun with other training or dev data", path=path, remedy="name the same files as before"
+            "the run was started with other training or dev data", path=path, remedy="name the same files as before"
         )
     if "encoder" in saved and not is_same_encoder:
         raise InputError(
-            "the run was begun with another tokenizer", path=path, remedy="name the encoder it was begun with"
+            "the run was started with another tokenizer", path=path, remedy="name the encoder it was started with"
         )
     learner.load_tensors(checkpoint.tensors, path=folder.checkpoint)
     for name, now in _conditions(processes, is_packed=is_packed).items():
         if name in conditions and conditions[name] != now:
             effect = "its weights will differ in their last bits"
             if name == "layout":
-                # The position counts batches that there will not be.
+                # The position counts batches that will not exist.
                 state.position = 0
-                effect = "its batches will be others, and the present epoch begins anew"
-            note(f"the run was begun with {name} {conditions[name]} and goes on with {now}: {effect}")
+                effect = "its batches will differ, and the current epoch starts again"
+            note(f"the run was started with {name} {conditions[name]} and continues with {now}: {effect}")
     return Resumed(state, log_bytes)
 
 
@@ -235,17 +235,17 @@ def _is_more(now: int | None, before: int | None) -> bool:
 
 
 def has_complete_labels(folder: RunFolder) -> bool:
-    """Whether the run was begun with every boundary label of every type: older runs had those that occur in training."""
+    """Whether the run was started with every boundary label of every type: older runs had those that occur in training."""
     try:
         labels = json.loads((folder.checkpoint / STATE_FILE).read_bytes())["state"].get("labels", ())
         return bool(labels) and labels == complete_labels(labels, LabelScheme.BMES)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # Labels of another task, or no checkpoint; of a damaged one `load_run` says what is wrong with it.
+        # Labels of another task, or no checkpoint; `load_run` reports a damaged one.
         return True
 
 
 def _conditions(processes: Processes, *, is_packed: bool) -> dict[str, Any]:
-    """What decides about the last bits of a result, beside configuration and data."""
+    """What affects the last bits of a result, in addition to configuration and data."""
     return {
         "layout": "packed" if is_packed else "padded",
         "threads": torch.get_num_threads(),
@@ -266,17 +266,17 @@ def _compare_config(now: Mapping[str, Any], before: Mapping[str, Any], path: Pat
     for name in [*now, *(name for name in before if name not in now)]:
         if name not in free and now.get(name) != before.get(name):
             raise InputError(
-                f"the run was begun with {name} = {before.get(name)}, not {now.get(name)}",
+                f"the run was started with {name} = {before.get(name)}, not {now.get(name)}",
                 path=path,
                 remedy="resume with the same configuration, or train into another folder",
             )
 
 
 class BestModel:
-    """A copy of the labeller as it was at its best.
+    """A copy of the best labeller so far.
 
-    It is written as soon as it is found, by a thread, so that short epochs stay short. A run that was killed after that goes
-    back to its checkpoint, which may be older, and finds the same model again.
+    It is written as soon as it is found, by a thread, so that short epochs stay short. A run that is killed after that returns
+    to its checkpoint, which may be older, and finds the same model again.
     """
 
     def __init__(self, folder: RunFolder, config: Config, data: TrainingData, *, is_writer: bool) -> None:
@@ -295,7 +295,7 @@ class BestModel:
     def take(
         self, labeller: Labeller, *, decoder: str, legal_decoder: str, temperature: float, metrics: Mapping[str, Any]
     ) -> None:
-        """Remember ``labeller`` as it is now, and begin to write it."""
+        """Keep ``labeller`` as it is now, and start writing it."""
         self.wait()
         if self._labeller is None:
             self._labeller = copy.deepcopy(labeller)
@@ -305,11 +305,11 @@ class BestModel:
         self.save()
 
     def add_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Say more about the model."""
+        """Add to the model's metrics."""
         self.metrics, self._is_saved = {**self.metrics, **metrics}, False
 
     def labeller(self, device: torch.device) -> tuple[Labeller, str]:
-        """The model and its decoder; read from the folder where this session has not seen it itself."""
+        """The model and its decoder; read from the folder if this session has not seen it itself."""
         if self._labeller is None:
             stored = load_model(self._folder.model)
             self._labeller = stored.labeller.to(device)
@@ -323,7 +323,7 @@ class BestModel:
         return self._legal_decoder
 
     def save(self) -> None:
-        """Begin to write the model folder if it is not what it should be."""
+        """Start writing the model folder if it is not up to date."""
         if self._is_saved or self._labeller is None or self._writer is None:
             return
         self.wait()
@@ -343,7 +343,7 @@ class BestModel:
         self._is_saved = True
 
     def wait(self) -> None:
-        """Until the model is on disk; what went wrong there is raised here."""
+        """Wait until the model is on disk; errors in writing are raised here."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()

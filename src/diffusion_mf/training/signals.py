@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM, taken over for a while and given back."""
+"""Temporary handlers for SIGINT and SIGTERM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def stop_signals(handle: Callable[[Callable[[], None]], None]) -> Iterator[None]:
-    """Call ``handle`` for SIGINT and SIGTERM for the time of the block, where this thread may; its argument gives them back."""
+    """Call ``handle`` for SIGINT and SIGTERM during the block, if this thread can; its argument restores the old handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""The work of each training step: which sentences, cut into which pieces, collated ahead of time.
+"""The work of each training step: which sentences, in which pieces, collated ahead of time.
 
-A step takes ``accumulation`` batches of the token budget. Each process works on its share of every batch; where memory is
-short a share is cut into pieces that are computed one after the other. Neither changes which sentences make up a step.
+A step has ``accumulation`` batches of the token budget. Each process works on its share of every batch; if memory is
+short, a share is split into pieces that are computed one after the other. Neither changes which sentences make up a step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from diffusion_mf.prediction.recording import FlatBatch, flatten
 from diffusion_mf.training.processes import Processes
 
 StepPlan = list[list[int]]
-"""the batches of a step, each a list of indices of sentences"""
+"""the batches of a step, each a list of sentence indices"""
 
 
 def plan_epoch(
@@ -39,9 +39,9 @@ def plan_epoch(
     documents: Sequence[int] | None = None,
     has_padding: bool = True,
 ) -> list[StepPlan]:
-    """The steps of an epoch: a function of the arguments alone, whatever the processes.
+    """The steps of an epoch, determined by the arguments alone, whatever the number of processes.
 
-    ``documents`` are for recall, and ``has_padding`` says whether theirs counts.
+    ``documents`` are for recall, and ``has_padding`` tells whether padding counts in their batches.
     """
     cut: Callable[..., list[list[int]]] = packed_batches if is_packed else training_batches
     if documents is not None:
@@ -52,22 +52,22 @@ def plan_epoch(
 
 
 class Piece(NamedTuple):
-    """Sentences computed at once, and their indices in the training corpus, which key their random numbers."""
+    """Sentences computed together, and their indices in the training corpus, which key their random numbers."""
 
     batch: Batch
     keys: Tensor
     flat: FlatBatch | None
-    """a packed batch, its keys, and places for step and units, ready for the device"""
+    """a packed batch, its keys, and slots for step and units, ready for the device"""
     num_groups: int
-    """sentences, or documents where they must not be parted"""
+    """number of sentences, or of documents where they must stay together"""
 
 
 class PreparedStep(NamedTuple):
-    """A step's work for this process."""
+    """The work of a step for this process."""
 
     plan: StepPlan
     num_pieces: int
-    """pieces that each share was cut into"""
+    """number of pieces that each share was split into"""
     pieces: list[Piece]
 
 
@@ -77,11 +77,11 @@ class PackingSettings(NamedTuple):
     budget: int
     max_characters: int
     is_flat: bool
-    """also as one vector, to be replayed"""
+    """whether to flatten them to one vector, for replay"""
 
 
 class StepPreparer:
-    """Collates steps, one ahead of the one in hand."""
+    """Collates steps, one ahead of the current one."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class StepPreparer:
         epoch: int,
         members: Sequence[int] | None = None,
     ) -> list[StepPlan]:
-        """`plan_epoch` for sentences of these sizes, as they are prepared here; ``members`` are those to take, or all."""
+        """`plan_epoch` for sentences of these sizes; ``members`` are the sentences to use (default: all)."""
         chosen = range(len(sizes)) if members is None else members
         plans = plan_epoch(
             [sizes[index] for index in chosen],
@@ -123,7 +123,7 @@ class StepPreparer:
         return [[[chosen[row] for row in batch] for batch in plan] for plan in plans]
 
     def prepare(self, plan: StepPlan, num_pieces: int) -> PreparedStep:
-        """The pieces of ``plan`` for this process: each share cut into ``num_pieces`` of equal size, as far as it goes."""
+        """The pieces of ``plan`` for this process: each share split into ``num_pieces`` of equal size, as far as possible."""
         pieces = []
         for batch in plan:
             share = self._processes.share(self._groups(batch))
@@ -133,7 +133,7 @@ class StepPreparer:
         return PreparedStep(plan, num_pieces, pieces)
 
     def _groups(self, batch: Sequence[int]) -> list[list[int]]:
-        """What must not be parted: with recall the sentences of a document."""
+        """What must stay together: with recall, the sentences of a document."""
         if not self._has_recall:
             return [[index] for index in batch]
         found = grouped([self._sentences[index].document for index in batch])
@@ -156,7 +156,7 @@ class StepPreparer:
         return Piece(batch, keys, flat, len(groups))
 
     def stream(self, plans: Sequence[StepPlan], num_pieces: int) -> Iterator[PreparedStep]:
-        """`prepare` for every plan in order; a thread works on the next one meanwhile."""
+        """`prepare` for every plan in order, with a thread working on the next one."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="collate") as pool:
             following = None
             for index, _ in enumerate(plans):

@@ -9,14 +9,14 @@ import torch
 
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.benchmarks.ops import contests, import_peers, num_contests, num_parameters, plain_denoiser
-from diffusion_mf.lab.benchmarks.timing import Shape, random_problem
+from diffusion_mf.lab.benchmarks.timing import ProblemShape, random_problem
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(params=["global", "local"])
 def found(request: pytest.FixtureRequest) -> dict:
-    problem = random_problem(Shape(3, 5, 4), is_local=request.param == "local", device=CPU)
+    problem = random_problem(ProblemShape(3, 5, 4), is_local=request.param == "local", device=CPU)
     entries = {}
     for contest in contests(problem, import_peers()):
         entries[contest.op, contest.direction] = {library: run() for library, run in contest.runs.items()}
@@ -67,7 +67,7 @@ def test_all_find_the_same_marginals(found: dict) -> None:
 
 
 def test_progress_is_announced_in_full() -> None:
-    for shapes in ([Shape(2, 3, 2)], [Shape(2, 3, 2), Shape(2, 2, 40)]):
+    for shapes in ([ProblemShape(2, 3, 2)], [ProblemShape(2, 3, 2), ProblemShape(2, 2, 40)]):
         advanced = 0
         for shape in shapes:
             for is_local in (False, True):

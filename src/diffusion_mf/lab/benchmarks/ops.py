@@ -14,8 +14,8 @@ from torch.nn import functional
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.benchmarks.timing import (
     Problem,
+    ProblemShape,
     Run,
-    Shape,
     as_graph,
     median_milliseconds,
     peak_memory_mb,
@@ -168,9 +168,11 @@ class Contest(NamedTuple):
     on_device: Run | None = None
 
 
-def default_shapes(device: torch.device) -> list[Shape]:
+def default_shapes(device: torch.device) -> list[ProblemShape]:
     """The labels of POS and NER (17) and of Chinese segmentation with XPOS (104)."""
-    return [Shape(256, 64, 17), Shape(128, 64, 104)] if device.type == "cuda" else [Shape(32, 32, 17)]
+    return (
+        [ProblemShape(256, 64, 17), ProblemShape(128, 64, 104)] if device.type == "cuda" else [ProblemShape(32, 32, 17)]
+    )
 
 
 def _forward(function: Callable[[], object]) -> Run:
@@ -247,7 +249,7 @@ def contests(problem: Problem, peer_modules: dict[str, Any]) -> Iterator[Contest
 
 
 def measure_ops(
-    shapes: Sequence[Shape],
+    shapes: Sequence[ProblemShape],
     *,
     device: torch.device,
     note: Note,
@@ -266,7 +268,9 @@ def measure_ops(
                     yield _measure_contest(contest, problem, denoiser, note=note)
 
 
-def num_contests(shapes: Sequence[Shape], *, device: torch.device, only: Collection[str] = CONTESTS.keys()) -> int:
+def num_contests(
+    shapes: Sequence[ProblemShape], *, device: torch.device, only: Collection[str] = CONTESTS.keys()
+) -> int:
     """How many lists `measure_ops` will yield."""
     return len(shapes) * (sum(CONTESTS[op] for op in only) + (device.type == "cuda"))
 
@@ -313,7 +317,7 @@ def _measure_contest(
     return rows
 
 
-def measure_denoiser(shape: Shape, *, device: torch.device, note: Note) -> dict[str, Any]:
+def measure_denoiser(shape: ProblemShape, *, device: torch.device, note: Note) -> dict[str, Any]:
     """The forward pass of a Transformer of some 80 million parameters on as many sentences and units, as a CUDA graph."""
     model, states = plain_denoiser(shape.num_sentences, shape.num_units, device=device)
     run = _forward(lambda: model(states))

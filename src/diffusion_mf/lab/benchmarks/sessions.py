@@ -154,7 +154,7 @@ class Session:
         predictor = Predictor(self.labeller, config, self.device)
 
         def best(prediction: Prediction, *, members: Sequence[int], allowed: torch.Tensor | None) -> list[torch.Tensor]:
-            scores = prediction.evidence.unary_scores
+            scores = prediction.decoder_input.unary_scores
             assert scores is not None
             return [scores.argmax(-1).to(torch.uint8)]
 

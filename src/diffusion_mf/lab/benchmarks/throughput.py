@@ -27,20 +27,20 @@ BUDGET = 5000
 PEAK_OPERATIONS = 790e12
 """bf16 matrix products per second measured on an H200; utilisation is relative to it"""
 
-SYSTEMS = ("diffusion-uni", "diffusion-mf", "diffusion-lcrf")
+DIFFUSION_SYSTEMS = ("diffusion-uni", "diffusion-mf", "diffusion-lcrf")
 
 
-class Corpus(NamedTuple):
+class BenchmarkCorpus(NamedTuple):
     """A task of the table."""
 
     name: str
     transitions: str
 
 
-CORPORA: dict[Task, Corpus] = {
-    Task.POS: Corpus("en-ewt", "local"),
-    Task.NER: Corpus("conll2003", "global"),
-    Task.SEG_POS: Corpus("zh-gsdsimp", "global"),
+CORPORA: dict[Task, BenchmarkCorpus] = {
+    Task.POS: BenchmarkCorpus("en-ewt", "local"),
+    Task.NER: BenchmarkCorpus("conll2003", "global"),
+    Task.SEG_POS: BenchmarkCorpus("zh-gsdsimp", "global"),
 }
 
 FAST, PLAIN = "fast", "plain eager"
@@ -181,7 +181,7 @@ BASES = (1.5, 2.0, 3.0, 4.0)
 def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
     """Inference throughput against the base of the reverse schedule, on one-layer denoisers (paper: speed–accuracy sweep)."""
     data: TrainingData | None = None
-    for system in SYSTEMS:
+    for system in DIFFUSION_SYSTEMS:
         config = benchmark_config(
             Task.POS,
             system,

@@ -113,7 +113,7 @@ def as_graph(run: Run) -> Run:
     return replay
 
 
-class Shape(NamedTuple):
+class ProblemShape(NamedTuple):
     """Sentences, units of each, labels."""
 
     num_sentences: int
@@ -142,7 +142,7 @@ class Problem(NamedTuple):
         return self.unary, self.transition
 
 
-def random_problem(shape: Shape, *, is_local: bool, device: torch.device) -> Problem:
+def random_problem(shape: ProblemShape, *, is_local: bool, device: torch.device) -> Problem:
     """A problem of standard normal unary scores and small transition scores, always the same."""
     B, N, K = shape
     generator = torch.Generator().manual_seed(0)

@@ -16,7 +16,7 @@ LANGUAGES = ("en-ewt", "de-gsd", "fr-gsd", "nl-lassysmall")
 """the treebanks of the multilingual POS experiments"""
 
 
-ENCODERS = {"pos": "roberta-large", "ner": "bert-large-cased", "seg-pos": "chinese-roberta-wwm-ext"}
+PAPER_ENCODERS = {"pos": "roberta-large", "ner": "bert-large-cased", "seg-pos": "chinese-roberta-wwm-ext"}
 """the pretrained encoders that its values are for, by task"""
 
 
@@ -41,7 +41,7 @@ def kind_of_encoder(encoder: str) -> str:
 
 def paper_encoder(corpus: str) -> str | None:
     """The pretrained encoder of the paper's values for a corpus."""
-    return ENCODERS["pos"] if corpus in (*LANGUAGES, "average") else ENCODERS.get(_CORPORA.get(corpus, ""))
+    return PAPER_ENCODERS["pos"] if corpus in (*LANGUAGES, "average") else PAPER_ENCODERS.get(_CORPORA.get(corpus, ""))
 
 
 def paper_score(

@@ -244,4 +244,4 @@ def _scores(
         processes=processes,
         reported_temperature=model.temperature,
     )
-    return {name: {**scores, **found.of_scores.get(name, {})} for name, scores in found.scores.items()}
+    return {name: {**scores, **found.score_quality.get(name, {})} for name, scores in found.scores.items()}

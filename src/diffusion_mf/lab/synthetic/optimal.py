@@ -71,7 +71,7 @@ def total_consistency(
     return {kind: Consistency(totals[kind], consistent[kind]) for kind in KINDS}
 
 
-Decoder = Callable[[GroupTemplate], tuple[str, ...]]
+GroupDecoder = Callable[[GroupTemplate], tuple[str, ...]]
 
 
 def marginals(patterns: Sequence[Pattern]) -> list[dict[str, float]]:
@@ -127,13 +127,13 @@ def _viterbi(patterns: Sequence[Pattern]) -> tuple[str, ...]:
     return max(best.values())[1]
 
 
-DECODERS: dict[str, Decoder] = {"position_wise": position_wise, "chain": chain, "joint": joint}
+GROUP_DECODERS: dict[str, GroupDecoder] = {"position_wise": position_wise, "chain": chain, "joint": joint}
 
 
 @functools.cache
 def group_predictions(flavour: Flavour, decoder: str) -> dict[str, tuple[str, ...]]:
-    """What a decoder of `DECODERS` says about the groups of each kind; the same for all of them, as their tables are."""
-    return {kind: DECODERS[decoder](template) for kind, template in flavour.templates.items()}
+    """What a decoder of `GROUP_DECODERS` says about the groups of each kind; the same for all of them, as their tables are."""
+    return {kind: GROUP_DECODERS[decoder](template) for kind, template in flavour.templates.items()}
 
 
 def decode(sentence: SyntheticSentence, *, flavour: Flavour, decoder: str) -> list[str]:
@@ -214,7 +214,7 @@ def expected_scores(facts: SplitFacts, *, flavour: Flavour) -> dict[str, Scores]
     The bound is attained for each metric by itself: by position-wise argmax for accuracy, by the joint decoder for exact
     match and consistency, and by `best_f1` for span F1.
     """
-    values = {name: _decoder_scores(facts, flavour, group_predictions(flavour, name)) for name in DECODERS}
+    values = {name: _decoder_scores(facts, flavour, group_predictions(flavour, name)) for name in GROUP_DECODERS}
     bound = dict(values["joint"])
     bound["accuracy"] = values["position_wise"]["accuracy"]
     for metric in flavour.span_metrics:
@@ -313,7 +313,7 @@ def realised_scores(sentences: Sequence[SyntheticSentence], *, flavour: Flavour)
         name: drawn_scores(
             sentences, [decode(sentence, flavour=flavour, decoder=name) for sentence in sentences], flavour=flavour
         )
-        for name in DECODERS
+        for name in GROUP_DECODERS
     }
 
 

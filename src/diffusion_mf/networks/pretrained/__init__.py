@@ -1,4 +1,4 @@
-"""Encoders of the Hugging Face hub, or of a folder laid out like one there: `PretrainedEncoder`."""
+"""Pretrained encoders from the Hugging Face hub, or from a folder in the same format: `PretrainedEncoder`."""
 
 from __future__ import annotations
 

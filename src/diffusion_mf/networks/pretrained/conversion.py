@@ -1,4 +1,4 @@
-"""Weights published as PyTorch files, as safetensors: read without running code, tensors only."""
+"""Conversion of PyTorch weight files to safetensors: tensors only, without running any code."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNor
 
 
 def convert_encoder(source: Path, target: Path) -> int:
-    """Write ``source``, a folder with PyTorch weights, as a new folder with safetensors; returns the number of tensors.
+    """Convert ``source``, a folder with PyTorch weights, to a new folder with safetensors; returns the number of tensors.
 
-    Weights are read with ``weights_only=True``: a file that wants more than tensors is refused. Everything small beside them
-    (configuration, tokenizer) is copied. The new folder appears whole or not at all.
+    Weights are read with ``weights_only=True``: a file that contains more than tensors is refused. Small files beside them
+    (configuration, tokenizer) are copied. The new folder is written completely or not at all.
     """
     if not (source / "config.json").is_file():
-        raise InputError("no folder of an encoder: it lacks config.json", path=source, remedy="name another folder")
+        raise InputError(
+            "not the folder of an encoder: config.json is missing", path=source, remedy="name another folder"
+        )
     if target.exists():
-        raise InputError("exists already", path=target, remedy="name a new folder")
+        raise InputError("already exists", path=target, remedy="name a new folder")
     tensors: dict[str, Tensor] = {}
     _check_parts(source)
     for path in _weight_files(source):
@@ -40,7 +42,7 @@ def convert_encoder(source: Path, target: Path) -> int:
         written = Path(folder) / "new"
         written.mkdir()
         written.chmod(0o777 & ~current_umask())
-        # Tensors that share memory are stored apart: safetensors knows no sharing.
+        # Tensors that share memory are stored separately: safetensors does not support sharing.
         apart = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
         write_tensors(written / WEIGHTS, apart, metadata={"format": "pt"})
         for file in sorted(source.iterdir()):
@@ -51,12 +53,12 @@ def convert_encoder(source: Path, target: Path) -> int:
 
 
 def _check_parts(source: Path) -> None:
-    """`InputError` if a part of the weights that an index names is not there."""
+    """`InputError` if a part of the weights that the index lists is missing."""
     for index in sorted(source.glob("*.bin.index.json")):
         try:
             names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
-            raise InputError("no index of weights", path=index, remedy="copy the model again") from None
+            raise InputError("not an index of weights", path=index, remedy="copy the model again") from None
         if missing := sorted(name for name in names if not (source / str(name)).is_file()):
             raise InputError(
                 f"{len(missing)} of {len(names)} parts of the weights are missing, such as {missing[0]}",
@@ -68,7 +70,7 @@ def _check_parts(source: Path) -> None:
 def _weight_files(source: Path) -> list[Path]:
     parts = sorted(source.glob("pytorch_model*.bin"))
     found = parts or sorted(file for file in source.iterdir() if file.suffix in (".bin", ".pt", ".pth"))
-    # A trainer's settings are no weights.
+    # The settings of a trainer are not weights.
     found = [file for file in found if file.name != "training_args.bin"]
     if not found:
         raise InputError("there are no PyTorch weights in this folder", path=source, remedy="name another folder")
@@ -79,14 +81,14 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        # What torch says is long, and how to run the code after all.
+        # PyTorch's message is long, and explains how to run the code after all.
         raise InputError(
-            "no file of plain tensors: it is damaged, or holds something that would have to be run",
+            "not a file of plain tensors: it is damaged, or contains code that would have to be run",
             path=path,
-            remedy="convert it where it comes from, if you trust it",
+            remedy="convert it at its source, if you trust it",
         ) from None
     except (RuntimeError, EOFError, OSError):
-        raise InputError("damaged, or no file of PyTorch", path=path, remedy="copy it again") from None
+        raise InputError("damaged, or not a PyTorch file", path=path, remedy="copy it again") from None
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict):

@@ -1,8 +1,7 @@
-"""`PretrainedEncoder`: subwords in, states of units out, with a learned mixture of layers and a choice of what is trained.
+"""`PretrainedEncoder`: from subwords to states of units, with a learned mixture of layers and partial freezing.
 
-A learned mixture of a model's layers (Peters et al., 2018): what a task needs may lie below the last layer.
-
-The last layer of encoders tuned to tell sentences apart says little about single words.
+The mixture of layers (Peters et al., 2018) is there because what a task needs may lie below the last layer: in encoders tuned
+to distinguish sentences, for example, the last layer holds little about single words.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ from diffusion_mf.networks.pretrained.subwords import OnLong, SubwordBatch, Subw
 from diffusion_mf.networks.words import Encoder
 
 PACE = 10.0
-"""weights of the mixture move so much faster than the encoder's learning rate, which is a small one, says"""
+"""factor from the encoder's learning rate, which is small, to that of the mixture weights"""
 
 
 class LayerMixture(nn.Module):
-    """Σ_l softmax(w)_l · norm(h_l) over the last ``num_layers`` layers, or all and the embeddings (0); equal weights at first.
+    """Σ_l softmax(w)_l · norm(h_l) over the last ``num_layers`` layers, or all of them and the embeddings (0); initially equal.
 
-    Layers are normalised, so that none outweighs the others by its size alone.
+    Layers are normalised, so that none dominates by its magnitude alone.
     """
 
     def __init__(self, num_layers: int, *, num_available: int) -> None:
         super().__init__()
         if num_layers > num_available:
             raise InputError(
-                f"encoder.mix_layers is {num_layers}, but there are {num_available} layers, embeddings included",
-                remedy="set it lower; 0 takes all",
+                f"encoder.mix_layers is {num_layers}, but there are only {num_available} layers, embeddings included",
+                remedy="set it lower; 0 uses all of them",
             )
         self.weights = nn.Parameter(torch.zeros(num_layers or num_available))
 
@@ -64,7 +63,7 @@ class LayerMixture(nn.Module):
 
 
 def layer_lists(model: nn.Module) -> list[nn.ModuleList]:
-    """The model's stacks of layers, from the outside in: lists that do not lie in a longer one."""
+    """The model's stacks of layers, outermost first: lists that are not inside a longer one."""
     found: list[tuple[str, nn.ModuleList]] = []
     for name, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and not any(name.startswith(f"{outer}.") for outer, _ in found):
@@ -73,12 +72,12 @@ def layer_lists(model: nn.Module) -> list[nn.ModuleList]:
 
 
 def layers_of(model: nn.Module) -> nn.ModuleList | None:
-    """The model's main stack of layers: the longest; None where it has none."""
+    """The model's main stack of layers, the longest one; None if it has none."""
     return max(layer_lists(model), key=len, default=None)
 
 
 def choose_trainable(model: nn.Module, config: EncoderConfig) -> None:
-    """Freeze what ``config`` says: embeddings, lower layers, or everything."""
+    """Freeze what ``config`` selects: embeddings, lower layers, or everything."""
     if config.freeze == "all" or config.lora_rank:
         model.requires_grad_(False)
         return
@@ -91,7 +90,7 @@ def choose_trainable(model: nn.Module, config: EncoderConfig) -> None:
         )
     if config.freeze_layers > num_layers:
         raise InputError(
-            f"encoder.freeze_layers is {config.freeze_layers}, but the encoder has {num_layers} layers to freeze one by one",
+            f"encoder.freeze_layers is {config.freeze_layers}, but only {num_layers} layers of the encoder can be frozen",
             remedy='set it lower, or freeze = "all"',
         )
     if config.freeze == "embeddings" or config.freeze_layers:
@@ -104,7 +103,7 @@ def choose_trainable(model: nn.Module, config: EncoderConfig) -> None:
 
 
 def add_adapters(model: nn.Module, config: EncoderConfig) -> None:
-    """Put low-rank additions beside linear layers, in place; they alone are trained."""
+    """Add low-rank adapters to linear layers, in place; only the adapters are trained."""
     try:
         import peft
     except ImportError:
@@ -117,7 +116,7 @@ def add_adapters(model: nn.Module, config: EncoderConfig) -> None:
         peft.inject_adapter_in_model(settings, model)
     except ValueError as error:
         raise InputError(
-            f"encoder.lora_targets fit no layer ({' '.join(str(error).split())[:150]})",
+            f"encoder.lora_targets match no layer ({' '.join(str(error).split())[:150]})",
             remedy="name linear layers of the encoder",
         ) from None
 
@@ -127,14 +126,14 @@ def _linear_layers(model: nn.Module) -> list[str]:
 
 
 MISSING_DEVIATION = 0.02
-"""of the state of units without a subword at the start: as of embeddings in BERT"""
+"""initial standard deviation of the state of units without subwords: as for embeddings in BERT"""
 
 
 class PretrainedEncoder(Encoder):
-    """States of a pretrained Transformer's last layer or of a mixture of layers, first-subword or mean-subword pooled (paper: appendix A.3).
+    """States of a pretrained Transformer's last layer or a mixture of layers, first-subword or mean pooled (paper: appendix A.3).
 
-    Units that the model does not see (truncated ones, and those that become no subword under a tokenizer without an unknown
-    token) have one learned state.
+    Units that the model does not see (truncated ones, and those without subwords under a tokenizer without an unknown
+    token) share one learned state.
     """
 
     def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
@@ -144,10 +143,10 @@ class PretrainedEncoder(Encoder):
 
     @classmethod
     def from_files(cls, config: EncoderConfig, folder: Path) -> PretrainedEncoder:
-        """The encoder whose files `write_files` wrote; its weights are to be loaded into it."""
+        """The encoder whose files `write_files` wrote; its weights are loaded afterwards."""
         encoder = cls.__new__(cls)
         Encoder.__init__(encoder)
-        # What is loaded is used, not trained: its states depend on new sentences, which no cache knows.
+        # A loaded model is used, not trained: it sees new sentences, for which a cache is of no use.
         encoder._build(config.model_copy(update={"cache": None}), load_architecture(folder))
         return encoder
 
@@ -157,7 +156,7 @@ class PretrainedEncoder(Encoder):
         self.width = int(self.model.config.hidden_size)  # type: ignore[union-attr, arg-type]
         self.preparer = SubwordPreparer(SubwordIds(loaded.tokenizer), _window_settings(config, loaded.limit))
         if config.gradient_checkpointing:
-            # Else transformers says on stderr that it is.
+            # Otherwise transformers warns on stderr.
             self.model.config.use_cache = False  # type: ignore[union-attr]
             self.model.gradient_checkpointing_enable(  # type: ignore[operator]
                 gradient_checkpointing_kwargs={"use_reentrant": False}
@@ -170,16 +169,16 @@ class PretrainedEncoder(Encoder):
         if config.mix_layers != 1:
             num_available = int(self.model.config.num_hidden_layers) + 1  # type: ignore[union-attr, arg-type]
             self.mixture = LayerMixture(config.mix_layers, num_available=num_available)
-            # What is cached must not change: it is the plain mean of the layers.
+            # Cached states must not change: they are the plain mean of the layers.
             self.mixture.requires_grad_(self.cache is None)
         self.missing_state = nn.Parameter(torch.empty(self.width).normal_(std=MISSING_DEVIATION))
         self.dropout = nn.Dropout(config.dropout)
         self._is_unsaid = False
-        """that the model is a decoder"""
+        """whether the model is a decoder"""
 
     @property
     def prepare_input(self) -> PrepareInput:
-        """Makes subword tensors, or takes states from the cache."""
+        """Builds subword tensors, or takes states from the cache."""
         return self.preparer if self.cache is None else self._from_cache
 
     def _from_cache(self, sentences: Sequence[Sentence]) -> EncoderInput:
@@ -188,11 +187,11 @@ class PretrainedEncoder(Encoder):
 
     @property
     def is_frozen(self) -> bool:
-        """Whether no weight of the model itself is trained."""
+        """Whether all weights of the model itself are frozen."""
         return self.config.freeze == "all" and not self.config.lora_rank
 
     def set_on_long(self, on_long: OnLong) -> None:
-        """Treat sentences that are too long otherwise than configured."""
+        """Override how sentences that are too long are treated."""
         self.preparer.set_on_long(on_long)
 
     def train(self, mode: bool = True) -> PretrainedEncoder:
@@ -203,14 +202,14 @@ class PretrainedEncoder(Encoder):
         return self
 
     def forward(self, batch: Batch, layout: Layout | None = None) -> Float[Tensor, "*units D"]:
-        """The states of a batch, (B, N, D), or as ``layout`` packs them."""
+        """The states of a batch, (B, N, D), or packed by ``layout``."""
         given = batch.encoder_input
         if isinstance(given, SubwordBatch):
             given = self._encode(given)
         if not isinstance(given, CachedStates):
             raise ValueError("the batch has no subwords: collate it with this encoder's prepare_input")
         states = self.dropout(torch.where(given.has_state[..., None], given.states, self.missing_state))
-        # A packed batch has more rows and places than its sentences need.
+        # A packed batch has more rows and positions than its sentences need.
         rows, columns = (wanted - found for wanted, found in zip(batch.form_ids.shape, states.shape, strict=False))
         if rows or columns:
             states = F.pad(states, (0, 0, 0, columns, 0, rows))
@@ -227,24 +226,28 @@ class PretrainedEncoder(Encoder):
         return CachedStates(states=subwords.pool(states), has_state=subwords.has_state)
 
     def study(self, sentences: Iterable[Sentence], *, note: Callable[[str], None]) -> None:
-        """Cut the sentences of a run into subwords once, and say how many are too long or unknown to the tokenizer."""
+        """Tokenize the sentences of a run once, and report how many are too long or unknown to the tokenizer."""
         sentences = list(sentences)
         counts = self.preparer.study(sentences)
         if counts.num_long:
             note(
-                f"{counts.num_long:,} of {counts.num_sentences:,} sentences are longer than the encoder takes at once and "
-                + ("are truncated" if self.preparer.settings.on_long == "truncate" else "go in overlapping windows")
+                f"{counts.num_long:,} of {counts.num_sentences:,} sentences are longer than the encoder's limit and "
+                + (
+                    "are truncated"
+                    if self.preparer.settings.on_long == "truncate"
+                    else "are encoded in overlapping windows"
+                )
             )
         if counts.num_unknown > counts.num_units // 10:
             note(
-                f"the tokenizer knows too little: {counts.num_unknown:,} subwords of {counts.num_units:,} units are "
+                f"the tokenizer does not fit these data: {counts.num_unknown:,} subwords of {counts.num_units:,} units are "
                 "unknown to it; is it an encoder of another language, or one without capitals (data.lowercase = true)?"
             )
         if self._is_unsaid:
             self._is_unsaid = False
             note(
-                "this model is a decoder: a word's state knows nothing of the words after it, and labels suffer; an encoder "
-                "such as BERT sees both sides"
+                "this model is a decoder: the state of a word does not depend on the words after it, which costs accuracy; use "
+                "an encoder such as BERT, which sees both sides"
             )
         if self.cache is not None and sentences:
             self._fill_cache(self.cache, sentences, note)
@@ -260,23 +263,23 @@ class PretrainedEncoder(Encoder):
             weights=self.model.state_dict(),
         )
         if cache.add(sentences, lambda batch: self._encode(self.preparer(batch).to(device)), digest=digest):
-            note(f"the states of {len(sentences):,} sentences were computed and kept in {self.config.cache}")
+            note(f"the states of {len(sentences):,} sentences were computed and cached in {self.config.cache}")
 
     def sizes(self, sentences: Sequence[Sentence]) -> list[int]:
-        """Subwords, special ones included: by units alone, a batch with a web address in it would be mostly padding."""
+        """Subwords, special tokens included: counted by units, a batch with a URL in it would be mostly padding."""
         return self.preparer.sizes(sentences)
 
     def check_folder(self, folder: Path) -> None:
-        """transformers writes to names in UTF-8 alone."""
+        """transformers can only write to paths in UTF-8."""
         check_utf8_name(folder)
 
     def input_digest(self, sentences: Iterable[Sentence]) -> str:
-        """Of the subwords: another tokenizer cuts otherwise."""
+        """A digest of the subwords: another tokenizer gives other subwords."""
         return self.preparer.study_digest(sentences)
 
     @property
     def hub_name(self) -> str | None:
-        """As the configuration remembers it; a folder has none."""
+        """As stored in the model's configuration; None for a folder."""
         return getattr(self.model.config, "hub_name", None)
 
     def write_files(self, folder: Path) -> None:
@@ -286,7 +289,7 @@ class PretrainedEncoder(Encoder):
 
 @torch.no_grad()
 def _sees_right_context(model: nn.Module) -> bool:
-    """Whether the first state changes with the last subword; weights that are not there, on the meta device, cannot tell."""
+    """Whether the first state changes with the last subword; without weights (meta device) this is not known."""
     ids = torch.tensor([[0, 1, 2], [0, 1, 3]])
     if ids.is_meta:
         return True
@@ -299,7 +302,7 @@ def _sees_right_context(model: nn.Module) -> bool:
 def _window_settings(config: EncoderConfig, limit: int | None) -> WindowSettings:
     if limit is not None and config.max_subwords is not None and config.max_subwords > limit:
         raise InputError(
-            f"encoder.max_subwords is {config.max_subwords}, but the encoder takes {limit}", remedy="set it lower"
+            f"encoder.max_subwords is {config.max_subwords}, but the encoder's limit is {limit}", remedy="set it lower"
         )
     return WindowSettings(
         pooling=config.pooling,

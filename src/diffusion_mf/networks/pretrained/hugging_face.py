@@ -1,6 +1,6 @@
-"""Models and tokenizers from folders and from the Hugging Face hub; what is wrong with them is an `InputError`.
+"""Load models and tokenizers from folders and from the Hugging Face hub; problems are reported as `InputError`.
 
-A folder never touches the network. Weights come from safetensors alone, and no code that comes with a model is run.
+Loading a folder never uses the network. Weights are read from safetensors only, and code that comes with a model is never run.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from diffusion_mf.config import EncoderConfig
 from diffusion_mf.errors import DiffusionMFError, InputError
 
 NO_LIMIT = 1_000_000
-"""tokenizers that know of no limit give numbers above this"""
+"""tokenizers without a limit report numbers above this"""
 
 LEAST_SHARE = 0.75
-"""of a model's embeddings that its tokenizer uses: a few at the end may be spare, so many are another model's"""
+"""share of a model's embeddings that its tokenizer uses at least; with less, it is the tokenizer of another model"""
 
 HUB_TIMEOUT = 5.0
-"""seconds for the hub to answer"""
+"""seconds to wait for the hub"""
 
-# Without a word about it, transformers asks at the terminal whether it may run what comes with a model.
+# Unless this is set, transformers asks on the terminal whether it may run code that comes with a model.
 _NO_CODE = {"trust_remote_code": False}
 
 
 class Loaded(NamedTuple):
-    """A model, its tokenizer, and how many subwords it takes at once (None: any number)."""
+    """A model, its tokenizer, and the most subwords it can encode at once (None: no limit)."""
 
     model: nn.Module
     tokenizer: Any
@@ -42,15 +42,15 @@ class Loaded(NamedTuple):
 
 
 def load_pretrained(config: EncoderConfig) -> Loaded:
-    """The model that a configuration names, with its weights; on the meta device, without."""
+    """The model that a configuration names, with its weights; without them on the meta device."""
     name = str(config.model)
     is_folder = os.path.isdir(name)
     if is_folder:
         _check_folder(Path(name))
     elif "$" in name:
-        raise InputError(f"the encoder {name} names a variable that is not set", remedy="set it, or give the folder")
+        raise InputError(f"the encoder {name} contains a variable that is not set", remedy="set it, or name the folder")
     elif name.count("/") > 1 or name.startswith((".", "/", "~")):
-        raise InputError("there is no such folder of an encoder", path=name, remedy="check encoder.model")
+        raise InputError("no such encoder folder", path=name, remedy="check encoder.model")
     transformers = _transformers()
     with _quiet(transformers), _explained(name, is_folder):
         folder = name if is_folder else _fetched_before(name, config.revision)
@@ -71,13 +71,13 @@ def load_pretrained(config: EncoderConfig) -> Loaded:
     if mismatched := sorted(report.get("mismatched_keys", ())):
         key, found, expected = mismatched[0]
         raise InputError(
-            f"{len(mismatched)} of the weights have other sizes than config.json says, such as {key}, which is "
+            f"{len(mismatched)} weights have other sizes than in config.json, for example {key}, which is "
             f"{tuple(found)}, not {tuple(expected)}",
             path=name,
             remedy="check that config.json belongs to model.safetensors",
         )
     if not is_folder:
-        # Kept among the saved configuration's entries: a model card may name it.
+        # Saved with the configuration, so that a model card can name it.
         model.config.hub_name = name  # type: ignore[union-attr]
     loaded = _checked(model, tokenizer, name)
     _check_tokenizer(model, tokenizer, name)
@@ -85,7 +85,7 @@ def load_pretrained(config: EncoderConfig) -> Loaded:
 
 
 def _fetched_before(name: str, revision: str | None) -> str | None:
-    """The folder of a model in the hub's local cache; None if it is not there, or not whole."""
+    """The folder of a model in the hub's local cache; None if it is missing or incomplete."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(name, "config.json", revision=revision)
@@ -97,14 +97,14 @@ def _fetched_before(name: str, revision: str | None) -> str | None:
 
 
 def hub_answers(name: str, revision: str | None) -> bool:
-    """Whether the hub has anything to say about a model: one quick try, where others try many times or wait without end."""
+    """Whether the hub answers for a model: one quick attempt, since its client retries many times or waits forever."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
         HfApi().model_info(name, revision=revision, timeout=HUB_TIMEOUT)
     except (HfHubHTTPError, HFValidationError):
-        return True  # fetching the model says what is wrong
+        return True  # fetching the model reports what is wrong
     except Exception as error:
         if not is_of_hub(error):
             raise
@@ -113,11 +113,11 @@ def hub_answers(name: str, revision: str | None) -> bool:
 
 
 HTTP_CLIENTS = {"httpx", "httpx2", "requests"}
-"""what versions of huggingface_hub speak through; the errors of some are no OSError"""
+"""the exceptions of different versions of huggingface_hub; some are not OSError"""
 
 
 def is_of_hub(error: Exception) -> bool:
-    """Whether the hub, the way there or the name is to blame, not this program."""
+    """Whether the hub, the connection or the name is at fault, not this program."""
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     return isinstance(error, (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError)) or any(
@@ -126,23 +126,23 @@ def is_of_hub(error: Exception) -> bool:
 
 
 def hub_silence() -> str:
-    """Why the hub did not answer, in brackets behind its name."""
+    """Why the hub did not answer, to be put in brackets."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
-        return "which is not asked, as HF_HUB_OFFLINE is set"
+        return "which was not asked because HF_HUB_OFFLINE is set"
     return f"which cannot be reached at {constants.ENDPOINT}"
 
 
 def _not_found(name: str, reason: str) -> InputError:
     return InputError(
-        f"the encoder {name} is neither a folder here nor to be had from the Hugging Face hub ({reason})",
-        remedy=f"where the hub can be reached: hf download {name} --local-dir FOLDER, then set encoder.model to FOLDER",
+        f"the encoder {name} is neither a folder here nor available from the Hugging Face hub ({reason})",
+        remedy=f"on a machine with access: hf download {name} --local-dir FOLDER, then set encoder.model to FOLDER",
     )
 
 
 def _from_pretrained(transformers: Any, name: str, where: Mapping[str, Any]) -> tuple[nn.Module, Any, dict[str, Any]]:
-    """Model, tokenizer, and what was missing from the weights."""
+    """The model, the tokenizer, and the weights that were missing."""
     where = {**where, **_NO_CODE}
     tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
     if torch.get_default_device().type == "meta":
@@ -152,7 +152,7 @@ def _from_pretrained(transformers: Any, name: str, where: Mapping[str, Any]) -> 
         name,
         use_safetensors=True,
         output_loading_info=True,
-        # They are refused all the same, with their names.
+        # Mismatched weights are refused below, by name.
         ignore_mismatched_sizes=True,
         **where,
     )
@@ -160,7 +160,7 @@ def _from_pretrained(transformers: Any, name: str, where: Mapping[str, Any]) -> 
 
 
 def load_architecture(folder: Path) -> Loaded:
-    """The model of a folder that `write_architecture` filled, its weights yet to come."""
+    """The model of a folder that `write_architecture` wrote, without its weights."""
     transformers = _transformers()
     where = {"local_files_only": True, **_NO_CODE}
     with _quiet(transformers), _explained(str(folder), is_folder=True):
@@ -171,7 +171,7 @@ def load_architecture(folder: Path) -> Loaded:
 
 
 def write_architecture(folder: Path, model: nn.Module, tokenizer: Any) -> None:
-    """Put the model's configuration and the tokenizer's files into ``folder``."""
+    """Write the model's configuration and the tokenizer's files to ``folder``."""
     check_utf8_name(folder)
     folder.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(folder)  # type: ignore[operator, union-attr]
@@ -179,21 +179,21 @@ def write_architecture(folder: Path, model: nn.Module, tokenizer: Any) -> None:
 
 
 def check_utf8_name(folder: Path) -> None:
-    """`InputError` for a name that transformers cannot write to."""
+    """`InputError` for a path that transformers cannot write to."""
     try:
         str(folder).encode()
     except UnicodeEncodeError:
         raise InputError(
-            "its name is not UTF-8, as a pretrained encoder's files need it", path=folder, remedy="name another folder"
+            "the folder's name is not UTF-8, which pretrained encoders need", path=folder, remedy="name another folder"
         ) from None
 
 
 def subword_limit(model: nn.Module, tokenizer: Any) -> int | None:
-    """How many subwords fit, special ones included: rows of the position table, or what model and tokenizer say."""
+    """The most subwords per sequence, special tokens included: from the position table, or from model and tokenizer."""
     limits = []
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            # Models that pad inside the table count positions from the row after padding.
+            # Models with a padding row in the table count positions from the row after it.
             limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
     if not limits:
         stated = getattr(model.config, "max_position_embeddings", None)
@@ -205,15 +205,15 @@ def subword_limit(model: nn.Module, tokenizer: Any) -> int | None:
 
 def _checked(model: nn.Module, tokenizer: Any, name: str) -> Loaded:
     if getattr(model.config, "is_encoder_decoder", False):
-        raise InputError("the model has a decoder, too", path=name, remedy="choose an encoder such as BERT or RoBERTa")
+        raise InputError("the model also has a decoder", path=name, remedy="choose an encoder such as BERT or RoBERTa")
     if "add_pooling_layer" in inspect.signature(type(model).__init__).parameters:
-        # It summarises whole sentences: nothing here trains or reads it.
+        # The pooler summarises whole sentences; it is neither trained nor read here.
         model.pooler = None  # type: ignore[assignment]
     embedding = model.get_input_embeddings()  # type: ignore[operator]
     largest = max(tokenizer.get_vocab().values(), default=-1)
     if largest >= embedding.num_embeddings:
         raise InputError(
-            f"the tokenizer has ids up to {largest}, the model embeds {embedding.num_embeddings}",
+            f"the tokenizer has ids up to {largest}, but the model has {embedding.num_embeddings} embeddings",
             path=name,
             remedy="use the tokenizer the model was trained with",
         )
@@ -221,22 +221,22 @@ def _checked(model: nn.Module, tokenizer: Any, name: str) -> Loaded:
 
 
 def _check_tokenizer(model: nn.Module, tokenizer: Any, name: str) -> None:
-    """Refuse what is surely the tokenizer of another model, or none: ids that fit the model may yet mean other words."""
+    """Refuse a tokenizer that clearly belongs to another model: its ids may be valid and still mean other words."""
     num_tokens = len(tokenizer.get_vocab())
     num_embeddings = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     if num_tokens < LEAST_SHARE * num_embeddings:
         raise InputError(
-            f"the tokenizer has {num_tokens} tokens, the model embeds {num_embeddings}: it is another model's, or its files "
+            f"the tokenizer has {num_tokens} tokens, but the model {num_embeddings} embeddings: it is another model's, or files "
             "are missing",
             path=name,
             remedy="use the tokenizer the model was trained with",
         )
     for module in (module for key, module in model.named_modules() if key.endswith("position_embeddings")):
         padding = getattr(module, "padding_idx", None)
-        # Such models count positions by what is no padding.
+        # Such models count positions over non-padding subwords.
         if padding is not None and tokenizer.pad_token_id is not None and padding != tokenizer.pad_token_id:
             raise InputError(
-                f"the tokenizer pads with {tokenizer.pad_token_id}, the model with {padding}: it is another model's",
+                f"the tokenizer pads with {tokenizer.pad_token_id}, the model with {padding}: they do not belong together",
                 path=name,
                 remedy="use the tokenizer the model was trained with",
             )
@@ -245,12 +245,14 @@ def _check_tokenizer(model: nn.Module, tokenizer: Any, name: str) -> None:
 def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise InputError(
-            "no folder of an encoder: it lacks config.json", path=folder, remedy="copy all files of the model into it"
+            "not the folder of an encoder: config.json is missing",
+            path=folder,
+            remedy="copy all files of the model into it",
         )
     if not any(folder.glob("*.safetensors")):
         others = [*folder.glob("*.bin"), *folder.glob("*.pt")]
         remedy = f"dmf convert-encoder {folder} NEW-FOLDER" if others else "copy all files of the model into it"
-        raise InputError("the folder holds no weights as safetensors", path=folder, remedy=remedy)
+        raise InputError("the folder has no safetensors weights", path=folder, remedy=remedy)
 
 
 def _transformers() -> Any:
@@ -265,10 +267,10 @@ def _transformers() -> Any:
 
 @contextlib.contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """No bars and reports on stderr: what matters is checked and said here."""
+    """No progress bars and reports on stderr: what matters is checked and reported here."""
     messages = transformers.utils.logging
     verbosity, has_bars = messages.get_verbosity(), messages.is_progress_bar_enabled()
-    # The hub's client tells of every attempt to reach it.
+    # The hub's client reports every attempt to reach it.
     client = logging.getLogger("huggingface_hub")
     client_level = client.level
     messages.set_verbosity_error()
@@ -291,7 +293,7 @@ def _explained(name: str, is_folder: bool) -> Iterator[None]:
         reason = " ".join(str(error).split())[:150]
         if "trust_remote_code" in str(error):
             raise InputError(
-                "the model comes with code of its own, which is never run", path=name, remedy="choose another encoder"
+                "the model comes with its own code, which is never run", path=name, remedy="choose another encoder"
             ) from error
         if "allocate memory" in str(error):
             raise DiffusionMFError(
@@ -302,6 +304,6 @@ def _explained(name: str, is_folder: bool) -> Iterator[None]:
                 f"the encoder cannot be loaded ({reason})", path=name, remedy="copy all its files again"
             ) from error
         if "couldn't connect" in reason:
-            # What transformers says of a hub that does not answer is long and about its cache.
+            # The message of transformers about a hub that does not answer is long and about its cache.
             reason = hub_silence()
         raise _not_found(name, reason) from error

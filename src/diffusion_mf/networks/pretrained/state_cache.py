@@ -1,7 +1,7 @@
-"""States of a frozen encoder on disk: computed once, read by every epoch and every later run that would compute the same.
+"""Cached states of a frozen encoder on disk: computed once, read in every epoch and by later runs with the same encoder.
 
-A file holds the states of one corpus. Its name is a digest of all they depend on, so that a cache never needs clearing to be
-right, only to save space: 4 bytes × width for every unit.
+A file holds the states of one corpus. Its name is a digest of everything they depend on, so that a cache never has to be
+cleared to stay correct, only to save space: 4 bytes × width per unit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.networks.tensor_files import write_tensors
 
 UNITS_AT_ONCE = 4096
-Units = tuple[str, ...]
 Encode = Callable[[Sequence[Sentence]], "CachedStates"]
 
 
@@ -48,15 +47,15 @@ class StateCache:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: dict[Units, CachedStates] = {}
+        self._known: dict[tuple[str, ...], CachedStates] = {}
 
     def __deepcopy__(self, memo: object) -> StateCache:
         return self
 
     def add(self, sentences: Sequence[Sentence], encode: Encode, *, digest: str) -> bool:
-        """Know the states of ``sentences`` from now on; True if they had to be computed.
+        """Add the states of ``sentences`` to the cache; True if they had to be computed.
 
-        ``digest`` stands for everything that they depend on, the order of sentences included.
+        ``digest`` covers everything that they depend on, including the order of sentences.
         """
         distinct = list(dict.fromkeys(sentence.units for sentence in sentences))
         path = self._folder / f"{digest}.safetensors"
@@ -76,7 +75,7 @@ class StateCache:
         return is_new
 
     def of_batch(self, sentences: Sequence[Sentence]) -> CachedStates | None:
-        """The states of a batch, padded; None unless all sentences are known."""
+        """The states of a batch, padded; None unless all sentences are cached."""
         found = [self._known.get(sentence.units) for sentence in sentences]
         known = [states for states in found if states is not None]
         if len(known) < len(found):
@@ -106,7 +105,7 @@ class StateCache:
 
 
 def digest_of(*parts: object, weights: Mapping[str, Tensor] | None = None) -> str:
-    """A name for everything given: equal parts and weights, equal name."""
+    """A digest of all arguments: equal parts and weights give an equal digest."""
     digest = hashlib.sha256()
     for name, tensor in (weights or {}).items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -117,7 +116,7 @@ def digest_of(*parts: object, weights: Mapping[str, Tensor] | None = None) -> st
 
 
 def _read(path: Path, num_units: int) -> dict[str, Tensor] | None:
-    """What `_write` wrote; None if there is nothing, or nothing whole. Pages come from the disk as they are needed."""
+    """What `_write` wrote; None if the file is missing or incomplete. Pages are read from disk when needed."""
     try:
         tensors = safetensors.torch.load_file(path)
     except (OSError, safetensors.SafetensorError):
@@ -126,7 +125,7 @@ def _read(path: Path, num_units: int) -> dict[str, Tensor] | None:
     return tensors if is_whole else None
 
 
-def _compute(distinct: Sequence[Units], encode: Encode) -> dict[str, Tensor]:
+def _compute(distinct: Sequence[tuple[str, ...]], encode: Encode) -> dict[str, Tensor]:
     lengths = [len(units) for units in distinct]
     batches, positions = evaluation_batches(lengths, budget=UNITS_AT_ONCE)
     states: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Units cut into subwords, batches of them, and windows over what is too long."""
+"""Units split into subwords, batches of them, and windows over long sentences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Integers = NDArray[np.int64]
 
 
 class Windows(NamedTuple):
-    """Subwords ``starts[w]`` … ``ends[w] − 1`` are encoded together; ``owner[j]`` is the window of subword j's state."""
+    """Subwords ``starts[w]`` … ``ends[w] − 1`` are encoded together; subword j takes its state from window ``owner[j]``."""
 
     starts: Integers
     ends: Integers
@@ -31,11 +31,11 @@ class Windows(NamedTuple):
 
 
 def plan_windows(counts: Integers, *, capacity: int, stride: int) -> Windows:
-    """Cut units of ``counts`` subwords into windows of at most ``capacity`` subwords, special ones not counted.
+    """Split units of ``counts`` subwords into windows of at most ``capacity`` subwords, special tokens not counted.
 
-    Windows begin ``stride`` after each other, or a little less, so that they begin with a unit where they can. A unit takes
-    its state from the window where it is furthest from an edge (the sentence's own ends are none), the first among equals. One
-    that no window holds as a whole takes the state of each subword from that subword's best window.
+    Windows start ``stride`` apart, or a little less, so that they start with a unit where possible. A unit takes its state
+    from the window in which it is furthest from an edge (the ends of the sentence are not edges), the first one in case of
+    ties. If no window holds the whole unit, each of its subwords takes its state from its own best window.
     """
     total = int(counts.sum())
     if total <= capacity:
@@ -75,25 +75,25 @@ def _starts(unit_starts: Integers, total: int, capacity: int, stride: int) -> In
 
 
 def _take(owner: Integers, nearest: Integers, distance: Integers, window: int) -> None:
-    """Give ``window`` what lies further from its edges than from those of the windows before it."""
+    """Assign to ``window`` what lies further from its edges than from those of the windows before it."""
     is_better = distance > nearest
     owner[is_better] = window
     nearest[is_better] = distance[is_better]
 
 
 MAX_KNOWN_UNITS = 1_000_000
-"""distinct units kept; memory must be bounded, whatever is streamed through a tagger"""
+"""limit on the number of cached units: memory must stay bounded, whatever is streamed through a tagger"""
 
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 class SubwordIds:
-    """The ids of each unit, as the tokenizer cuts it in the middle of a text.
+    """The subword ids of each unit, as the tokenizer splits it in the middle of a text.
 
-    Byte-level tokenizers tell words from parts of words by the space before them, so that every unit is given one
-    (``add_prefix_space``). A unit that becomes no subword (blanks, control characters) becomes the unknown token; where the
-    tokenizer has none, it stays without. What looks like a special token in a text is text. Halves of surrogate pairs, which
-    tokenizers refuse, are replacement characters.
+    Byte-level tokenizers distinguish words from parts of words by the space before them, so every unit gets one
+    (``add_prefix_space``). A unit without subwords (blanks, control characters) becomes the unknown token; if the
+    tokenizer has none, the unit stays without. Text that looks like a special token is treated as text. Lone surrogates,
+    which tokenizers refuse, become replacement characters.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -102,12 +102,12 @@ class SubwordIds:
         self.unknown_id: int | None = None if tokenizer.unk_token_id is None else int(tokenizer.unk_token_id)
         self._space = " " if _is_byte_level(tokenizer) else ""
         self._known: dict[str, tuple[int, ...]] = {}
-        # A tokenizer of Hugging Face must not be used by two threads at once.
+        # A Hugging Face tokenizer must not be used by two threads at once.
         self._lock = threading.Lock()
         self.before, self.after = self._special_ids()
 
     def learn(self, units: Iterable[str]) -> None:
-        """Cut the distinct ``units`` that are not known yet, all at once."""
+        """Tokenize the distinct ``units`` that are not cached yet, all at once."""
         with self._lock:
             distinct = dict.fromkeys(units)
             new = [unit for unit in distinct if unit not in self._known]
@@ -122,7 +122,7 @@ class SubwordIds:
                 self._known[unit] = tuple(ids) or fallback
 
     def of_units(self, units: tuple[str, ...]) -> tuple[Integers, Integers]:
-        """The ids of all subwords, and how many of them each unit has."""
+        """The ids of all subwords, and the number of subwords of each unit."""
         known = self._known
         try:
             parts = [known[unit] for unit in units]
@@ -145,7 +145,7 @@ class SubwordIds:
         return encoded["input_ids"]
 
     def _special_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What stands before and after a sentence, found by encoding one with and without."""
+        """The special tokens before and after a sentence, found by encoding one with and without them."""
         for sample in ("a", "1", "."):
             (plain,), (framed,) = self._cut([sample]), self._cut([sample], special=True)
             for start in range(len(framed) - len(plain) + 1):
@@ -164,15 +164,15 @@ def _is_byte_level(tokenizer: Any) -> bool:
 OnLong = Literal["window", "error", "truncate"]
 
 LENGTH_MULTIPLE = 8
-"""of padded windows: tensor cores like it, and fewer different shapes"""
+"""padded windows have a multiple of this length: good for tensor cores, and fewer different shapes"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SubwordBatch:
-    """Windows of subwords, and which of their states are pooled to which unit.
+    """Windows of subwords, and which states are pooled for which unit.
 
-    The state at place ``places[p]`` = w·S + s goes to unit ``units[p]`` = b·N + i with the weight ``shares[p]``. First-subword
-    pooling is a mean over one. Padding, and units that the encoder does not see, get nothing.
+    The state at position ``places[p]`` = w·S + s goes to unit ``units[p]`` = b·N + i with weight ``shares[p]``. First-subword
+    pooling is a mean over one state. Padding, and units that the encoder does not see, get no state.
     """
 
     ids: Int64[Tensor, "W S"]
@@ -191,7 +191,7 @@ class SubwordBatch:
         return SubwordBatch(**moved)
 
     def pool(self, states: Float[Tensor, "W S D"]) -> Float32[Tensor, "B N D"]:
-        """The mean of every unit's states; 0 where there is none. No place is pooled twice, and nothing waits for the device."""
+        """The mean of each unit's states; 0 if it has none. No position is pooled twice, and nothing waits for the device."""
         chosen = states.flatten(0, 1).index_select(0, self.places).float() * self.shares[:, None]
         pooled = chosen.new_zeros(self.has_state.numel(), states.shape[-1]).index_add(0, self.units, chosen)
         return pooled.unflatten(0, self.has_state.shape)
@@ -211,37 +211,37 @@ class _Cut(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WindowSettings:
-    """How sentences are laid out for an encoder."""
+    """How long sentences are encoded."""
 
     pooling: Literal["first", "mean"]
     on_long: OnLong
     truncate_units: int
     max_subwords: int | None
-    """of a window, special ones included; None: no limit"""
+    """of a window, special tokens included; None: no limit"""
     stride: int | None
 
 
 class SubwordPreparer:
-    """Makes a `SubwordBatch` of sentences, and counts the sentences that were too long.
+    """Builds a `SubwordBatch` from sentences, and counts the sentences that were too long.
 
-    Sentences that were `study`-ed are cut once and kept. Copies of a model share it.
+    Sentences passed to `study` are tokenized once and cached. Copies of a model share the cache.
     """
 
     def __init__(self, subword_ids: SubwordIds, settings: WindowSettings) -> None:
         self.subword_ids = subword_ids
         self.num_long = 0
-        """sentences that did not fit the encoder, among those given to `__call__`"""
+        """number of sentences given to `__call__` that exceed the encoder's limit"""
         self._studied: dict[tuple[str, ...], _Cut] = {}
         self._settings = settings
         self._num_special = len(subword_ids.before) + len(subword_ids.after)
         if settings.max_subwords is not None and settings.max_subwords <= self._num_special:
             raise InputError(
-                f"windows of {settings.max_subwords} subwords hold nothing but the {self._num_special} special ones",
+                f"windows of {settings.max_subwords} subwords hold only the {self._num_special} special tokens",
                 remedy="set encoder.max_subwords higher",
             )
         if settings.stride is not None and self.capacity is not None and settings.stride > self.capacity:
             raise InputError(
-                f"a stride of {settings.stride} would leave out subwords between windows of {self.capacity}",
+                f"a stride of {settings.stride} would skip subwords between windows of {self.capacity}",
                 remedy="set encoder.stride lower",
             )
 
@@ -250,22 +250,22 @@ class SubwordPreparer:
 
     @property
     def capacity(self) -> int | None:
-        """Subwords of a window, special ones not counted; None: no limit."""
+        """Subwords per window, special tokens not counted; None: no limit."""
         limit = self._settings.max_subwords
         return None if limit is None else limit - self._num_special
 
     @property
     def settings(self) -> WindowSettings:
-        """How sentences are laid out."""
+        """How long sentences are encoded."""
         return self._settings
 
     def set_on_long(self, on_long: OnLong) -> None:
-        """Treat long sentences otherwise from now on."""
+        """Change how long sentences are treated."""
         self._settings = dataclasses.replace(self._settings, on_long=on_long)
         self._studied = {}
 
     def study(self, sentences: Iterable[Sentence]) -> StudyCounts:
-        """Cut ``sentences`` and keep the result, for they will come again."""
+        """Tokenize ``sentences`` and cache the result, since they will be needed again."""
         sentences = list(sentences)
         self.subword_ids.learn(unit for sentence in sentences for unit in sentence.units)
         num_long = num_units = num_unknown = 0
@@ -280,7 +280,7 @@ class SubwordPreparer:
         return StudyCounts(len(sentences), num_long, num_units, num_unknown)
 
     def sizes(self, sentences: Sequence[Sentence]) -> list[int]:
-        """The number of subwords of each sentence as it was given, special ones included; 0 without units."""
+        """The number of subwords of each whole sentence, special tokens included; 0 for an empty one."""
         self.subword_ids.learn(unit for sentence in sentences for unit in sentence.units)
         counts = [len(self.subword_ids.of_units(sentence.units)[0]) for sentence in sentences]
         return [
@@ -289,7 +289,7 @@ class SubwordPreparer:
         ]
 
     def study_digest(self, sentences: Iterable[Sentence]) -> str:
-        """A name for the subwords of ``sentences`` and for which units they belong to."""
+        """A digest of the subwords of ``sentences`` and their units."""
         digest = hashlib.sha256()
         for sentence in sentences:
             ids, counts = self.subword_ids.of_units(sentence.units)
@@ -317,8 +317,8 @@ class SubwordPreparer:
             ids = ids[: int(counts.sum())]
         elif is_long and settings.on_long == "error":
             raise InputError(
-                f"a sentence of {len(units)} units ({' '.join(units[:4])} …) has {len(ids)} subwords, more than the "
-                f"{capacity} that the encoder takes at once",
+                f"a sentence of {len(units)} units ({' '.join(units[:4])} …) has {len(ids)} subwords, which exceeds the "
+                f"encoder's limit of {capacity}",
                 remedy="split it, or set encoder.on_long (--on-long) to window or truncate",
             )
         if capacity is None:
@@ -334,7 +334,7 @@ class SubwordPreparer:
         before, after = self.subword_ids.before, self.subword_ids.after
         num_windows = sum(len(cut.windows.starts) for cut in cuts)
         longest = self._num_special + max(int((cut.windows.ends - cut.windows.starts).max()) for cut in cuts)
-        # Not beyond the encoder's limit, which need not be a multiple; at least one place, for models cannot do with none.
+        # Not above the encoder's limit, which may not be a multiple; at least one position, since models need one.
         width = max(1, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
         if self._settings.max_subwords is not None:
             width = min(width, max(longest, self._settings.max_subwords))
@@ -351,7 +351,7 @@ class SubwordPreparer:
                 ids[window, : len(before)] = before
                 ids[window, len(before) : inner] = cut.ids[start:end]
                 ids[window, inner : inner + len(after)] = after
-                # Attention to nothing at all would be no number.
+                # Attention to no position at all would give NaN.
                 is_subword[window, : max(1, inner + len(after))] = True
             chosen = owner[cut.pooled]
             places.append((row + chosen) * width + len(before) + cut.pooled - starts[chosen])
@@ -369,10 +369,10 @@ class SubwordPreparer:
 
 
 class StudyCounts(NamedTuple):
-    """What was found in the sentences of a corpus."""
+    """Statistics of the sentences of a corpus."""
 
     num_sentences: int
     num_long: int
     num_units: int
     num_unknown: int
-    """subwords that are the unknown token"""
+    """number of subwords that are the unknown token"""
