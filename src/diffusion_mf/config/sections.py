@@ -135,8 +135,12 @@ class EncoderConfig(Section):
     """a key of `networks.encoders.ENCODERS`"""
     word_width: PositiveInt = 304
     character_width: PositiveInt = 64
-    character_hidden: PositiveInt = 128
-    """of the character LSTM, in each direction"""
+    character_hidden: NonNegativeInt = 128
+    """of the character LSTM, in each direction; 0: none, for units of one character"""
+    affix_width: NonNegativeInt = 0
+    """of the sum of embeddings of prefixes, suffixes and shape, which little data gains from; 0: none (paper)"""
+    affix_dropout: Dropout = 0.2
+    """how often an affix of a training word is hidden"""
     max_characters: PositiveInt = 20
     """of a word; of a longer one the first and the last half of so many"""
     width: PositiveInt = 512

@@ -140,7 +140,7 @@ class WindowEncoder(WordEncoder):
 
     def word_vectors(self, form_ids: Int[Tensor, " W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
         """W_o·e(word) for every place o, one after the other, and the bias at the place of the word itself."""
-        of_words, of_spellings = self.places.weight.split([self.words.embedding_dim, self.characters.width], dim=1)
+        of_words, of_spellings = self.places.weight.split([self.words.embedding_dim, self.spelling_width], dim=1)
         bias = F.pad(self.bias, (self.radius * self.width, self.radius * self.width))
         # Words that training never saw differ in their spelling only.
         if bool((form_ids == form_ids[0]).all()):

@@ -1,0 +1,172 @@
+"""The settings of a run that nobody configured: what follows from the corpus and the device, the same for all systems.
+
+What large corpora have taught stands in ``configs/ours.toml`` and, for pretrained encoders, ``configs/pretrained/ours.toml``;
+`recipe_settings` begins with that and changes what less data or a CPU asks for. docs/training.md has the measurements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diffusion_mf.config.files import read_settings
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.systems import SYSTEMS
+
+FULL_UNITS = 150_000
+"""from so many on, the settings on a GPU are those of the configurations: the smallest corpus that they were made with has so many"""
+SMALL_UNITS = 75_000
+"""below so many, affixes and the window encoder gain more than they cost"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusStatistics:
+    """What the settings depend on."""
+
+    num_sentences: int
+    num_units: int
+    num_labels: int
+    num_forms: int
+    """distinct units"""
+    mean_length: float
+    """units of a sentence"""
+    longest: int
+    mean_form_length: float
+    """characters of a unit; 1 where units are characters"""
+    has_documents: bool
+
+
+def corpus_statistics(sentences: Iterable[Sentence]) -> CorpusStatistics:
+    """Count training sentences; `ValueError` if there are none."""
+    num_sentences = num_units = longest = num_characters = 0
+    has_documents = False
+    forms: set[str] = set()
+    labels: set[str] = set()
+    for sentence in sentences:
+        num_sentences += 1
+        num_units += len(sentence.units)
+        longest = max(longest, len(sentence.units))
+        num_characters += sum(map(len, sentence.units))
+        forms.update(sentence.units)
+        labels.update(sentence.labels or ())
+        has_documents = has_documents or sentence.document > 0
+    if not num_units:
+        raise ValueError("statistics need at least one unit")
+    return CorpusStatistics(
+        num_sentences=num_sentences,
+        num_units=num_units,
+        num_labels=len(labels),
+        num_forms=len(forms),
+        mean_length=num_units / num_sentences,
+        longest=longest,
+        mean_form_length=num_characters / num_units,
+        has_documents=has_documents,
+    )
+
+
+def recipe_settings(
+    statistics: CorpusStatistics,
+    *,
+    task: Task,
+    system: str,
+    device_type: str,
+    is_pretrained: bool = False,
+    minutes: float | None = None,
+) -> dict[str, object]:
+    """Settings such as ``training.epochs`` for a corpus like this, to be laid over the defaults of `Config`.
+
+    ``device_type`` is PyTorch's, "cpu" or "cuda". With ``is_pretrained`` the encoder's model is yet to be named. ``minutes`` is
+    about how long training may take: epochs are as many as fit, and never more than without it.
+    """
+    name = f"{'pretrained/ours' if is_pretrained else 'ours'}/{task}/{system}"
+    values = read_settings(name).values
+    settings = _flat({key: value for key, value in values.items() if key not in ("data", "task", "system")})
+    is_cpu = device_type == "cpu"
+    if not is_pretrained:
+        settings |= _encoder(statistics, task, is_cpu=is_cpu)
+    if is_cpu and not is_pretrained:
+        settings |= _cpu_networks(system)
+    settings |= _updates(statistics, settings, system, is_cpu=is_cpu, is_pretrained=is_pretrained, minutes=minutes)
+    return settings
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in values.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def _encoder(statistics: CorpusStatistics, task: Task, *, is_cpu: bool) -> dict[str, object]:
+    settings: dict[str, object] = {}
+    is_characters = statistics.mean_form_length < 1.2
+    if is_characters:
+        # An LSTM over one character knows what the embedding knows.
+        settings["encoder.character_hidden"] = 0
+    if not is_characters and (is_cpu or statistics.num_units < SMALL_UNITS):
+        settings["encoder.affix_width"] = 128
+    return settings
+
+
+def _cpu_networks(system: str) -> dict[str, object]:
+    settings: dict[str, object] = {
+        "encoder.kind": "window",
+        "encoder.word_width": 128,
+        "encoder.width": 256,
+        "encoder.character_hidden": 0,
+        "encoder.word_dropout": 0.3,
+        "encoder.embedding_dropout": 0.3,
+        "encoder.dropout": 0.3,
+        "structure.scorer_width": 128,
+        "training.learning_rate": 2e-3,
+        "training.precision": "float32",
+        "inference.budget": 5000,
+    }
+    if SYSTEMS[system].is_diffusion:
+        settings |= {
+            "denoiser.width": 128,
+            "denoiser.layers": 1,
+            "denoiser.heads": 4,
+            "denoiser.dropout": 0.1,
+            "denoiser.time_width": 64,
+            "inference.num_calls": 5,
+        }
+    return settings
+
+
+MIN_BATCHES = 30
+"""of an epoch, where batches of `MIN_BUDGET` units allow it: the large corpora have 31 to 70 of them"""
+MIN_BUDGET = 500
+CPU_BUDGET = 1500
+EVALUATIONS = 15
+"""of dev in a run"""
+
+
+def _updates(
+    statistics: CorpusStatistics,
+    settings: Mapping[str, Any],
+    system: str,
+    *,
+    is_cpu: bool,
+    is_pretrained: bool,
+    minutes: float | None,
+) -> dict[str, object]:
+    """Batches, epochs, and what is counted in steps: warm-up and the horizon of the moving average."""
+    epochs: int = settings["training.epochs"]
+    largest = min(settings["training.budget"], CPU_BUDGET) if is_cpu else settings["training.budget"]
+    budget = max(min(statistics.num_units // MIN_BATCHES, largest), min(MIN_BUDGET, largest))
+    batches = max(1.0, statistics.num_units / budget)
+    epochs = math.ceil(epochs * max(1.0, MIN_BATCHES / batches))
+    updates = epochs * batches
+    if not is_cpu and statistics.num_units >= FULL_UNITS:
+        return {}
+    return {
+        "training.budget": budget,
+        "training.epochs": epochs,
+        "training.warmup_steps": min(settings["training.warmup_steps"], round(0.1 * updates)),
+        "training.ema_decay": min(settings["training.ema_decay"], round(1 - 1 / (0.2 * updates), 4)),
+        "training.evaluate_every": max(1, epochs // EVALUATIONS),
+    }

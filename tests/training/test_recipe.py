@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pytest
+
+from diffusion_mf.config import Config, load_config
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.systems import SYSTEMS
+from diffusion_mf.training.recipe import CorpusStatistics, corpus_statistics, recipe_settings
+
+SIZES = (1, 10, 100, 1000, 4000, 10_000, 100_000, 3_000_000)
+
+
+def of_size(num_sentences: int, *, mean_length: float = 16.0, mean_form_length: float = 4.5) -> CorpusStatistics:
+    num_units = round(num_sentences * mean_length)
+    return CorpusStatistics(
+        num_sentences=num_sentences,
+        num_units=num_units,
+        num_labels=17,
+        num_forms=max(1, num_units // 10),
+        mean_length=mean_length,
+        longest=round(3 * mean_length),
+        mean_form_length=mean_form_length,
+        has_documents=False,
+    )
+
+
+def config_of(settings: dict[str, object], *, task: Task, system: str) -> Config:
+    values: dict[str, dict[str, object]] = {}
+    for key, value in settings.items():
+        section, name = key.split(".")
+        values.setdefault(section, {})[name] = value
+    if values["encoder"].get("kind") == "pretrained":
+        values["encoder"]["model"] = "a-model"
+    return Config.model_validate({"task": task, "system": system, **values})
+
+
+def test_statistics_are_counted() -> None:
+    sentences = [Sentence(("Ada", "sleeps"), ("N", "V")), Sentence(("Ada", "a", "b", "c"), ("N",) * 4, document=1)]
+    assert corpus_statistics(sentences) == CorpusStatistics(
+        num_sentences=2,
+        num_units=6,
+        num_labels=2,
+        num_forms=5,
+        mean_length=3.0,
+        longest=4,
+        mean_form_length=2.5,
+        has_documents=True,
+    )
+    with pytest.raises(ValueError, match="at least one unit"):
+        corpus_statistics([])
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("task", list(Task))
+def test_large_corpora_have_the_settings_that_they_were_measured_with(task: Task, system: str) -> None:
+    for statistics in (of_size(10_000), of_size(4_000, mean_length=39.1)):
+        settings = recipe_settings(statistics, task=task, system=system, device_type="cuda")
+        found = config_of(settings, task=task, system=system)
+        assert found == load_config(f"ours/{task}/{system}").model_copy(update={"data": found.data})
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_settings_are_valid_whatever_the_corpus(system: str, device_type: str) -> None:
+    for task in Task:
+        for num_sentences in SIZES:
+            for is_pretrained in (False, True):
+                for minutes in (None, 0.5):
+                    settings = recipe_settings(
+                        of_size(num_sentences),
+                        task=task,
+                        system=system,
+                        device_type=device_type,
+                        is_pretrained=is_pretrained,
+                        minutes=minutes,
+                    )
+                    config_of(settings, task=task, system=system)
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_little_data_has_as_many_updates_and_ends_its_warm_up(device_type: str) -> None:
+    for num_sentences in SIZES:
+        statistics = of_size(num_sentences)
+        settings = recipe_settings(statistics, task=Task.POS, system="unigram", device_type=device_type)
+        config = config_of(settings, task=Task.POS, system="unigram").training
+        # A batch has at least one sentence.
+        updates = config.epochs * max(1, statistics.num_units // config.budget)
+        assert updates >= 500
+        assert config.warmup_steps < updates / 2
+        assert 1 / (1 - config.ema_decay) < updates
+        assert config.epochs / config.evaluate_every <= 40
+
+
+def test_units_of_one_character_have_no_spelling_to_look_at() -> None:
+    of_characters = of_size(500, mean_length=40, mean_form_length=1.02)
+    for device_type in ("cpu", "cuda"):
+        settings = recipe_settings(of_characters, task=Task.NER, system="lcrf", device_type=device_type)
+        encoder = config_of(settings, task=Task.NER, system="lcrf").encoder
+        assert encoder.character_hidden == encoder.affix_width == 0
+
+
+def test_little_time_means_fewer_epochs() -> None:
+    for device_type in ("cpu", "cuda"):
+        epochs = [
+            recipe_settings(
+                of_size(20_000), task=Task.NER, system="diffusion-mf", device_type=device_type, minutes=minutes
+            )["training.epochs"]
+            for minutes in (0.1, 1.0, None)
+        ]
+        assert 1 <= epochs[0] < epochs[2]
+        assert epochs == sorted(epochs)
