@@ -11,32 +11,42 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.networks.encoders import build_encoder
 from diffusion_mf.networks.words import LONGEST_AFFIX, Affixes
 
-TRAINED = Sentence(("Walking", "talking", "walks", "USA", "1999", "-", "a"), ("X",) * 7)
+WORDS = ("Walking", "talking", "walks", "Talks", "USA", "UK", "1999", "199", "-", "+", "a", "aha")
+TRAINED = Sentence(WORDS, ("X",) * len(WORDS))
 VOCABULARY = Vocabulary.build([TRAINED])
-OTHER_VOCABULARY = Vocabulary.build([Sentence(("zzz", *TRAINED.units), ("X",) * 8)])
 
 
-def rows_of(words: list[str], vocabulary: Vocabulary = VOCABULARY, *, max_characters: int = 20) -> list[list[int]]:
+def rows_of(words: list[str]) -> list[list[int]]:
     """Of each word: its shape, prefixes of one character to four, suffixes of one to four."""
-    affixes = Affixes(vocabulary, width=3, dropout=0.0, max_characters=max_characters)
-    batch = collate([Sentence(tuple(words))], vocabulary)
+    affixes = Affixes(VOCABULARY, width=3, dropout=0.0, max_characters=20)
+    batch = collate([Sentence(tuple(words))], VOCABULARY)
     found = affixes.rows(batch.character_ids, batch.character_lengths)
     return found[batch.word_rows[0]].tolist()
 
 
+PREFIXES, SUFFIXES = slice(1, 1 + LONGEST_AFFIX), slice(1 + LONGEST_AFFIX, None)
+
+
 def test_words_share_the_rows_of_the_affixes_that_they_share() -> None:
-    upper, talking, walks = rows_of(["Walking", "talking", "walks"])
-    prefixes, suffixes = slice(1, 1 + LONGEST_AFFIX), slice(1 + LONGEST_AFFIX, None)
-    assert upper[prefixes] == walks[prefixes]  # walk, whatever its case
-    assert upper[suffixes] == talking[suffixes]
-    assert not set(talking[prefixes]) & set(walks[prefixes])
-    assert not set(upper[prefixes]) & set(upper[suffixes])
+    upper, talking, walks, talks = rows_of(["Walking", "talking", "walks", "Talks"])
+    assert upper[PREFIXES] == walks[PREFIXES]  # walk, whatever its case
+    assert upper[SUFFIXES] == talking[SUFFIXES]
+    assert not set(talking[PREFIXES]) & set(walks[PREFIXES])
+    assert not set(upper[PREFIXES]) & set(upper[SUFFIXES])
+    assert all(row > 0 for rows in (upper, talking, walks, talks) for row in rows)
+
+
+def test_affixes_of_one_form_are_nothing() -> None:
+    (usa,) = rows_of(["USA"])
+    # uk, too, begins with u; aha and a, too, end in a; two words are all capitals.
+    assert [row > 0 for row in usa] == [True, True, False, False, False, True, False, False, False]
 
 
 def test_shapes_tell_case_digits_and_marks_apart() -> None:
     shapes = [rows[0] for rows in rows_of(["Walking", "talking", "USA", "1999", "-", "walks", "a"])]
     assert shapes[1] == shapes[5] == shapes[6]
     assert len(set(shapes[:5])) == 5
+    assert min(shapes) > 0
 
 
 def test_affixes_longer_than_the_word_are_nothing() -> None:
@@ -44,10 +54,15 @@ def test_affixes_longer_than_the_word_are_nothing() -> None:
     assert [row > 0 for row in rows] == [True] + 2 * [True, False, False, False]
 
 
-def test_rows_do_not_depend_on_the_vocabulary() -> None:
-    words = ["Walking", "USA", "1999"]
-    assert VOCABULARY.character_ids != OTHER_VOCABULARY.character_ids
-    assert rows_of(words) == rows_of(words, OTHER_VOCABULARY)
+def test_codes_do_not_depend_on_the_vocabulary() -> None:
+    other = Vocabulary.build([Sentence(("zz", "zzz", *WORDS), ("X",) * (len(WORDS) + 2))])
+    assert VOCABULARY.character_ids != other.character_ids
+    keys, others = (
+        set(Affixes(vocabulary, width=3, dropout=0.0, max_characters=20).keys.tolist())
+        for vocabulary in (VOCABULARY, other)
+    )
+    # z and zz, at both ends.
+    assert keys < others and len(others) == len(keys) + 4
 
 
 @given(st.lists(st.text("Waglnikt19-é", min_size=1, max_size=30), min_size=1, max_size=5))

@@ -197,17 +197,18 @@ WORD_DEVIATION = 0.1
 """of word embeddings at the start: about as large as a fresh LSTM's states"""
 
 LONGEST_AFFIX = 4
-AFFIX_ROWS = 1 << 14
-"""of the table that affixes share by their hashes: little data has fewer, and two in one row do little harm"""
+MIN_AFFIX_FORMS = 2
+"""an affix of one training form says nothing that the form does not say"""
 
 
 class Affixes(nn.Module):
     """The sum of the embeddings of a word's prefixes and suffixes, in lower case, and of its shape; ours, not the paper's.
 
-    That is what feature-based taggers see of a spelling. A hash of an affix names its row of the table; it follows from the
-    characters, not from their ids, and means the same in every vocabulary. In training some affixes are hidden.
+    That is what feature-based taggers see of a spelling. An affix is known by a code, a hash of its characters, and those that
+    `MIN_AFFIX_FORMS` training forms share have an embedding; all others share row 0, which is zero. In training some are hidden.
     """
 
+    keys: Int[Tensor, " A"]
     code_points: Int[Tensor, " C"]
     kinds: Int[Tensor, " C"]
 
@@ -219,7 +220,10 @@ class Affixes(nn.Module):
         kinds = [0, 0, *(_kind(character) for character in vocabulary.character_counts)]
         self.register_buffer("code_points", torch.tensor(lowered), persistent=False)
         self.register_buffer("kinds", torch.tensor(kinds), persistent=False)
-        self.embedding = nn.Embedding(AFFIX_ROWS, width, padding_idx=0)
+        codes = self._codes(*_spelled(list(vocabulary.form_counts), vocabulary.character_ids))
+        distinct, counts = codes[codes > 0].unique(return_counts=True)
+        self.register_buffer("keys", distinct[counts >= MIN_AFFIX_FORMS], persistent=False)
+        self.embedding = nn.Embedding(len(self.keys) + 1, width, padding_idx=0)
         nn.init.normal_(self.embedding.weight, std=WORD_DEVIATION)
         with torch.no_grad():
             self.embedding.weight[0] = 0
@@ -233,12 +237,14 @@ class Affixes(nn.Module):
 
     def vectors_of(self, words: Sequence[str], ids: Mapping[str, int]) -> Float[Tensor, "W D"]:
         """The same for words that no batch has, with nothing hidden; ``ids`` are those of characters."""
-        spellings = [torch.tensor([ids.get(character, UNKNOWN_ID) for character in word]) for word in words]
-        character_ids = pad_sequence(spellings, batch_first=True).long()
-        return self.embedding(self.rows(character_ids, torch.tensor([*map(len, words)]))).sum(-2)
+        return self.embedding(self.rows(*_spelled(words, ids))).sum(-2)
 
     def rows(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, "W F"]:
-        """The rows of every word's shape, prefixes and suffixes; 0, which is nothing, for affixes longer than the word."""
+        """The rows of every word's shape, prefixes and suffixes, from short to long."""
+        return _places(self.keys, self._codes(character_ids, lengths))
+
+    def _codes(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, "W F"]:
+        """Positive numbers; 0 for affixes that are longer than the word."""
         character_ids, lengths = shorten(character_ids, lengths, self.max_characters)
         character_ids = F.pad(character_ids, (0, LONGEST_AFFIX))
         found = [self._shapes(character_ids, lengths)]
@@ -248,28 +254,34 @@ class Affixes(nn.Module):
         for side, ordered in enumerate((characters, from_end), 1):
             code = torch.full_like(lengths, side)
             for index in range(LONGEST_AFFIX):
-                code = _mixed(code, ordered[:, index])
-                found.append(torch.where(lengths > index, _row(code), 0))
+                # 40 bits, so that no product overflows.
+                code = (code * 5_000_011 + ordered[:, index]) & 0xFFFFFFFFFF
+                found.append(torch.where(lengths > index, code, 0))
         return torch.stack(found, dim=-1)
 
     def _shapes(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
-        """The row of what kind a word's first character is, and of each kind whether some or all of its characters are."""
+        """What kind a word's first character is, and of each kind whether some or all of its characters are."""
         kinds = self.kinds[character_ids]
         is_there = torch.arange(character_ids.shape[1], device=lengths.device) < lengths[:, None]
-        code = kinds[:, 0]
+        code = kinds[:, 0] + 1
         for kind in range(1, NUM_KINDS):
             is_kind = kinds == kind
             code = code * 3 + (is_kind & is_there).any(1).long() + (is_kind | ~is_there).all(1).long()
-        return _row(_mixed(torch.zeros_like(code), code))
+        return code
 
 
-def _mixed(code: Int[Tensor, " W"], value: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
-    """A hash of what ``code`` is a hash of, followed by ``value``; 30 bits, so that no product overflows."""
-    return (code * 1_000_003 + value) & 0x3FFFFFFF
+def _spelled(words: Sequence[str], ids: Mapping[str, int]) -> tuple[Int[Tensor, "W C"], Int[Tensor, " W"]]:
+    spellings = [torch.tensor([ids.get(character, UNKNOWN_ID) for character in word]) for word in words]
+    padded = pad_sequence(spellings, batch_first=True).long() if words else torch.zeros(0, 0, dtype=torch.int64)
+    return padded, torch.tensor([*map(len, words)], dtype=torch.int64)
 
 
-def _row(code: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
-    return code % (AFFIX_ROWS - 1) + 1
+def _places(keys: Int[Tensor, " K"], wanted: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """Where ``wanted`` stand among the ascending ``keys``, counted from 1; 0 for those that are not there."""
+    if not len(keys):
+        return torch.zeros_like(wanted)
+    places = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+    return torch.where(keys[places] == wanted, places + 1, 0)
 
 
 NUM_KINDS = 5
@@ -385,7 +397,7 @@ class NeighbourPairs(nn.Module):
         if is_hidden is not None:
             forms = torch.where(is_hidden, UNKNOWN_ID, forms)
         bordered = F.pad(forms, (1, 1), value=PADDING_ID)
-        pairs = self._look_up(bordered[:, :-1] * self.num_forms + bordered[:, 1:])
+        pairs = _places(self.keys, bordered[:, :-1] * self.num_forms + bordered[:, 1:])
         return torch.stack([pairs[:, :-1], pairs[:, 1:]], dim=-1)
 
     def forward(self, rows: Int[Tensor, "*units 2"]) -> Float[Tensor, "*units E"]:
@@ -393,9 +405,3 @@ class NeighbourPairs(nn.Module):
         if self.training and self.dropout:
             rows = torch.where(torch.rand(rows.shape, device=rows.device) < self.dropout, 0, rows)
         return self.embeddings(rows).flatten(-2)
-
-    def _look_up(self, wanted: Int[Tensor, "B M"]) -> Int[Tensor, "B M"]:
-        if not len(self.keys):
-            return torch.zeros_like(wanted)
-        places = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
-        return torch.where(self.keys[places] == wanted, places + 1, 0)
