@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +18,17 @@ TRAINED = Sentence(WORDS, ("X",) * len(WORDS))
 VOCABULARY = Vocabulary.build([TRAINED])
 
 
+def affixes_of(**settings: Any) -> Affixes:
+    """With embeddings that training may have left."""
+    torch.manual_seed(2)
+    affixes = Affixes(VOCABULARY, **{"width": 3, "dropout": 0.0, "max_characters": 20, **settings})
+    torch.nn.init.normal_(affixes.embedding.weight[1:])
+    return affixes
+
+
 def rows_of(words: list[str]) -> list[list[int]]:
     """Of each word: its shape, prefixes of one character to four, suffixes of one to four."""
-    affixes = Affixes(VOCABULARY, width=3, dropout=0.0, max_characters=20)
+    affixes = affixes_of()
     batch = collate([Sentence(tuple(words))], VOCABULARY)
     found = affixes.rows(batch.character_ids, batch.character_lengths)
     return found[batch.word_rows[0]].tolist()
@@ -67,7 +77,7 @@ def test_codes_do_not_depend_on_the_vocabulary() -> None:
 
 @given(st.lists(st.text("Waglnikt19-é", min_size=1, max_size=30), min_size=1, max_size=5))
 def test_words_of_no_batch_have_the_same_vectors(words: list[str]) -> None:
-    affixes = Affixes(VOCABULARY, width=3, dropout=0.5, max_characters=9).eval()
+    affixes = affixes_of(dropout=0.5, max_characters=9).eval()
     batch = collate([Sentence(tuple(words))], VOCABULARY)
     with torch.no_grad():
         expected = affixes(batch.character_ids, batch.character_lengths)[batch.word_rows[0]]
@@ -75,7 +85,7 @@ def test_words_of_no_batch_have_the_same_vectors(words: list[str]) -> None:
 
 
 def test_in_training_affixes_are_hidden() -> None:
-    affixes = Affixes(VOCABULARY, width=3, dropout=1.0 - 1e-9, max_characters=9)
+    affixes = affixes_of(dropout=1.0 - 1e-9)
     batch = collate([TRAINED], VOCABULARY)
     assert not affixes(batch.character_ids, batch.character_lengths).any()
     assert affixes.eval()(batch.character_ids, batch.character_lengths).any()
@@ -86,5 +96,7 @@ def test_an_encoder_sees_words_it_does_not_know_by_their_affixes() -> None:
     batch = collate([Sentence(("talk",)), Sentence(("wing",))], VOCABULARY)
     for width, is_seen in ((0, False), (4, True)):
         encoder = build_encoder(EncoderConfig(**sizes, affix_width=width), VOCABULARY).eval()
+        if encoder.affixes is not None:
+            torch.nn.init.normal_(encoder.affixes.embedding.weight[1:])
         states = encoder(batch, batch.layout)
         assert torch.allclose(states[0], states[1]) != is_seen

@@ -224,9 +224,8 @@ class Affixes(nn.Module):
         distinct, counts = codes[codes > 0].unique(return_counts=True)
         self.register_buffer("keys", distinct[counts >= MIN_AFFIX_FORMS], persistent=False)
         self.embedding = nn.Embedding(len(self.keys) + 1, width, padding_idx=0)
-        nn.init.normal_(self.embedding.weight, std=WORD_DEVIATION)
-        with torch.no_grad():
-            self.embedding.weight[0] = 0
+        # What was hardly seen says hardly anything.
+        nn.init.zeros_(self.embedding.weight)
 
     def forward(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Float[Tensor, "W D"]:
         """The vectors of distinct words, of which in training some affixes are hidden."""

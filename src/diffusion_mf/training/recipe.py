@@ -120,6 +120,7 @@ def _cpu_networks(system: str) -> dict[str, object]:
         "encoder.dropout": 0.5,
         "structure.transitions": "global",
         "structure.scorer_width": 128,
+        "training.epochs": 30,
         "training.learning_rate": 2e-3,
         "training.precision": "float32",
         "inference.budget": 5000,
@@ -137,11 +138,15 @@ def _cpu_networks(system: str) -> dict[str, object]:
 
 
 MIN_BATCHES = 30
-"""of an epoch, where batches of `MIN_BUDGET` units allow it: the large corpora have 31 to 70 of them"""
+"""of an epoch, where batches of `MIN_BUDGET` units allow it, and else epochs are more; the large corpora have 31 to 75"""
 MIN_BUDGET = 500
 CPU_BUDGET = 1500
+WARMUP_SHARE = 0.1
+"""of the updates; the large corpora have 0.2 to 0.4"""
+AVERAGE_SHARE = 0.2
+"""of the updates, the horizon of the moving average"""
 EVALUATIONS = 15
-"""of dev in a run"""
+"""of dev in a run: fewer save little, more select by chance"""
 
 
 def _updates(
@@ -154,18 +159,43 @@ def _updates(
     minutes: float | None,
 ) -> dict[str, object]:
     """Batches, epochs, and what is counted in steps: warm-up and the horizon of the moving average."""
-    epochs: int = settings["training.epochs"]
+    planned: int = settings["training.epochs"]
     largest = min(settings["training.budget"], CPU_BUDGET) if is_cpu else settings["training.budget"]
-    budget = max(min(statistics.num_units // MIN_BATCHES, largest), min(MIN_BUDGET, largest))
-    batches = max(1.0, statistics.num_units / budget)
-    epochs = math.ceil(epochs * max(1.0, MIN_BATCHES / batches))
-    updates = epochs * batches
+    budget = max(min(statistics.num_units // MIN_BATCHES, largest), MIN_BUDGET)
     if not is_cpu and statistics.num_units >= FULL_UNITS:
-        return {}
+        budget = largest
+    batches = max(1, round(statistics.num_units / budget))
+    epochs = math.ceil(planned * max(1.0, MIN_BATCHES / batches))
+    seconds = batches * _seconds_per_update(budget, system, is_cpu=is_cpu, is_pretrained=is_pretrained)
+    if minutes is not None:
+        epochs = max(1, min(epochs, int(60 * minutes / seconds)))
+    found: dict[str, object] = {}
+    if epochs * seconds >= COMPILED_SECONDS and not is_cpu and not is_pretrained:
+        found["training.compile"] = True
+    if not is_cpu and statistics.num_units >= FULL_UNITS and epochs == planned:
+        return found
+    updates = epochs * batches
     return {
+        **found,
         "training.budget": budget,
         "training.epochs": epochs,
-        "training.warmup_steps": min(settings["training.warmup_steps"], round(0.1 * updates)),
-        "training.ema_decay": min(settings["training.ema_decay"], round(1 - 1 / (0.2 * updates), 4)),
+        "training.warmup_steps": min(settings["training.warmup_steps"], round(WARMUP_SHARE * updates)),
+        "training.ema_decay": max(0.9, min(settings["training.ema_decay"], round(1 - 1 / (AVERAGE_SHARE * updates), 4))),
         "training.evaluate_every": max(1, epochs // EVALUATIONS),
     }
+
+
+COMPILED_SECONDS = 240.0
+"""of a run without compilation: with it the same takes three quarters of that (19,000 sentences a second become 25,700), and
+a minute to compile"""
+
+
+def _seconds_per_update(budget: int, system: str, *, is_cpu: bool, is_pretrained: bool) -> float:
+    """About how long a step takes on an H200 or on one core, with its share of the evaluations."""
+    is_diffusion = SYSTEMS[system].is_diffusion
+    if is_pretrained:  # a base-size Transformer
+        return budget / ((80 if is_diffusion else 100) if is_cpu else (7_500 if is_diffusion else 15_000))
+    if is_cpu:
+        return budget / (5_000 if is_diffusion else 14_000)
+    # Small batches leave the card idle between kernels.
+    return 0.01 + budget / (110_000 if is_diffusion else 175_000)
