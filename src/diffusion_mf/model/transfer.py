@@ -57,7 +57,9 @@ def begin_with(labeller: Labeller, vocabulary: Vocabulary, start: StoredModel, *
     Embeddings of new forms and all that belongs to new labels stay as they were drawn. `InputError` if the networks differ.
     """
     rows = _common_rows(start.vocabulary, vocabulary)
-    rows["affixes"] = _common(*({key: row for row, key in enumerate(_affix_keys(each))} for each in (start.labeller, labeller)))
+    rows["affixes"] = _common(
+        *({key: row for row, key in enumerate(_affix_keys(each))} for each in (start.labeller, labeller))
+    )
     old, new = start.labeller.state_dict(), labeller.state_dict()
     has_other_labels = start.vocabulary.labels != vocabulary.labels
     for name in [*new, *(name for name in old if name not in new)]:

@@ -104,8 +104,8 @@ def _encoder(statistics: CorpusStatistics, task: Task, *, is_cpu: bool) -> dict[
     settings: dict[str, object] = {}
     is_characters = statistics.mean_form_length < 1.2
     if is_characters:
-        # An LSTM over one character knows what the embedding knows.
-        settings["encoder.character_hidden"] = 0
+        # An LSTM over one character knows what the embedding knows. Pairs of neighbours are what words are to others.
+        settings |= {"encoder.character_hidden": 0, "encoder.pair_width": 128, "encoder.min_pair_count": 1}
     if not is_characters and (is_cpu or statistics.num_units < SMALL_UNITS):
         settings["encoder.affix_width"] = 128
     return settings
@@ -180,7 +180,9 @@ def _updates(
         "training.budget": budget,
         "training.epochs": epochs,
         "training.warmup_steps": min(settings["training.warmup_steps"], round(WARMUP_SHARE * updates)),
-        "training.ema_decay": max(0.9, min(settings["training.ema_decay"], round(1 - 1 / (AVERAGE_SHARE * updates), 4))),
+        "training.ema_decay": max(
+            0.9, min(settings["training.ema_decay"], round(1 - 1 / (AVERAGE_SHARE * updates), 4))
+        ),
         "training.evaluate_every": max(1, epochs // EVALUATIONS),
     }
 
