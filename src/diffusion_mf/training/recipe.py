@@ -120,7 +120,7 @@ def _cpu_networks(system: str) -> dict[str, object]:
         "encoder.dropout": 0.5,
         "structure.transitions": "global",
         "structure.scorer_width": 128,
-        "training.epochs": 30,
+        "training.epochs": 20,
         "training.learning_rate": 2e-3,
         "training.precision": "float32",
         "inference.budget": 5000,
@@ -140,7 +140,7 @@ def _cpu_networks(system: str) -> dict[str, object]:
 MIN_BATCHES = 30
 """of an epoch, where batches of `MIN_BUDGET` units allow it, and else epochs are more; the large corpora have 31 to 75"""
 MIN_BUDGET = 500
-CPU_BUDGET = 1500
+CPU_BUDGET = 750
 WARMUP_SHARE = 0.1
 """of the updates; the large corpora have 0.2 to 0.4"""
 AVERAGE_SHARE = 0.2
