@@ -149,7 +149,7 @@ class EncoderConfig(Section):
     window: NonNegativeInt = 2
     """window: words seen on either side"""
     pair_width: NonNegativeInt = 0
-    """scratch: of embeddings of pairs of neighbouring units, which Chinese gains from; 0: none (paper)"""
+    """of embeddings of pairs of neighbouring units, which Chinese gains from; 0: none (paper)"""
     min_pair_count: PositiveInt = 2
     """pairs seen less often in training are unknown"""
     word_dropout: Dropout = 0.4

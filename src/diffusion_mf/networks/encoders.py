@@ -114,9 +114,9 @@ class EncoderLayer(nn.Module):
 
 
 class WindowEncoder(WordEncoder):
-    """State i = GELU(Σ_{o = −r…r} W_o·e(word_{i+o}) + b), with e the word's embedding and its character LSTM's states.
+    """State i = GELU(Σ_{o = −r…r} W_o·e(word_{i+o}) + b + V·pairs), with e the word's embedding and what its spelling gives.
 
-    Beyond a sentence's ends e is 0. All W_o·e(word) are known as soon as the word is (`word_vectors`): what is left for
+    Beyond a sentence's ends e is 0. The pairs of neighbours that word i is in count where they are asked for. All W_o·e(word) are known as soon as the word is (`word_vectors`): what is left for
     tagging is to add up 2r + 1 rows of a table (`known_words`). Ours; the paper has no such encoder.
     """
 
@@ -127,6 +127,13 @@ class WindowEncoder(WordEncoder):
         # One matrix for all places of the window; the bias counts once.
         self.places = nn.Linear(self.embedding_width, self.num_places * config.width, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.width))
+        # Models of versions that had no pairs here know none, whatever their configuration says.
+        self.pairs = (
+            NeighbourPairs(vocabulary, width=config.pair_width, dropout=config.word_dropout)
+            if config.pair_width and vocabulary.pairs
+            else None
+        )
+        self.pair_weights = nn.Linear(self.pairs.width, config.width, bias=False) if self.pairs else None
 
     @property
     def num_places(self) -> int:
@@ -152,11 +159,14 @@ class WindowEncoder(WordEncoder):
         """The states of a batch."""
         known = batch.encoder_input
         if isinstance(known, WordRows):
-            return gelu(self._sums_of_rows(known, layout))
-        embeddings = self.embed_units(batch, batch.form_ids, batch.word_rows)
-        is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
-        sums = self._sums(self.places(embeddings * is_unit[..., None]))
-        return layout.pack(self.dropout(gelu(sums + self.bias)))
+            sums = self._sums_of_rows(known, layout)
+        else:
+            embeddings = self.embed_units(batch, batch.form_ids, batch.word_rows)
+            is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
+            sums = layout.pack(self._sums(self.places(embeddings * is_unit[..., None])) + self.bias)
+        if self.pairs is not None and self.pair_weights is not None:
+            sums = sums + self.pair_weights(self.embedding_dropout(self.pairs.embed(batch, layout)))
+        return self.dropout(gelu(sums))
 
     def _sums(self, vectors: Float[Tensor, "B N E"]) -> Float[Tensor, "B N D"]:
         """Σ_o of the part of each neighbour's vector that belongs to place o."""

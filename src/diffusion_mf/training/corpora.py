@@ -88,8 +88,8 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
 
 
 def _min_pair_count(encoder: EncoderConfig) -> int | None:
-    # These two do not look at pairs, whatever width a recipe has for them.
-    has_pairs = encoder.pair_width > 0 and encoder.kind not in ("window", "pretrained")
+    # That one does not look at pairs, whatever width a recipe has for them.
+    has_pairs = encoder.pair_width > 0 and encoder.kind != "pretrained"
     return encoder.min_pair_count if has_pairs else None
 
 
