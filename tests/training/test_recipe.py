@@ -88,7 +88,7 @@ def test_little_data_has_as_many_updates_and_ends_its_warm_up(device_type: str) 
         updates = config.epochs * max(1, statistics.num_units // config.budget)
         assert updates >= 500
         assert config.warmup_steps < 0.6 * updates
-        assert 1 / (1 - config.ema_decay) < updates
+        assert 1 / (1 - config.ema_decay) < 1.1 * updates
         assert config.epochs / config.evaluate_every <= 40
 
 
@@ -98,6 +98,25 @@ def test_units_of_one_character_have_no_spelling_to_look_at() -> None:
         settings = recipe_settings(of_characters, task=Task.NER, system="lcrf", device_type=device_type)
         encoder = config_of(settings, task=Task.NER, system="lcrf").encoder
         assert encoder.character_hidden == encoder.affix_width == 0
+
+
+def test_little_data_is_seen_through_a_window() -> None:
+    for num_sentences, device_type, kind in (
+        (1000, "cuda", "window"),
+        (1000, "cpu", "window"),
+        (20_000, "cpu", "window"),
+        (20_000, "cuda", "scratch"),
+    ):
+        settings = recipe_settings(of_size(num_sentences), task=Task.NER, system="unigram", device_type=device_type)
+        encoder = config_of(settings, task=Task.NER, system="unigram").encoder
+        assert encoder.kind == kind
+        assert (encoder.affix_width > 0) == (kind == "window")
+
+
+def test_long_runs_on_a_gpu_are_compiled() -> None:
+    for num_sentences, is_compiled in ((1000, False), (15_000, False), (1_000_000, True)):
+        settings = recipe_settings(of_size(num_sentences), task=Task.POS, system="lcrf", device_type="cuda")
+        assert settings.get("training.compile", False) == is_compiled
 
 
 def test_little_time_means_fewer_epochs() -> None:

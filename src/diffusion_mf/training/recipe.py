@@ -16,10 +16,13 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.systems import SYSTEMS
 
-FULL_UNITS = 150_000
-"""from so many on, the settings on a GPU are those of the configurations: the smallest corpus that they were made with has so many"""
-SMALL_UNITS = 75_000
-"""below so many, affixes and the window encoder gain more than they cost"""
+FULL_UNITS = 140_000
+"""from so many on, the settings on a GPU are those of the configurations: the smallest corpus they were made with has so many"""
+SMALL_UNITS = 100_000
+"""below so many a window of words does better than a Transformer: 78,000 characters with names F1 71.9 against 67.2, 29,000 words
+of CoNLL-2003 83.0 against 80.3; what 150,000 and more say stands in the configurations"""
+CHARACTERS = 1.2
+"""where units are shorter on average, they are characters"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +88,10 @@ def recipe_settings(
     values = read_settings(name).values
     settings = _flat({key: value for key, value in values.items() if key not in ("data", "task", "system")})
     is_cpu = device_type == "cpu"
-    if not is_pretrained:
-        settings |= _encoder(statistics, task, is_cpu=is_cpu)
-    if is_cpu and not is_pretrained:
-        settings |= _cpu_networks(system)
+    if not is_pretrained and (is_cpu or statistics.num_units < SMALL_UNITS):
+        settings |= _window(statistics)
+        if is_cpu:
+            settings |= _small_networks(settings, system)
     settings |= _updates(statistics, settings, system, is_cpu=is_cpu, is_pretrained=is_pretrained, minutes=minutes)
     return settings
 
@@ -100,33 +103,37 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     return found
 
 
-def _encoder(statistics: CorpusStatistics, task: Task, *, is_cpu: bool) -> dict[str, object]:
-    settings: dict[str, object] = {}
-    is_characters = statistics.mean_form_length < 1.2
-    if is_characters:
-        # An LSTM over one character knows what the embedding knows. Pairs of neighbours are what words are to others.
-        settings |= {"encoder.character_hidden": 0, "encoder.pair_width": 128, "encoder.min_pair_count": 1}
-    if not is_characters and (is_cpu or statistics.num_units < SMALL_UNITS):
-        settings["encoder.affix_width"] = 128
-    return settings
+def _window(statistics: CorpusStatistics) -> dict[str, object]:
+    """A state sees its word and two on either side: little data cannot teach a Transformer where to look."""
+    settings: dict[str, object] = {"encoder.kind": "window", "encoder.dropout": 0.5}
+    if statistics.mean_form_length < CHARACTERS:
+        # An LSTM over one character is no spelling. (Where word dropout hides units from a Transformer, it shows them, and
+        # configurations for large corpora keep it.) Pairs of neighbours are to characters what words are.
+        return {
+            **settings,
+            "encoder.character_hidden": 0,
+            "encoder.pair_width": 128,
+            "encoder.min_pair_count": 1,
+        }
+    return {**settings, "encoder.affix_width": 128}
 
 
-def _cpu_networks(system: str) -> dict[str, object]:
-    settings: dict[str, object] = {
-        "encoder.kind": "window",
+def _small_networks(settings: Mapping[str, Any], system: str) -> dict[str, object]:
+    """Networks that one core trains in minutes."""
+    found: dict[str, object] = {
         "encoder.word_width": 128,
         "encoder.width": 256,
+        # It would take half of the time, and affixes say as much.
         "encoder.character_hidden": 0,
-        "encoder.dropout": 0.5,
         "structure.transitions": "global",
         "structure.scorer_width": 128,
-        "training.epochs": 20,
+        "training.epochs": settings["training.epochs"] * 2 // 3,
         "training.learning_rate": 2e-3,
         "training.precision": "float32",
         "inference.budget": 5000,
     }
     if SYSTEMS[system].is_diffusion:
-        settings |= {
+        found |= {
             "denoiser.width": 128,
             "denoiser.layers": 1,
             "denoiser.heads": 4,
@@ -134,19 +141,20 @@ def _cpu_networks(system: str) -> dict[str, object]:
             "denoiser.time_width": 64,
             "inference.num_calls": 5,
         }
-    return settings
+    return found
 
 
 MIN_BATCHES = 30
 """of an epoch, where batches of `MIN_BUDGET` units allow it, and else epochs are more; the large corpora have 31 to 75"""
 MIN_BUDGET = 500
 CPU_BUDGET = 750
-WARMUP_SHARE = 0.1
-"""of the updates; the large corpora have 0.2 to 0.4"""
+WARMUP_SHARE, WINDOW_WARMUP_SHARE = 0.4, 0.1
+"""of the updates, at most: Transformers need it long (500 sentences of CoNLL-2003: 67.9 against 64.5 with 0.1)"""
 AVERAGE_SHARE = 0.2
-"""of the updates, the horizon of the moving average"""
-EVALUATIONS = 15
-"""of dev in a run: fewer save little, more select by chance"""
+"""of the updates, the horizon of the moving average at most"""
+EVALUATIONS, CPU_EVALUATIONS = 30, 10
+"""of dev in a run: where dev is of another kind than the training data, the best model comes early (tweets: after 250 of 1,900
+updates, 58 F1, and 33 at the end); a CPU has no time for it"""
 
 
 def _updates(
@@ -175,15 +183,16 @@ def _updates(
     if not is_cpu and statistics.num_units >= FULL_UNITS and epochs == planned:
         return found
     updates = epochs * batches
+    share = WINDOW_WARMUP_SHARE if settings.get("encoder.kind") == "window" else WARMUP_SHARE
     return {
         **found,
         "training.budget": budget,
         "training.epochs": epochs,
-        "training.warmup_steps": min(settings["training.warmup_steps"], round(WARMUP_SHARE * updates)),
+        "training.warmup_steps": min(settings["training.warmup_steps"], round(share * updates)),
         "training.ema_decay": max(
             0.9, min(settings["training.ema_decay"], round(1 - 1 / (AVERAGE_SHARE * updates), 4))
         ),
-        "training.evaluate_every": max(1, epochs // EVALUATIONS),
+        "training.evaluate_every": max(1, epochs // (CPU_EVALUATIONS if is_cpu else EVALUATIONS)),
     }
 
 
