@@ -319,6 +319,8 @@ TRIALS = {
         "corpus | system | 5,000",
         "change | 10 epochs",
         "trained on | calls",
+        "little data, GPU",
+        "little data, one core",
     )
 }
 

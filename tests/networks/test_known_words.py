@@ -27,15 +27,15 @@ SENTENCES = [
 
 def encoder_of(kind: str, **settings: object) -> Encoder:
     torch.manual_seed(4)
-    config = EncoderConfig(
-        kind=kind, word_width=6, character_width=4, character_hidden=4, width=8, layers=1, heads=2, **settings
-    )
+    sizes = {"word_width": 6, "character_width": 4, "character_hidden": 4, "width": 8, "layers": 1, "heads": 2}
+    config = EncoderConfig(kind=kind, **(sizes | settings))
     return build_encoder(config, VOCABULARY).eval()
 
 
+@pytest.mark.parametrize("spelling", [{}, {"affix_width": 5}, {"character_hidden": 0}])
 @pytest.mark.parametrize("kind", ["scratch", "window"])
-def test_states_are_those_of_the_words_themselves(kind: str) -> None:
-    encoder = encoder_of(kind)
+def test_states_are_those_of_the_words_themselves(kind: str, spelling: dict[str, object]) -> None:
+    encoder = encoder_of(kind, **spelling)
     words = KnownWords(encoder, VOCABULARY)
     expected_batch = collate(SENTENCES, VOCABULARY)
     expected = encoder(expected_batch, expected_batch.layout)

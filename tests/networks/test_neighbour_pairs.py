@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 import torch
 
 from diffusion_mf.batches.batching import collate
@@ -62,9 +63,10 @@ def test_hidden_pairs_are_unknown_ones() -> None:
     torch.testing.assert_close(pairs(rows)[0, :3], pairs.embeddings.weight[1])
 
 
-def test_states_are_the_same_alone_together_and_from_known_words() -> None:
+@pytest.mark.parametrize("kind", ["scratch", "window"])
+def test_states_are_the_same_alone_together_and_from_known_words(kind: str) -> None:
     torch.manual_seed(0)
-    encoder = build_encoder(CONFIG, VOCABULARY).eval()
+    encoder = build_encoder(CONFIG.model_copy(update={"kind": kind}), VOCABULARY).eval()
     batch = collate(SENTENCES, VOCABULARY)
     expected = encoder(batch, batch.layout)
     known = KnownWords(encoder, VOCABULARY).look_up(SENTENCES).batch(range(len(SENTENCES)))
@@ -76,14 +78,20 @@ def test_states_are_the_same_alone_together_and_from_known_words() -> None:
         torch.testing.assert_close(encoder(alone, alone.layout)[0], expected[number, :size], rtol=1e-5, atol=1e-5)
 
 
-def test_pairs_are_learnt() -> None:
+@pytest.mark.parametrize("kind", ["scratch", "window"])
+def test_pairs_are_learnt(kind: str) -> None:
     torch.manual_seed(0)
-    encoder = build_encoder(CONFIG.model_copy(update={"word_dropout": 0.0}), VOCABULARY)
+    encoder = build_encoder(CONFIG.model_copy(update={"kind": kind, "word_dropout": 0.0}), VOCABULARY)
     batch = collate(SENTENCES, VOCABULARY)
     encoder(batch, batch.layout)[0, :2].square().sum().backward()
     grads = encoder.pairs.embeddings.weight.grad
     assert grads[1:].any()
     assert not grads[0].any()
+
+
+def test_a_window_encoder_of_an_earlier_version_knows_no_pairs() -> None:
+    encoder = build_encoder(CONFIG.model_copy(update={"kind": "window"}), Vocabulary.build(TRAINED))
+    assert encoder.pairs is None
 
 
 def test_of_a_hidden_unit_nothing_is_seen() -> None:

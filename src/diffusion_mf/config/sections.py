@@ -153,8 +153,12 @@ class EncoderConfig(Section):
     """a key of `networks.encoders.ENCODERS`"""
     word_width: PositiveInt = 304
     character_width: PositiveInt = 64
-    character_hidden: PositiveInt = 128
-    """of the character LSTM, in each direction"""
+    character_hidden: NonNegativeInt = 128
+    """of the character LSTM, in each direction; 0: none, for units of one character"""
+    affix_width: NonNegativeInt = 0
+    """of the sum of embeddings of prefixes, suffixes and shape, which little data gains from; 0: none (paper)"""
+    affix_dropout: Dropout = 0.2
+    """how often an affix of a training word is hidden"""
     max_characters: PositiveInt = 20
     """per word; of a longer word, the first and the last half of this many characters are read"""
     width: PositiveInt = 512
@@ -163,7 +167,7 @@ class EncoderConfig(Section):
     window: NonNegativeInt = 2
     """window: number of words seen on either side"""
     pair_width: NonNegativeInt = 0
-    """scratch: width of embeddings of pairs of neighbouring units, which help in Chinese; 0: none (paper)"""
+    """width of embeddings of pairs of neighbouring units, which help in Chinese; 0: none (paper)"""
     min_pair_count: PositiveInt = 2
     """pairs seen less often than this in training are unknown"""
     word_dropout: Dropout = 0.4

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,11 +18,12 @@ from diffusion_mf.model.storage import StoredModel
 Rows = list[tuple[int, int]]
 """what both models share: the index in the old one and in the new one"""
 
-# Which dimensions of a tensor count forms, characters, pairs of forms, labels, or pairs of labels.
+# Which dimensions of a tensor count forms, characters, pairs of forms, affixes, labels, or pairs of labels.
 _AXES: tuple[tuple[re.Pattern[str], dict[int, str]], ...] = (
     (re.compile(r"encoder\.(.+\.)?words\.weight"), {0: "forms"}),
     (re.compile(r"encoder\.(.+\.)?characters\.embedding\.weight"), {0: "characters"}),
     (re.compile(r"encoder\.(.+\.)?pairs\.embeddings\.weight"), {0: "pairs"}),
+    (re.compile(r"encoder\.(.+\.)?affixes\.embedding\.weight"), {0: "affixes"}),
     (re.compile(r"(core\.scorer\.unary|auxiliary)\.3\.(weight|bias)"), {0: "labels"}),
     (re.compile(r"core\.scorer\.local_transitions\.3\.(weight|bias)"), {0: "label pairs"}),
     (re.compile(r"core\.scorer\.global_transitions"), {0: "labels", 1: "labels"}),
@@ -55,6 +57,9 @@ def start_from(labeller: Labeller, vocabulary: Vocabulary, start: StoredModel, *
     Embeddings of new forms, and weights of new labels, keep their random initial values. `InputError` if networks differ.
     """
     rows = _common_rows(start.vocabulary, vocabulary)
+    rows["affixes"] = _common(
+        *({key: row for row, key in enumerate(_affix_keys(each))} for each in (start.labeller, labeller))
+    )
     old, new = start.labeller.state_dict(), labeller.state_dict()
     has_other_labels = start.vocabulary.labels != vocabulary.labels
     for name in [*new, *(name for name in old if name not in new)]:
@@ -98,6 +103,12 @@ def _copy(old: Tensor, new: Tensor, rows: dict[int, Rows]) -> None:
     new[torch.meshgrid(*places, indexing="ij")] = taken
 
 
+def _affix_keys(labeller: Labeller) -> list[int]:
+    """Of every row of the encoder's table of affixes; the first is that of all others."""
+    affixes = getattr(labeller.encoder, "affixes", None)
+    return [] if affixes is None else [0, *affixes.keys.tolist()]
+
+
 def _common_rows(old: Vocabulary, new: Vocabulary) -> dict[str, Rows]:
     special = [(index, index) for index in range(NUM_SPECIAL_IDS)]
     forms = special + _common(old.form_ids, new.form_ids)
@@ -118,5 +129,5 @@ def _common_rows(old: Vocabulary, new: Vocabulary) -> dict[str, Rows]:
     }
 
 
-def _common(old: dict[str, int], new: dict[str, int]) -> Rows:
+def _common(old: Mapping[Any, int], new: Mapping[Any, int]) -> Rows:
     return [(index, new[name]) for name, index in old.items() if name in new]

@@ -115,10 +115,10 @@ class EncoderLayer(nn.Module):
 
 
 class WindowEncoder(WordEncoder):
-    """State i = GELU(Σ_{o = −r…r} W_o·e(word_{i+o}) + b), with e the word's embedding and its character LSTM states.
+    """State i = GELU(Σ_{o = −r…r} W_o·e(word_{i+o}) + b + V·pairs), with e the word's embedding and its spelling.
 
-    Beyond the ends of a sentence e is 0. All W_o·e(word) depend on the word alone (`word_vectors`), so that tagging only has
-    to add up 2r + 1 rows of a table (`known_words`). Ours; the paper has no such encoder.
+    Beyond the ends of a sentence e is 0; pairs of neighbours are optional. All W_o·e(word) depend on the word alone
+    (`word_vectors`), so that tagging only has to add up 2r + 1 rows of a table (`known_words`). Ours; the paper has no such encoder.
     """
 
     def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
@@ -128,6 +128,13 @@ class WindowEncoder(WordEncoder):
         # One matrix for all positions of the window; the bias is added once.
         self.places = nn.Linear(self.embedding_width, self.num_places * config.width, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.width))
+        # Models of versions that had no pairs here know none, whatever their configuration says.
+        self.pairs = (
+            NeighbourPairs(vocabulary, width=config.pair_width, dropout=config.word_dropout)
+            if config.pair_width and vocabulary.pairs
+            else None
+        )
+        self.pair_weights = nn.Linear(self.pairs.width, config.width, bias=False) if self.pairs else None
 
     @property
     def num_places(self) -> int:
@@ -141,7 +148,7 @@ class WindowEncoder(WordEncoder):
 
     def word_vectors(self, form_ids: Int[Tensor, " W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
         """W_o·e(word) for every window position o, concatenated, with the bias at the position of the word itself."""
-        of_words, of_spellings = self.places.weight.split([self.words.embedding_dim, self.characters.width], dim=1)
+        of_words, of_spellings = self.places.weight.split([self.words.embedding_dim, self.spelling_width], dim=1)
         bias = F.pad(self.bias, (self.radius * self.width, self.radius * self.width))
         # Words not seen in training differ only in their spelling.
         if bool((form_ids == form_ids[0]).all()):
@@ -153,11 +160,14 @@ class WindowEncoder(WordEncoder):
         """The states of a batch."""
         known = batch.encoder_input
         if isinstance(known, WordRows):
-            return gelu(self._sums_of_rows(known, layout))
-        embeddings = self.embed_units(batch, batch.form_ids, batch.word_rows)
-        is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
-        sums = self._sums(self.places(embeddings * is_unit[..., None]))
-        return layout.pack(self.dropout(gelu(sums + self.bias)))
+            sums = self._sums_of_rows(known, layout)
+        else:
+            embeddings = self.embed_units(batch, batch.form_ids, batch.word_rows)
+            is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
+            sums = layout.pack(self._sums(self.places(embeddings * is_unit[..., None])) + self.bias)
+        if self.pairs is not None and self.pair_weights is not None:
+            sums = sums + self.pair_weights(self.embedding_dropout(self.pairs.embed(batch, layout)))
+        return self.dropout(gelu(sums))
 
     def _sums(self, vectors: Float[Tensor, "B N E"]) -> Float[Tensor, "B N D"]:
         """Σ_o of the part of each neighbour's vector for window position o."""

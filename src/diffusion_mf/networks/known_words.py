@@ -215,7 +215,9 @@ class KnownWords:
     def __init__(self, encoder: WordEncoder, vocabulary: Vocabulary) -> None:
         self._encoder = encoder
         self._vocabulary = vocabulary
-        self._spellings = KnownSpellings(encoder.characters, vocabulary.character_ids)
+        self._spellings = (
+            None if encoder.characters is None else KnownSpellings(encoder.characters, vocabulary.character_ids)
+        )
         self._rows: dict[str, int] = {}
         self._num_kept = 0
         self._table = GrowingTable(encoder.vector_width)
@@ -228,7 +230,8 @@ class KnownWords:
         """Compute the vectors of all training words now, and keep them permanently."""
         self.forget()
         self._learn((word for word in self._vocabulary.form_counts if word not in self._rows), keep=True)
-        self._spellings.release()
+        if self._spellings is not None:
+            self._spellings.release()
         self._num_kept = len(self._rows)
 
     def forget(self) -> None:
@@ -257,7 +260,7 @@ class KnownWords:
         for start in range(0, len(new), _WORDS_AT_ONCE):
             piece = new[start : start + _WORDS_AT_ONCE]
             form_ids = np.array([forms.get(word, UNKNOWN_ID) for word in piece], dtype=np.int64)
-            spellings = self._spellings.vectors(piece, keep=keep)
+            spellings = self._spelling_vectors(piece, keep=keep)
             # Padded like the states of characters, for the same reason.
             filled = np.pad(np.arange(len(piece)), (0, -len(piece) % CPU_LANES))
             vectors = self._encoder.word_vectors(
@@ -267,3 +270,11 @@ class KnownWords:
             self._table.add(len(piece)).copy_(vectors)
             self._form_ids = np.concatenate([self._form_ids[:first], form_ids])
             self._rows.update(zip(piece, range(first, first + len(piece)), strict=True))
+
+    def _spelling_vectors(self, words: Sequence[str], *, keep: bool) -> Float[Tensor, "W S"]:
+        parts = [torch.zeros(len(words), 0)]
+        if self._spellings is not None:
+            parts.append(self._spellings.vectors(words, keep=keep))
+        if self._encoder.affixes is not None:
+            parts.append(self._encoder.affixes.vectors_of(words, self._vocabulary.character_ids))
+        return torch.cat(parts, dim=-1)

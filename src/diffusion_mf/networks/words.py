@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 
 from diffusion_mf.batches.batching import Batch, PrepareInput, shorten
 from diffusion_mf.batches.layouts import Layout
@@ -203,6 +203,102 @@ class _Unscaled(torch.autograd.Function):
 WORD_DEVIATION = 0.1
 """of word embeddings at the start: about the size of a fresh LSTM's states"""
 
+LONGEST_AFFIX = 4
+MIN_AFFIX_FORMS = 2
+"""an affix of one training form says nothing that the form does not say"""
+
+
+class Affixes(nn.Module):
+    """The sum of the embeddings of a word's prefixes and suffixes, in lower case, and of its shape; ours, not the paper's.
+
+    That is what feature-based taggers see of a spelling. An affix is known by a code, a hash of its characters, and those that
+    `MIN_AFFIX_FORMS` training forms share have an embedding; all others share row 0, which is zero. In training some are hidden.
+    """
+
+    keys: Int[Tensor, " A"]
+    code_points: Int[Tensor, " C"]
+    kinds: Int[Tensor, " C"]
+
+    def __init__(self, vocabulary: Vocabulary, *, width: int, dropout: float, max_characters: int) -> None:
+        super().__init__()
+        self.width, self.dropout, self.max_characters = width, dropout, max_characters
+        # Padding and unknown come first. What the vocabulary says need not be saved.
+        lowered = [0, 1, *(ord(character.lower()[0]) for character in vocabulary.character_counts)]
+        kinds = [0, 0, *(_kind(character) for character in vocabulary.character_counts)]
+        self.register_buffer("code_points", torch.tensor(lowered), persistent=False)
+        self.register_buffer("kinds", torch.tensor(kinds), persistent=False)
+        codes = self._codes(*_spelled(list(vocabulary.form_counts), vocabulary.character_ids))
+        distinct, counts = codes[codes > 0].unique(return_counts=True)
+        self.register_buffer("keys", distinct[counts >= MIN_AFFIX_FORMS], persistent=False)
+        self.embedding = nn.Embedding(len(self.keys) + 1, width, padding_idx=0)
+        # What was hardly seen says hardly anything.
+        nn.init.zeros_(self.embedding.weight)
+
+    def forward(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Float[Tensor, "W D"]:
+        """The vectors of distinct words, of which in training some affixes are hidden."""
+        rows = self.rows(character_ids, lengths)
+        if self.training and self.dropout:
+            rows = torch.where(torch.rand(rows.shape, device=rows.device) < self.dropout, 0, rows)
+        return self.embedding(rows).sum(-2)
+
+    def vectors_of(self, words: Sequence[str], ids: Mapping[str, int]) -> Float[Tensor, "W D"]:
+        """The same for words that no batch has, with nothing hidden; ``ids`` are those of characters."""
+        return self.embedding(self.rows(*_spelled(words, ids))).sum(-2)
+
+    def rows(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, "W F"]:
+        """The rows of every word's shape, prefixes and suffixes, from short to long."""
+        return _places(self.keys, self._codes(character_ids, lengths))
+
+    def _codes(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, "W F"]:
+        """Positive numbers; 0 for affixes that are longer than the word."""
+        character_ids, lengths = shorten(character_ids, lengths, self.max_characters)
+        character_ids = F.pad(character_ids, (0, LONGEST_AFFIX))
+        found = [self._shapes(character_ids, lengths)]
+        characters = self.code_points[character_ids]
+        positions = torch.arange(LONGEST_AFFIX, device=lengths.device)
+        from_end = characters.gather(1, (lengths[:, None] - 1 - positions).clamp(min=0))
+        for side, ordered in enumerate((characters, from_end), 1):
+            code = torch.full_like(lengths, side)
+            for index in range(LONGEST_AFFIX):
+                # 40 bits, so that no product overflows.
+                code = (code * 5_000_011 + ordered[:, index]) & 0xFFFFFFFFFF
+                found.append(torch.where(lengths > index, code, 0))
+        return torch.stack(found, dim=-1)
+
+    def _shapes(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
+        """What kind a word's first character is, and of each kind whether some or all of its characters are."""
+        kinds = self.kinds[character_ids]
+        is_there = torch.arange(character_ids.shape[1], device=lengths.device) < lengths[:, None]
+        code = kinds[:, 0] + 1
+        for kind in range(1, NUM_KINDS):
+            is_kind = kinds == kind
+            code = code * 3 + (is_kind & is_there).any(1).long() + (is_kind | ~is_there).all(1).long()
+        return code
+
+
+def _spelled(words: Sequence[str], ids: Mapping[str, int]) -> tuple[Int[Tensor, "W C"], Int[Tensor, " W"]]:
+    spellings = [torch.tensor([ids.get(character, UNKNOWN_ID) for character in word]) for word in words]
+    padded = pad_sequence(spellings, batch_first=True).long() if words else torch.zeros(0, 0, dtype=torch.int64)
+    return padded, torch.tensor([*map(len, words)], dtype=torch.int64)
+
+
+def _places(keys: Int[Tensor, " K"], wanted: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """Where ``wanted`` stand among the ascending ``keys``, counted from 1; 0 for those that are not there."""
+    if not len(keys):
+        return torch.zeros_like(wanted)
+    places = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+    return torch.where(keys[places] == wanted, places + 1, 0)
+
+
+NUM_KINDS = 5
+
+
+def _kind(character: str) -> int:
+    """Lower case 1, upper case 2, digits 3, marks 4; 0 for letters without case."""
+    if character.isalpha():
+        return 1 if character.islower() else 2 if character.isupper() else 0
+    return 3 if character.isdigit() else 4
+
 
 class WordEncoder(Encoder):
     """Base class of encoders that learn their own words; subclasses add context.
@@ -216,14 +312,29 @@ class WordEncoder(Encoder):
         self.word_dropout = config.word_dropout
         self.words = nn.Embedding(vocabulary.num_form_ids, config.word_width, padding_idx=PADDING_ID)
         nn.init.normal_(self.words.weight, std=WORD_DEVIATION)
-        self.characters = CharacterLSTM(
-            vocabulary.num_character_ids,
-            width=config.character_width,
-            hidden=config.character_hidden,
-            max_characters=config.max_characters,
+        self.characters = (
+            CharacterLSTM(
+                vocabulary.num_character_ids,
+                width=config.character_width,
+                hidden=config.character_hidden,
+                max_characters=config.max_characters,
+            )
+            if config.character_hidden
+            else None
+        )
+        self.affixes = (
+            Affixes(
+                vocabulary,
+                width=config.affix_width,
+                dropout=config.affix_dropout,
+                max_characters=config.max_characters,
+            )
+            if config.affix_width
+            else None
         )
         self.embedding_dropout = nn.Dropout(config.embedding_dropout)
-        self.embedding_width = config.word_width + self.characters.width
+        self.spelling_width = sum(part.width for part in (self.characters, self.affixes) if part is not None)
+        self.embedding_width = config.word_width + self.spelling_width
 
     @property
     @abc.abstractmethod
@@ -232,14 +343,21 @@ class WordEncoder(Encoder):
 
     @abc.abstractmethod
     def word_vectors(self, form_ids: Int[Tensor, " W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
-        """Vectors of words without context or dropout; ``spellings`` come from the character LSTM."""
+        """Vectors of words without context or dropout; ``spellings`` have `spelling_width` columns."""
 
     def embed_units(
         self, batch: Batch, form_ids: Int[Tensor, " *units"], word_rows: Int[Tensor, " *units"]
     ) -> Float[Tensor, "*units E"]:
         """Words and their spellings, some of them hidden in training; ``word_rows`` index the batch's characters."""
         words = self.words(self._with_unknown_words(form_ids))
-        spellings = self.characters(batch.character_ids, batch.character_lengths)
+        parts = [
+            part(batch.character_ids, batch.character_lengths)
+            for part in (self.characters, self.affixes)
+            if part is not None
+        ]
+        if not parts:
+            return self.embedding_dropout(words)
+        spellings = torch.cat([part.to(parts[0].dtype) for part in parts], dim=-1)
         # An embedding, not indexing: its gradient is summed in a fixed order.
         spellings = nn.functional.embedding(word_rows, spellings)
         return self.embedding_dropout(torch.cat([words.to(spellings.dtype), spellings], dim=-1))
@@ -285,7 +403,7 @@ class NeighbourPairs(nn.Module):
         if is_hidden is not None:
             forms = torch.where(is_hidden, UNKNOWN_ID, forms)
         bordered = F.pad(forms, (1, 1), value=PADDING_ID)
-        pairs = self._look_up(bordered[:, :-1] * self.num_forms + bordered[:, 1:])
+        pairs = _places(self.keys, bordered[:, :-1] * self.num_forms + bordered[:, 1:])
         return torch.stack([pairs[:, :-1], pairs[:, 1:]], dim=-1)
 
     def forward(self, rows: Int[Tensor, "*units 2"]) -> Float[Tensor, "*units E"]:
@@ -293,9 +411,3 @@ class NeighbourPairs(nn.Module):
         if self.training and self.dropout:
             rows = torch.where(torch.rand(rows.shape, device=rows.device) < self.dropout, 0, rows)
         return self.embeddings(rows).flatten(-2)
-
-    def _look_up(self, wanted: Int[Tensor, "B M"]) -> Int[Tensor, "B M"]:
-        if not len(self.keys):
-            return torch.zeros_like(wanted)
-        places = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
-        return torch.where(self.keys[places] == wanted, places + 1, 0)

@@ -15,7 +15,7 @@ from diffusion_mf.data.detection import detect
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.model.storage import read_config
 from diffusion_mf.training.corpora import TrainingData, read_training_data
-from diffusion_mf.training.recipe import CorpusStatistics, corpus_statistics, recipe_settings
+from diffusion_mf.training.recipe import CorpusSize, corpus_size, recipe_settings
 
 DEFAULT_SYSTEM = "diffusion-mf"
 
@@ -89,12 +89,12 @@ def choose_config(
         corpus["data"]["held_out"] = held_out_size(found.num_sentences)
     config, _ = configured({})
     data = read_training_data(config)
-    statistics = corpus_statistics(data.train)
+    size = corpus_size(data.train)
     task, system, is_pretrained = config.task, config.system, config.encoder.kind == "pretrained"
 
     def by_recipe(minutes: float | None) -> tuple[Config, dict[Key, SettingSource]]:
         recipe = recipe_settings(
-            statistics,
+            size,
             task=task,
             system=system,
             device_type=device_type,
@@ -104,18 +104,18 @@ def choose_config(
         return configured(nested((tuple(key.split(".")), value) for key, value in recipe.items()))
 
     config, sources = by_recipe(minutes)
-    lines = [*found.lines(), *_described(config, data, statistics)]
+    lines = [*found.lines(), *_described(config, data, size)]
     return ChosenConfig(config, sources, lines, by_recipe(None)[0].training.epochs)
 
 
 _SET = SettingSource(None, option="--set")
 
 
-def _described(config: Config, data: TrainingData, statistics: CorpusStatistics) -> list[str]:
-    units = "characters" if statistics.mean_form_length == 1 else "words"
+def _described(config: Config, data: TrainingData, size: CorpusSize) -> list[str]:
+    units = "characters" if size.mean_form_length == 1 else "words"
     documents = len({sentence.document for sentence in data.train} - {0})
     marked = f", {documents:,} documents" if documents else ", no documents marked"
-    lines = [f"train: {statistics.num_sentences:,} sentences, {statistics.num_units:,} {units}{marked}"]
+    lines = [f"train: {size.num_sentences:,} sentences, {size.num_units:,} {units}{marked}"]
     if config.data.dev is not None:
         lines.append(f"dev: {len(data.dev or ()):,} sentences of {config.data.dev}")
     elif data.dev:

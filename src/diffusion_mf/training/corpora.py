@@ -163,8 +163,8 @@ def dev_warnings(data: TrainingData, task: Task) -> Iterator[str]:
 
 
 def _min_pair_count(encoder: EncoderConfig) -> int | None:
-    # These two do not use pairs, whatever width a recipe sets for them.
-    has_pairs = encoder.pair_width > 0 and encoder.kind not in ("window", "pretrained")
+    # A pretrained encoder uses no pairs, whatever width a recipe sets for it.
+    has_pairs = encoder.pair_width > 0 and encoder.kind != "pretrained"
     return encoder.min_pair_count if has_pairs else None
 
 
