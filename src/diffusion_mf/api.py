@@ -24,7 +24,7 @@ from diffusion_mf.tagger import Tagger
 if TYPE_CHECKING:
     from diffusion_mf.training.progress import Progress
 
-Corpus = StrPath | Iterable[tuple[Sequence[str], Sequence[str]]]
+LabelledData = StrPath | Iterable[tuple[Sequence[str], Sequence[str]]]
 """a labelled file, (words, labels) pairs, or a Hugging Face data set"""
 
 
@@ -36,9 +36,9 @@ def load(name: StrPath, *, device: str = "auto", plugins: Sequence[str] = ()) ->
 def train(
     config: Config | StrPath | None = None,
     *,
-    train: Corpus | Mapping[str, Any] | None = None,
-    dev: Corpus | None = None,
-    test: Corpus | None = None,
+    train: LabelledData | Mapping[str, Any] | None = None,
+    dev: LabelledData | None = None,
+    test: LabelledData | None = None,
     system: str | None = None,
     task: str | None = None,
     encoder: str | None = None,
@@ -136,7 +136,7 @@ def _files(
     }
 
 
-def _file(corpus: Corpus, path: Path, task: str | None) -> str:
+def _file(corpus: LabelledData, path: Path, task: str | None) -> str:
     """The file of a corpus; one that is in memory is written to ``path`` first, for a run that is resumed needs it again."""
     if isinstance(corpus, str | os.PathLike):
         return os.fspath(corpus)
