@@ -13,7 +13,7 @@ from triton.compiler import ASTSource  # noqa: E402
 from diffusion_mf.ops.attention import triton as triton_attention  # noqa: E402
 from diffusion_mf.ops.device_limits import global_shared_memory  # noqa: E402
 from diffusion_mf.ops.forward_backward import triton_gradient, triton_messages, triton_tangents  # noqa: E402
-from diffusion_mf.ops.mean_field import triton_global, triton_local, triton_pair_sums, triton_short, triton_whole  # noqa: E402
+from diffusion_mf.ops.mean_field import triton_global, triton_local  # noqa: E402
 from diffusion_mf.ops.viterbi import triton as triton_viterbi  # noqa: E402
 
 SHARED_MEMORY = 232_448  # bytes a program may have on an H100 or H200
@@ -59,25 +59,18 @@ CASES = [
     (triton_viterbi._viterbi_kernel, 104, {"IS_LOCAL": False}, 8),
     (triton_global.iterate_kernel, 104, {"ROWS": 64}, 8),
     (triton_global.gradient_kernel, 104, {"ROWS": 64}, 8),
-    (triton_whole.iterate_kernel, 104, {"ROWS": 64, "SENTENCES": 2}, 8),
-    (triton_whole.gradient_kernel, 104, {"ROWS": 64, "SENTENCES": 1}, 8),
-    (triton_pair_sums.pair_sums_kernel, 104, {"ROWS": 32, "WIDE": False}, 8),
+    (triton_local.iterate_kernel, 17, {"ROWS": 64}, 8),
     (triton_local.gradient_kernel, 17, {"ROWS": 64}, 8),
-    (triton_short.iterate_kernel, 17, {"ROWS": 16, "LABELS": 17, "IS_PACKED": False}, 8),
-    (triton_short.iterate_kernel, 17, {"ROWS": 64, "LABELS": 17, "IS_PACKED": True}, 16),
-    (triton_short.gradient_kernel, 17, {"ROWS": 32, "LABELS": 17, "IS_PACKED": False}, 16),
     (triton_attention.forward_kernel, 0, {"UNITS": 16, "PRECISION": "tf32"}, 1),
     (triton_attention.backward_kernel, 0, {"UNITS": 128, "PRECISION": "tf32"}, 8),
 ]
 
 
-def _type(name: str, *, is_packed: bool = False) -> str:
+def _type(name: str) -> str:
     types = {"lengths_pointer": "*i64", "labels_pointer": "*i64", "came_from_pointer": "*u8"}
     types |= {"boundaries_pointer": "*i32", "scale": "fp32"}
     if name in ("high_pointer", "low_pointer"):
         return "*fp16"
-    if is_packed and name == "transition_pointer":
-        return "*bf16"
     if name in ("inputs_pointer", "output_pointer", "grad_output_pointer", "grad_inputs_pointer"):
         return "*bf16"
     return types.get(name, "*fp32" if name.endswith("_pointer") else "i32")
@@ -92,8 +85,7 @@ def test_kernel_compiles(kernel, num_labels, settings, num_warps):
     names = kernel.arg_names
     constants = {**CONSTANTS, "BLOCK": triton.next_power_of_2(num_labels), **settings}
     constants = {name: value for name, value in constants.items() if name in names}
-    is_packed = constants.get("IS_PACKED", False)
-    signature = {name: "constexpr" if name in constants else _type(name, is_packed=is_packed) for name in names}
+    signature = {name: "constexpr" if name in constants else _type(name) for name in names}
     aligned = {
         (index,): [["tt.divisibility", 16]]
         for index, name in enumerate(names)
