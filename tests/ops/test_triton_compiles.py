@@ -1,4 +1,4 @@
-"""Kernels compile for a Hopper GPU, on any machine, and fit its shared memory: what the interpreter cannot tell."""
+"""Kernels compile for a Hopper GPU (one of them for earlier ones), on any machine, and fit its shared memory: what the interpreter cannot tell."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
+import torch  # noqa: E402
 import triton.language as tl  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from diffusion_mf.ops.attention import triton as triton_attention  # noqa: E402
-from diffusion_mf.ops.device_limits import global_shared_memory  # noqa: E402
+from diffusion_mf.ops.device_limits import Card, global_shared_memory  # noqa: E402
 from diffusion_mf.ops.forward_backward import triton_gradient, triton_messages, triton_tangents  # noqa: E402
+from diffusion_mf.ops.forward_backward.triton import gradient_tiles  # noqa: E402
 from diffusion_mf.ops.mean_field import triton_global, triton_local  # noqa: E402
 from diffusion_mf.ops.viterbi import triton as triton_viterbi  # noqa: E402
 
@@ -82,6 +84,25 @@ def _type(name: str) -> str:
     ids=lambda value: getattr(value, "__name__", None) or (str(value) if isinstance(value, int) else ""),
 )
 def test_kernel_compiles(kernel, num_labels, settings, num_warps):
+    compiled = _compiled(kernel, num_labels, settings, num_warps)
+    assert compiled.metadata.shared <= SHARED_MEMORY
+    if kernel in (triton_global.iterate_kernel, triton_global.gradient_kernel):
+        assert compiled.metadata.shared <= global_shared_memory(triton.next_power_of_2(num_labels))
+    assert len(compiled.asm["cubin"]) > 0
+
+
+@pytest.mark.parametrize(("num_labels", "num_warps"), [(104, 8), pytest.param(200, 16, marks=pytest.mark.slow)])
+def test_gradient_of_a_chain_compiles_for_earlier_cards(num_labels, num_warps):
+    """Products on tensor cores would not; what takes their place fits an L4, too."""
+    card = Card(8, 99 * 1024)
+    options = {"num_units": 64, "dtype": torch.float32, "is_local": False, "has_pairs": False}
+    tiles = gradient_tiles(card, triton.next_power_of_2(num_labels), **options)
+    settings = {"IS_LOCAL": False, **DERIVATIVES, **tiles}
+    compiled = _compiled(triton_gradient.gradient_kernel, num_labels, settings, num_warps, capability=80)
+    assert compiled.metadata.shared <= card.shared_memory
+
+
+def _compiled(kernel, num_labels, settings, num_warps, *, capability=90):
     names = kernel.arg_names
     constants = {**CONSTANTS, "BLOCK": triton.next_power_of_2(num_labels), **settings}
     constants = {name: value for name, value in constants.items() if name in names}
@@ -92,10 +113,5 @@ def test_kernel_compiles(kernel, num_labels, settings, num_warps):
         if name.endswith(("_pointer", "_stride"))
     }
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
-    compiled = triton.compile(
-        source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps, "num_stages": 1}
-    )
-    assert compiled.metadata.shared <= SHARED_MEMORY
-    if kernel in (triton_global.iterate_kernel, triton_global.gradient_kernel):
-        assert compiled.metadata.shared <= global_shared_memory(constants["BLOCK"])
-    assert len(compiled.asm["cubin"]) > 0
+    target = GPUTarget("cuda", capability, 32)
+    return triton.compile(source, target=target, options={"num_warps": num_warps, "num_stages": 1})
