@@ -1,10 +1,10 @@
-"""What each family of Mean-Field kernels brings: time with all of them, and without each one in turn.
+"""What each family of Mean-Field kernels brings: time with its kernels, and with plain PyTorch in their place.
 
     DIFFUSION_MF_DATA=… python benchmarks/kernel_families.py [--tasks pos,ner,seg-pos] [--output results/kernel_families.json]
 
-Models are those of `dmf benchmark throughput`, and Mean-Field's like them. Without a family the next best takes its work: another
-family, or plain PyTorch (`ops.mean_field.triton`). Only families that a model launches are left out. Each variant has a model of
-its own, so that what is recorded and replayed is its own; variants take turns, an epoch or a pass each, and the median counts.
+Models are those of `dmf benchmark throughput`, and Mean-Field's like them. Without a family plain PyTorch takes its work
+(`ops.mean_field.triton`). Only families that a model launches are left out. Each variant has a model of its own, so that what is
+recorded and replayed is its own; variants take turns, an epoch or a pass each, and the median counts.
 
 Blocks are compiled only with `--compile`: that takes minutes, and the milliseconds that a family saves are the same.
 """
@@ -39,7 +39,6 @@ from diffusion_mf.training.corpora import TrainingData, read_training_data
 
 ROW_KEY = ("corpus", "system", "phase", "without", "is_compiled", "sentences", "hardware")
 SYSTEMS = ("diffusion-mf", "mean-field")
-PICKERS = ("forward_family", "gradient_family", "sums_family")
 
 Run = Callable[[], float]
 
@@ -55,19 +54,15 @@ def without(family: str | None) -> Iterator[None]:
 def recorded() -> Iterator[set[str]]:
     """The families that are launched within the block."""
     found: set[str] = set()
+    pick = kernels.family_of
 
-    def recording(picker: Callable[..., str | None]) -> Callable[..., str | None]:
-        def pick(*arguments: Any) -> str | None:
-            family = picker(*arguments)
-            if family is not None:
-                found.add(family)
-            return family
+    def recording(transition: torch.Tensor) -> str | None:
+        family = pick(transition)
+        if family is not None:
+            found.add(family)
+        return family
 
-        return pick
-
-    with contextlib.ExitStack() as stack:
-        for name in PICKERS:
-            stack.enter_context(mock.patch.object(kernels, name, recording(getattr(kernels, name))))
+    with mock.patch.object(kernels, "family_of", recording):
         yield found
 
 

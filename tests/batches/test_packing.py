@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusion_mf.batches.batching import EncodedSentences, collate
-from diffusion_mf.batches.packing import length_class, pack, packed_batches, packed_layout, shape_for
+from diffusion_mf.batches.packing import (
+    length_class,
+    pack,
+    packed_batches,
+    packed_evaluation_batches,
+    packed_layout,
+    shape_for,
+)
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.data.sentence import Sentence
 
@@ -36,6 +43,15 @@ def test_batches_are_full_and_hold_sentences_of_one_class() -> None:
     assert sum(sizes) / len(sizes) > 930
     assert sum(len(each) == 1 for each in classes) >= len(classes) - 3
     assert batches != packed_batches(lengths, budget=1000, seed=1, epoch=1)
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=80), st.integers(20, 300))
+def test_batches_for_prediction_come_from_the_longest_class_to_the_shortest(lengths: list[int], budget: int) -> None:
+    batches = packed_evaluation_batches(lengths, budget=budget)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    assert all(len(batch) == 1 or sum(lengths[index] for index in batch) <= budget for batch in batches)
+    longest = [length_class(max(lengths[index] for index in batch)) for batch in batches]
+    assert longest == sorted(longest, reverse=True)
 
 
 def test_a_limit_of_sentences() -> None:

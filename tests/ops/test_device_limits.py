@@ -8,24 +8,20 @@ import pytest
 import torch
 
 from diffusion_mf.ops import mean_field
-from diffusion_mf.ops.device_limits import H200, Card, card_of, max_global_labels, num_summing_programs
+from diffusion_mf.ops.device_limits import H200, Card, card_of, max_global_labels, multiplies_on_tensor_cores
 
 KIB = 1024
+A100, L4 = Card(8, 163 * KIB), Card(8, 99 * KIB)
 
 
 @pytest.mark.parametrize(
-    ("card", "num_labels", "num_programs"),
-    [
-        (H200, 128, 264),
-        (Card(108, 163 * KIB), 128, 216),  # A100
-        (Card(58, 99 * KIB), 64, 116),  # L4
-        (Card(40, 64 * KIB), 32, 80),  # T4
-    ],
+    ("card", "num_labels", "num_multiplied"),
+    [(H200, 128, 256), (A100, 128, 64), (L4, 64, 64), (Card(7, 64 * KIB), 32, 256)],
     ids=["H200", "A100", "L4", "T4"],
 )
-def test_sizes_follow_from_the_properties_of_a_card(card, num_labels, num_programs):
+def test_sizes_follow_from_the_properties_of_a_card(card, num_labels, num_multiplied):
     assert max_global_labels(card) == num_labels
-    assert num_summing_programs(card) == num_programs
+    assert max(block for block in (16, 32, 64, 128, 256) if multiplies_on_tensor_cores(card, block)) == num_multiplied
 
 
 def test_a_limit_is_the_largest_that_fits():
@@ -39,11 +35,11 @@ def test_a_limit_is_the_largest_that_fits():
 
 def test_properties_are_read_from_the_gpu(monkeypatch):
     properties = types.SimpleNamespace(
-        multi_processor_count=58, shared_memory_per_block=48 * KIB, shared_memory_per_block_optin=99 * KIB
+        major=8, shared_memory_per_block=48 * KIB, shared_memory_per_block_optin=99 * KIB
     )
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     card_of.cache_clear()
-    assert card_of(torch.device("cuda", 0)) == Card(58, 99 * KIB)
+    assert card_of(torch.device("cuda", 0)) == L4
     card_of.cache_clear()
     assert card_of(torch.device("cpu")) == H200
 
@@ -51,8 +47,26 @@ def test_properties_are_read_from_the_gpu(monkeypatch):
 def test_mean_field_takes_no_more_labels_than_the_card(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr("diffusion_mf.ops.backends.has_triton", lambda: True)
-    monkeypatch.setattr(mean_field, "card_of", lambda device: Card(58, 99 * KIB))
+    monkeypatch.setattr(mean_field, "card_of", lambda device: L4)
     scores = torch.zeros(1, 2, 65), torch.zeros(65, 65), [2], 1
     with pytest.raises(ValueError, match="at most 64 labels here, found 65"):
         mean_field.mean_field(*scores, backend="triton")
     assert mean_field.mean_field(*scores, backend="auto").shape == (1, 2, 65)
+
+
+def test_tiles_of_the_gradient_of_a_chain():
+    pytest.importorskip("triton")
+    from diffusion_mf.ops.forward_backward.triton import gradient_tiles
+
+    def tiles(card, block, **options):
+        options = {"num_units": 100, "dtype": torch.float32, "is_local": False, "has_pairs": False} | options
+        return tuple(gradient_tiles(card, block, **options).values())
+
+    assert tiles(H200, 128) == (64, 64, "tf32x3")
+    assert tiles(H200, 128, num_units=20) == (32, 64, "tf32x3")
+    assert tiles(H200, 256) == (16, 64, "tf32x3")
+    assert tiles(H200, 128, has_pairs=True) == (64, 128, "tf32x3")
+    assert tiles(H200, 128, dtype=torch.float64) == (64, 64, "ieee")
+    assert tiles(H200, 128, is_local=True) == (8, 64, "tf32x3")
+    assert tiles(A100, 64) == tiles(H200, 64) == (64, 64, "tf32x3")
+    assert tiles(A100, 128) == tiles(A100, 256) == (16, 64, "ieee")

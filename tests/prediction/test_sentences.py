@@ -13,6 +13,7 @@ from tiny_models import SENTENCES, VOCABULARY, small_labeller
 from torch import Tensor
 
 from diffusion_mf.batches.batching import Batch, EncodedSentences
+from diffusion_mf.batches.packing import length_class
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.model import Prediction
@@ -42,10 +43,10 @@ class _Pending(Pending):
 
 
 class _StandIn:
-    """A predictor that computes nothing; ``room`` is the number of units, padding counted, that fit in its memory."""
+    """A predictor that computes nothing; ``room`` is the number of units that fit in its memory, with padding unless it packs."""
 
-    def __init__(self, device: str = "cpu", *, recall: int = 0, room: int = 10**6) -> None:
-        self.device, self.recall, self.room = torch.device(device), recall, room
+    def __init__(self, device: str = "cpu", *, recall: int = 0, room: int = 10**6, is_packed: bool = False) -> None:
+        self.device, self.recall, self.room, self.is_packed = torch.device(device), recall, room, is_packed
         self.labeller = _Labeller()
         self.recorders = [_Recorder(), _Recorder()]
         self.events: list[str] = []
@@ -53,7 +54,8 @@ class _StandIn:
         self.streams: list[int] = []
 
     def predict(self, batch: Batch, finish: Any, **options: Any) -> Pending:
-        if batch.form_ids.numel() > self.room:
+        size = int(batch.lengths.sum()) if self.is_packed else batch.form_ids.numel()
+        if size > self.room:
             raise torch.OutOfMemoryError("out of memory")
         number = len(self.shapes)
         self.shapes.append(tuple(batch.form_ids.shape))
@@ -103,6 +105,70 @@ def test_when_memory_runs_out_recordings_are_dropped_and_batches_halved() -> Non
     # Found out once, not by every batch again.
     assert [recorder.num_dropped for recorder in predictor.recorders] == [2, 2]
     assert predictor.shapes == [(5, 1)] * 4
+
+
+def test_packed_batches_hold_sentences_of_one_length_class() -> None:
+    """Padding does not count, the longest class comes first, and a class is in the order given."""
+    predictor = _StandIn(is_packed=True)
+    sizes = [3, 40, 5, 0, 8, 40, 2, 14, 20]
+    assert _predict(predictor, sizes, budget=40) == [[5], [1], [8], [0, 2, 4, 6, 7]]
+    # What is left of a class goes with the next longer one.
+    assert _predict(predictor, sizes, budget=60) == [[5], [1], [0, 2, 4, 6, 7, 8]]
+
+
+def test_many_packed_batches_have_few_forms() -> None:
+    predictor = _StandIn(is_packed=True)
+    sizes = [1 + index * 7 % 60 for index in range(2000)]
+    batches = _predict(predictor, sizes, budget=1000)
+    classes = [{length_class(sizes[index]) for index in members} for members in batches]
+    assert sum(len(each) == 1 for each in classes) >= len(batches) - 3
+    longest = [max(each) for each in classes]
+    assert longest == sorted(longest, reverse=True)
+    assert batches == _predict(predictor, sizes, budget=1000)
+
+
+def test_packed_batches_are_halved_when_memory_runs_out() -> None:
+    predictor = _StandIn(room=60, is_packed=True)
+    # Units of the batch that failed count, not its places: 240 become 120 and then 60.
+    assert _predict(predictor, [30] * 2 + [10] * 18, budget=240)[0] == [0, 1]
+    assert [recorder.num_dropped for recorder in predictor.recorders] == [2, 2]
+
+
+@pytest.mark.parametrize("options", [{"keep_trajectory": True}, {"allowed": "clamps"}, {"allowed": "none"}], ids=str)
+def test_what_is_not_computed_packed_is_not_batched_so(options: dict[str, Any]) -> None:
+    """Clamps and trajectories are computed padded: there padding counts, and the longest sentences come first."""
+    sentences = [Sentence(("a",) * size) for size in (3, 4, 3)]
+    clamp = torch.ones(3, 2, dtype=torch.bool)
+    if "allowed" in options:
+        options = {"allowed": [clamp if options["allowed"] == "clamps" else None, None, None]}
+    predictor: Any = _StandIn(is_packed=True)
+    batches = predict_sentences(predictor, sentences, VOCABULARY, _lengths, budget=10, **options)  # type: ignore[arg-type]
+    is_packed = options.get("allowed") == [None] * 3
+    assert [batch.members for batch in batches] == ([[0, 1, 2]] if is_packed else [[1, 0], [2]])
+
+
+def test_packed_lists_are_labelled_like_padded_ones() -> None:
+    labeller = small_labeller("mean-field").eval()
+
+    def finish(prediction: Prediction, *, members: Sequence[int], allowed: Tensor | None) -> list[Tensor]:
+        return [prediction.marginals]
+
+    found = {}
+    for layout in ("padded", "packed"):
+        inference = labeller.config.inference.model_copy(update={"layout": layout})
+        config = labeller.config.model_copy(update={"inference": inference})
+        predictor = Predictor(labeller, config, torch.device("cpu"))
+        assert predictor.is_packed == (layout == "packed")
+        with torch.inference_mode():
+            batches = [*predict_sentences(predictor, SENTENCES * 3, VOCABULARY, finish, budget=8)]
+        found[layout] = {
+            index: row[: len((SENTENCES * 3)[index].units)]
+            for members, (marginals,) in batches
+            for index, row in zip(members, marginals, strict=False)
+        }
+    assert len(found["packed"]) == 3 * len(SENTENCES)
+    for index, expected in found["padded"].items():
+        torch.testing.assert_close(found["packed"][index], expected)
 
 
 def test_documents_are_not_parted_when_memory_runs_out() -> None:

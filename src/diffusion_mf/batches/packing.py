@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,15 +48,30 @@ def length_class(length: int) -> int:
 def packed_batches(
     lengths: Sequence[int], *, budget: int, seed: int, epoch: int, max_sentences: int | None = None
 ) -> list[list[int]]:
-    """Batches as lists of sentence indices, at most ``budget`` units each, in random order; longer sentences are alone.
-
-    A batch holds sentences of one length class; sentences that do not fill a batch move to the next class.
-    """
+    """Batches as lists of sentence indices, at most ``budget`` units each, in random order; longer sentences are alone."""
     # Only random() is guaranteed to give the same numbers in every version of Python.
     generator = random.Random(f"packed batches {seed} {epoch}")
     keys = [generator.random() for _ in lengths]
+    order = sorted(range(len(lengths)), key=keys.__getitem__)
+    batches = _batches_by_class(order, lengths, budget, max_sentences=max_sentences)
+    keys = [generator.random() for _ in batches]
+    return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
+
+
+def packed_evaluation_batches(lengths: Sequence[int], *, budget: int) -> list[list[int]]:
+    """As `packed_batches`, for prediction: the longest class first, so that memory is tried at once; a class in the order given."""
+    return _batches_by_class(range(len(lengths)), lengths, budget)[::-1]
+
+
+def _batches_by_class(
+    order: Iterable[int], lengths: Sequence[int], budget: int, *, max_sentences: int | None = None
+) -> list[list[int]]:
+    """Batches from the shortest class to the longest, each filled in this ``order``.
+
+    A batch holds sentences of one length class; what is left of a class when no batch can be filled goes with the next one.
+    """
     classes: dict[int, list[int]] = {}
-    for index in sorted(range(len(lengths)), key=keys.__getitem__):
+    for index in order:
         classes.setdefault(length_class(lengths[index]), []).append(index)
     batches: list[list[int]] = []
     remainder: list[int] = []
@@ -66,8 +81,7 @@ def packed_batches(
         batches.extend(full)
     if remainder:
         batches.append(remainder)
-    keys = [generator.random() for _ in batches]
-    return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
+    return batches
 
 
 def shape_for(batch: Batch, *, budget: int, max_characters: int) -> PackedShape:

@@ -4,14 +4,15 @@
 as they are and transposed, 8 bytes per pair of labels; beside them a tile of 64 positions in float32; and up to 64 labels
 three products for the gradient of the transitions, 6 bytes per pair. The largest power of two that fits is the limit (`max_global_labels`).
 
-**Multiprocessors** decide into how many parts a long sum is cut: two programs for each (`num_summing_programs`).
+**Tensor cores** multiply for the gradient of a chain's global transitions, where Triton compiles the products for them: with more
+than 64 labels it does not for compute capability 8 and 12 (Triton 3.7), and they are computed without (`multiplies_on_tensor_cores`).
 
-| card | shared memory of a program, KiB | multiprocessors | labels with global transitions | programs of a sum |
+| card | compute capability | shared memory of a program, KiB | Mean-Field: labels with global transitions | chain: labels with products on tensor cores |
 |---|---|---|---|---|
-| H100, H200 | 227 | 132 | 128 | 264 |
-| A100 | 163 | 108 | 128 | 216 |
-| L4 | 99 | 58 | 64 | 116 |
-| T4 | 64 | 40 | 32 | 80 |
+| H100, H200 | 9 | 227 | 128 | 256 |
+| A100 | 8 | 163 | 128 | 64 |
+| L4 | 8 | 99 | 64 | 64 |
+| T4 | 7 | 64 | 32 | 256 |
 
 **Registers** are 65,536 per multiprocessor on every card since compute capability 5, so sizes that they bound are constants, which
 stand beside the kernels.
@@ -25,7 +26,7 @@ from typing import NamedTuple
 import torch
 
 MAX_SUMMED_LABELS = 64
-"""up to so many labels the gradient of global transitions is summed on chip, in registers"""
+"""up to so many labels Mean-Field's gradient of global transitions is summed on chip, in registers"""
 _MAX_ROWS = 64
 _BLOCKS = (128, 64, 32, 16)
 
@@ -33,12 +34,13 @@ _BLOCKS = (128, 64, 32, 16)
 class Card(NamedTuple):
     """What of a GPU sizes depend on."""
 
-    num_multiprocessors: int
+    compute_capability: int
+    """without the number after the point"""
     shared_memory: int
     """bytes that a program may have at most"""
 
 
-H200 = Card(num_multiprocessors=132, shared_memory=227 * 1024)
+H200 = Card(compute_capability=9, shared_memory=227 * 1024)
 
 
 @functools.cache
@@ -49,7 +51,7 @@ def card_of(device: torch.device) -> Card:
     properties = torch.cuda.get_device_properties(device)
     # AMD's cards have no larger one to opt in to.
     shared_memory = getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block)
-    return Card(properties.multi_processor_count, shared_memory)
+    return Card(properties.major, shared_memory)
 
 
 def global_shared_memory(block: int) -> int:
@@ -63,6 +65,6 @@ def max_global_labels(card: Card) -> int:
     return next((block for block in _BLOCKS if global_shared_memory(block) <= card.shared_memory), 0)
 
 
-def num_summing_programs(card: Card) -> int:
-    """How many programs share a sum over all positions."""
-    return 2 * card.num_multiprocessors
+def multiplies_on_tensor_cores(card: Card, block: int) -> bool:
+    """Whether the chain's gradient kernel takes its products for ``block`` labels, a power of two, to tensor cores."""
+    return block <= 64 or card.compute_capability not in (8, 12)

@@ -14,6 +14,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from diffusion_mf.batches.batching import Batch, SentenceRows, collate, evaluation_batches
+from diffusion_mf.batches.packing import packed_evaluation_batches
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.data.sentence import Sentence, grouped
 from diffusion_mf.model import Prediction
@@ -53,15 +54,29 @@ def predict_sentences(
     keep_trajectory: bool = False,
     rows: SentenceRows | None = None,
 ) -> Iterator[PredictedBatch]:
-    """Predict ``sentences`` in batches of at most ``budget`` units, padding included; longest first, empty sentences skipped.
+    """Predict ``sentences`` in batches of at most ``budget`` units; longest first, empty sentences skipped.
 
-    With recall, the sentences of a document are in one batch. While a GPU computes some batches, the host builds the next one
-    and uses the results of an earlier one. If memory runs out, the rest is retried in batches of half the size. ``allowed``
-    are the clamps of each sentence; ``rows`` are the sentences if they have already been looked up.
+    Padding counts against the budget unless batches are packed, which leaves none. Packed batches hold sentences of one length
+    class each: what is recorded for one batch of a class is replayed for the next within the same list. With recall, the sentences
+    of a document are in one batch. While a GPU computes some batches, the host builds the next one and uses the results of an
+    earlier one. If memory runs out, the rest is retried in batches of half the size. ``allowed`` are the clamps of each sentence;
+    ``rows`` are the sentences if they have already been looked up.
     """
     sizes = predictor.labeller.encoder.sizes(sentences)
     documents = [sentence.document for sentence in sentences] if predictor.recall else None
-    waiting = _batches([index for index, size in enumerate(sizes) if size], sizes, documents, budget)
+    has_clamps = allowed is not None and any(clamps is not None for clamps in allowed)
+    is_packed = predictor.is_packed and documents is None and not has_clamps and not keep_trajectory
+
+    def cut(members: Sequence[int], most_units: int) -> deque[list[int]]:
+        own = [sizes[index] for index in members]
+        if is_packed:
+            found = packed_evaluation_batches(own, budget=most_units)
+        else:
+            together = None if documents is None else [documents[index] for index in members]
+            found = evaluation_batches(own, budget=most_units, documents=together).batches
+        return deque([members[place] for place in batch] for batch in found)
+
+    waiting = cut([index for index, size in enumerate(sizes) if size], budget)
     most_units = budget
     num_ahead = BATCHES_IN_FLIGHT if predictor.device.type == "cuda" else 0
     in_flight: deque[tuple[list[int], Pending]] = deque()
@@ -92,22 +107,12 @@ def predict_sentences(
                     is_document=len(members) > 1,
                     advice="split it, or choose a smaller model",
                 )
-            most_units = min(most_units, len(members) * max(sizes[index] for index in members)) // 2
-            waiting = _batches([*members, *itertools.chain.from_iterable(waiting)], sizes, documents, most_units)
+            own = [sizes[index] for index in members]
+            most_units = min(most_units, sum(own) if is_packed else len(own) * max(own)) // 2
+            waiting = cut([*members, *itertools.chain.from_iterable(waiting)], most_units)
         while len(in_flight) > (num_ahead if waiting else 0):
             done, pending = in_flight.popleft()
             yield PredictedBatch(done, pending.wait())
-
-
-def _batches(
-    members: Sequence[int], sizes: Sequence[int], documents: Sequence[int] | None, budget: int
-) -> deque[list[int]]:
-    found = evaluation_batches(
-        [sizes[index] for index in members],
-        budget=budget,
-        documents=None if documents is None else [documents[index] for index in members],
-    )
-    return deque([members[place] for place in batch] for batch in found.batches)
 
 
 def _collated(

@@ -32,18 +32,15 @@ def benchmark():  # type: ignore[no-untyped-def]
 
 
 def test_all_families_launched_are_recorded_and_left_out(benchmark) -> None:  # type: ignore[no-untyped-def]
-    unary, transition = torch.zeros(2, 40, 17), torch.zeros(2, 39, 17, 17)
+    local, everywhere = torch.zeros(2, 39, 17, 17), torch.zeros(17, 17)
     with benchmark.recorded() as launched:
-        kernels.forward_family(unary, transition, 3)
-        kernels.gradient_family(unary, transition)
-    assert launched == {"short", "local"}
-    with benchmark.without("short"), benchmark.recorded() as launched:
-        kernels.forward_family(unary, transition, 3)
+        kernels.family_of(local)
     assert launched == {"local"}
-    with benchmark.without("local"), benchmark.recorded() as launched:
-        assert kernels.gradient_family(unary, transition) is None
-    assert launched == set()
-    assert {"short", "local"} <= kernels.FAMILIES
+    with benchmark.without("global"), benchmark.recorded() as launched:
+        assert kernels.family_of(everywhere) is None
+        kernels.family_of(local)
+    assert launched == {"local"}
+    assert {"global", "local"} == kernels.FAMILIES
 
 
 def test_runs_take_turns_until_the_time_is_up(benchmark) -> None:  # type: ignore[no-untyped-def]
@@ -56,12 +53,12 @@ def test_runs_take_turns_until_the_time_is_up(benchmark) -> None:  # type: ignor
 
         return run
 
-    runs = {None: run_of(None), "whole": run_of("whole")}
+    runs = {None: run_of(None), "global": run_of("global")}
     device = torch.device("cpu")
     found = benchmark.take_turns(runs, repeats=3, seconds=60, device=device)
-    assert found == {None: [1.0] * 3, "whole": [1.0] * 3}
-    assert order == [(None, False), ("whole", False)] * 3
-    assert benchmark.take_turns(runs, repeats=3, seconds=0, device=device) == {None: [1.0], "whole": [1.0]}
+    assert found == {None: [1.0] * 3, "global": [1.0] * 3}
+    assert order == [(None, False), ("global", False)] * 3
+    assert benchmark.take_turns(runs, repeats=3, seconds=0, device=device) == {None: [1.0], "global": [1.0]}
 
 
 def test_rows(benchmark, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

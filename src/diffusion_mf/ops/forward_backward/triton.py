@@ -7,11 +7,14 @@ global transitions are summed in two steps in a fixed order, never by atomics: r
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 from torch import Tensor
 
 from diffusion_mf.ops.chain_scores import accumulation_dtype
+from diffusion_mf.ops.device_limits import Card, card_of, multiplies_on_tensor_cores
 from diffusion_mf.ops.forward_backward.triton_gradient import gradient_kernel
 from diffusion_mf.ops.forward_backward.triton_messages import marginals_kernel, messages_kernel
 from diffusion_mf.ops.forward_backward.triton_tangents import tangents_kernel
@@ -26,6 +29,8 @@ _GLOBAL_MESSAGE_REGISTERS = {16: None, 32: None, 64: None, 128: 128, 256: None}
 _GRADIENT_WARPS = {16: 4, 32: 4, 64: 8, 128: 8, 256: 16}
 _LOCAL_ROWS = {16: 8, 32: 8, 64: 8, 128: 8, 256: 8}
 _GLOBAL_ROWS = {16: 64, 32: 64, 64: 64, 128: 64, 256: 16}
+# Without tensor cores, more positions would not fit into registers.
+_ROWS_WITHOUT_TENSOR_CORES = 16
 
 
 def _both_ways(transition: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,6 +72,19 @@ def marginals(unary: Tensor, lengths: Tensor, forward: Tensor, backward: Tensor)
     return result
 
 
+def gradient_tiles(
+    card: Card, block: int, *, num_units: int, dtype: torch.dtype, is_local: bool, has_pairs: bool
+) -> dict[str, Any]:
+    """Positions and labels that a program of the gradient kernel takes, and how it multiplies."""
+    use_tensor_cores = multiplies_on_tensor_cores(card, block)
+    most_rows = _GLOBAL_ROWS[block] if use_tensor_cores else _ROWS_WITHOUT_TENSOR_CORES
+    return {
+        "ROWS": _LOCAL_ROWS[block] if is_local else max(16, min(most_rows, triton.next_power_of_2(num_units))),
+        "COLUMNS": block if has_pairs else min(block, 64),
+        "PRECISION": "tf32x3" if use_tensor_cores and dtype == torch.float32 else "ieee",
+    }
+
+
 def gradient(
     unary: Tensor,
     transition: Tensor,
@@ -104,17 +122,18 @@ def gradient(
             left_moves, right_moves, N, K, num_warps=_message_warps(transition, block),
             maxnreg=None if is_local or grad_pairs is not None else _GLOBAL_MESSAGE_REGISTERS[block], **settings,
         )  # fmt: skip
-    rows = _LOCAL_ROWS[block] if is_local else max(16, min(_GLOBAL_ROWS[block], triton.next_power_of_2(N)))
-    num_chunks = triton.cdiv(N, rows)
-    columns = block if grad_pairs is not None else min(block, 64)
+    tiles = gradient_tiles(
+        card_of(unary.device), block, num_units=N, dtype=dtype, is_local=is_local, has_pairs=grad_pairs is not None
+    )
+    num_chunks = triton.cdiv(N, tiles["ROWS"])
     grad_unary = torch.empty((B, N, K), dtype=unary.dtype, device=unary.device)
     shape = (B, N - 1, K, K) if is_local else (B * num_chunks, K, K)
     grad_transition = torch.empty(shape, dtype=transition.dtype if is_local else dtype, device=unary.device)
-    gradient_kernel[(B, num_chunks, triton.cdiv(K, columns))](
+    gradient_kernel[(B, num_chunks, triton.cdiv(K, tiles["COLUMNS"]))](
         unary, transition.contiguous(), lengths, forward, backward, weight, direction, pair_direction,
         left_moves, right_moves, grad_unary, grad_transition, N, K,
-        HAS_LOG_PARTITION=grad_log_partition is not None, HAS_MOVES=has_moves, ROWS=rows, COLUMNS=columns,
-        PRECISION="ieee" if dtype == torch.float64 else "tf32x3", num_warps=_GRADIENT_WARPS[block], **settings,
+        HAS_LOG_PARTITION=grad_log_partition is not None, HAS_MOVES=has_moves,
+        num_warps=_GRADIENT_WARPS[block], **tiles, **settings,
     )  # fmt: skip
     if not is_local:
         grad_transition = grad_transition.sum(0).to(transition.dtype)
