@@ -6,14 +6,13 @@ from collections.abc import Callable
 from unittest import mock
 
 import pytest
-import stand_in
 import torch
 from jaxtyping import TypeCheckError
 from shape_checks import SHAPES_CHECKED, TYPES_CHECKED
+from stand_in import stand_in_tagger
 
 from diffusion_mf.batches.layouts import CompactLayout
 from diffusion_mf.batches.packing import packed_layout
-from diffusion_mf.decoding import DECODERS
 from diffusion_mf.decoding.k_best import k_best
 from diffusion_mf.diffusion.losses import sum_over_units
 from diffusion_mf.evaluation.calibration import fit_temperature
@@ -28,12 +27,6 @@ from diffusion_mf.structures import MeanField
 MATRIX, SCORES, TRANSITIONS = torch.zeros(3, 4), torch.zeros(1, 3, 4), torch.zeros(4, 4)
 NUMBERS = torch.zeros(3, 4, dtype=torch.int64)
 
-
-def tag_with_a_decoder_of_the_wrong_shape() -> None:
-    with mock.patch.dict(DECODERS, {"argmax": mock.Mock(is_always_legal=True, return_value=NUMBERS[0])}):
-        stand_in.stand_in_tagger({"a": {"O": 1.0}}, decoder="argmax").tag([["a"]])
-
-
 CALLS: list[tuple[str, Callable[[], object]]] = [
     ("batches", lambda: packed_layout(NUMBERS, num_units=3, num_tokens=8)),
     ("batches", lambda: CompactLayout.of_units(SCORES > 0)),
@@ -43,7 +36,7 @@ CALLS: list[tuple[str, Callable[[], object]]] = [
     ("networks", lambda: CharacterLSTM(9, width=4, hidden=4, max_characters=5)(NUMBERS, NUMBERS[0])),
     ("prediction", lambda: unflatten(BatchSignature((), (), 1, 0), NUMBERS)),
     ("evaluation", lambda: fit_temperature(MATRIX, NUMBERS[0])),
-    ("tagger", tag_with_a_decoder_of_the_wrong_shape),
+    ("tagger", lambda: stand_in_tagger({"a": {"O": 1.0}})._probabilities(MATRIX, None)),
     ("structures", lambda: MeanField(MATRIX, TRANSITIONS, torch.tensor([3]))),
     ("decoding", lambda: k_best(SCORES, TRANSITIONS[:3], torch.tensor([3]), 2)),
     ("diffusion", lambda: sum_over_units(MATRIX, MATRIX[0] > 0)),

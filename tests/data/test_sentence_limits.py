@@ -190,7 +190,7 @@ def test_a_device_without_end_is_refused_at_once() -> None:
 def test_a_configuration_is_no_device(tmp_path: Path) -> None:
     from diffusion_mf.config.errors import read_toml
 
-    with pytest.raises(InputError, match="/dev/zero: is too long for a configuration"):
+    with pytest.raises(InputError, match="/dev/zero: the file is too large for a configuration"):
         read_toml("/dev/zero")
 
 
