@@ -24,7 +24,7 @@ from diffusion_mf.model import Labeller
 from diffusion_mf.tagger import Tagger, load_model
 from diffusion_mf.training import checkpoint, loop
 from diffusion_mf.training.corpora import read_training_data
-from diffusion_mf.training.evaluation import _of_scores
+from diffusion_mf.training.evaluation import _score_quality
 from diffusion_mf.training.loop import train
 from diffusion_mf.training.progress import Progress
 
@@ -87,13 +87,13 @@ def test_the_saved_model_has_the_recorded_scores(finished_run: Path, corpus: Pat
 def test_reported_scores_are_scored_by_hand() -> None:
     marginals = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.5, 0.5]])
     chosen, gold = torch.tensor([0, 0, 1, -1]), torch.tensor([0, 1, 1, 0])
-    found = _of_scores(marginals, chosen, gold, 1.0)
+    found = _score_quality(marginals, chosen, gold, 1.0)
     expected = -(math.log(0.9) + math.log(0.1) + math.log(0.6) + math.log(0.5)) / 4
     assert found["negative_log_likelihood"] == pytest.approx(expected)
     # Bins: .9 twice, one of them right; .6, right; no label, score 0 and wrong.
     assert found["calibration_error"] == pytest.approx(100 * (abs(1.8 - 1) + 0.4) / 4, abs=1e-4)
     # A temperature of 2 takes square roots.
-    assert _of_scores(marginals[:1], chosen[:1], gold[:1], 2.0)["negative_log_likelihood"] == pytest.approx(
+    assert _score_quality(marginals[:1], chosen[:1], gold[:1], 2.0)["negative_log_likelihood"] == pytest.approx(
         -math.log(3 / 4)
     )
 

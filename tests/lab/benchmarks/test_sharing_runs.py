@@ -38,7 +38,7 @@ def test_a_run_that_fails_lets_the_others_go(tmp_path: Path) -> None:
     config = Config(task="ner", system="diffusion-mf", data={"train": str(tmp_path / "gone.txt")})
     barrier = threading.Barrier(2)
     with pytest.raises(InputError, match=r"gone\.txt"):
-        _train(config, "cpu", 0.1, barrier)
+        _train(config, {}, "cpu", 0.1, barrier)
     assert barrier.broken
 
 
