@@ -93,7 +93,7 @@ def test_chain_with_large_gradients_at_a_far_place(device, is_local):
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e9)
 
 
-@pytest.mark.parametrize(("num_units", "num_labels", "is_local"), [(10, 2, True), (18, 130, False)])
+@pytest.mark.parametrize(("num_units", "num_labels", "is_local"), [(10, 2, True), (18, 144, False)])
 def test_chain_with_more_than_a_program_takes(device, num_units, num_labels, is_local):
     """A second, unfinished group of positions, and for many labels a second and third group of labels."""
     lengths = [num_units, 8] if is_local else [num_units]
