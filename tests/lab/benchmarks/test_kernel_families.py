@@ -40,7 +40,7 @@ def test_all_families_launched_are_recorded_and_left_out(benchmark) -> None:  # 
         assert kernels.family_of(everywhere) is None
         kernels.family_of(local)
     assert launched == {"local"}
-    assert kernels.FAMILIES == {"global", "local"}
+    assert {"global", "local"} == kernels.FAMILIES
 
 
 def test_runs_take_turns_until_the_time_is_up(benchmark) -> None:  # type: ignore[no-untyped-def]
