@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from diffusion_mf.ops import mean_field
-from diffusion_mf.ops.device_limits import H200, Card, card_of, max_global_labels, multiplies_on_tensor_cores
+from diffusion_mf.ops.device_limits import H200, Card, card_of, compiles_chain_products, max_global_labels
 
 KIB = 1024
 A100, L4 = Card(8, 163 * KIB), Card(8, 99 * KIB)
@@ -21,7 +21,11 @@ A100, L4 = Card(8, 163 * KIB), Card(8, 99 * KIB)
 )
 def test_sizes_follow_from_the_properties_of_a_card(card, num_labels, num_multiplied):
     assert max_global_labels(card) == num_labels
-    assert max(block for block in (16, 32, 64, 128, 256) if multiplies_on_tensor_cores(card, block)) == num_multiplied
+    assert (
+        max(block for block in (16, 32, 64, 128, 256) if compiles_chain_products(card, block, torch.float32))
+        == num_multiplied
+    )
+    assert not compiles_chain_products(card, 128, torch.float64)
 
 
 def test_a_limit_is_the_largest_that_fits():
@@ -62,11 +66,12 @@ def test_tiles_of_the_gradient_of_a_chain():
         options = {"num_units": 100, "dtype": torch.float32, "is_local": False, "has_pairs": False} | options
         return tuple(gradient_tiles(card, block, **options).values())
 
-    assert tiles(H200, 128) == (64, 64, "tf32x3")
-    assert tiles(H200, 128, num_units=20) == (32, 64, "tf32x3")
-    assert tiles(H200, 256) == (16, 64, "tf32x3")
-    assert tiles(H200, 128, has_pairs=True) == (64, 128, "tf32x3")
-    assert tiles(H200, 128, dtype=torch.float64) == (64, 64, "ieee")
-    assert tiles(H200, 128, is_local=True) == (8, 64, "tf32x3")
-    assert tiles(A100, 64) == tiles(H200, 64) == (64, 64, "tf32x3")
-    assert tiles(A100, 128) == tiles(A100, 256) == (16, 64, "ieee")
+    assert tiles(H200, 128) == (64, 64, True, "tf32x3")
+    assert tiles(H200, 128, num_units=20) == (32, 64, True, "tf32x3")
+    assert tiles(H200, 256) == (16, 64, True, "tf32x3")
+    assert tiles(H200, 128, has_pairs=True) == (64, 128, False, "tf32x3")
+    assert tiles(H200, 128, dtype=torch.float64) == (16, 64, False, "ieee")
+    assert tiles(H200, 64, dtype=torch.float64) == (64, 64, True, "ieee")
+    assert tiles(H200, 128, is_local=True) == (8, 64, False, "tf32x3")
+    assert tiles(A100, 64) == tiles(H200, 64) == (64, 64, True, "tf32x3")
+    assert tiles(A100, 128) == tiles(A100, 256) == (16, 64, False, "tf32x3")

@@ -1,4 +1,4 @@
-"""Kernels compile for a Hopper GPU (one of them for earlier ones), on any machine, and fit its shared memory: what the interpreter cannot tell."""
+"""Kernels compile for a Hopper GPU (and one of them for an earlier one), on any machine, and fit its shared memory: what the interpreter cannot tell."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from diffusion_mf.ops.device_limits import Card, global_shared_memory  # noqa: E
 from diffusion_mf.ops.forward_backward import triton_gradient, triton_messages, triton_tangents  # noqa: E402
 from diffusion_mf.ops.forward_backward.triton import gradient_tiles  # noqa: E402
 from diffusion_mf.ops.mean_field import triton_global, triton_local  # noqa: E402
+from diffusion_mf.ops.triton_launch import triton_type  # noqa: E402
 from diffusion_mf.ops.viterbi import triton as triton_viterbi  # noqa: E402
 
 SHARED_MEMORY = 232_448  # bytes a program may have on an H100 or H200
@@ -27,6 +28,7 @@ CONSTANTS = {
     "HAS_MOVES": False,
     "HAS_DIRECTION": False,
     "HAS_PAIR_DIRECTION": False,
+    "USE_PRODUCTS": True,
     "FLOOR": -1e4,
     "USE_HALVES": True,
     "IS_ONE_TILE": True,
@@ -39,7 +41,13 @@ CONSTANTS = {
     "num_heads": 16,
 }
 DERIVATIVES = {"HAS_MOVES": True, "HAS_DIRECTION": True}
-PAIRS = {"HAS_MOVES": True, "HAS_PAIR_DIRECTION": True, "HAS_LOG_PARTITION": False, "COLUMNS": 256}
+PAIRS = {
+    "HAS_MOVES": True,
+    "HAS_PAIR_DIRECTION": True,
+    "USE_PRODUCTS": False,
+    "HAS_LOG_PARTITION": False,
+    "COLUMNS": 256,
+}
 
 CASES = [
     (triton_messages.messages_kernel, 17, {"IS_LOCAL": False}, 1),
@@ -57,7 +65,7 @@ CASES = [
     pytest.param(
         triton_gradient.gradient_kernel, 200, {"IS_LOCAL": False, "ROWS": 16, **PAIRS}, 16, marks=pytest.mark.slow
     ),
-    (triton_gradient.gradient_kernel, 17, {"IS_LOCAL": True, "ROWS": 8, "COLUMNS": 32}, 4),
+    (triton_gradient.gradient_kernel, 17, {"IS_LOCAL": True, "USE_PRODUCTS": False, "ROWS": 8, "COLUMNS": 32}, 4),
     (triton_viterbi._viterbi_kernel, 104, {"IS_LOCAL": False}, 8),
     (triton_global.iterate_kernel, 104, {"ROWS": 64}, 8),
     (triton_global.gradient_kernel, 104, {"ROWS": 64}, 8),
@@ -91,14 +99,21 @@ def test_kernel_compiles(kernel, num_labels, settings, num_warps):
     assert len(compiled.asm["cubin"]) > 0
 
 
-@pytest.mark.parametrize(("num_labels", "num_warps"), [(104, 8), pytest.param(200, 16, marks=pytest.mark.slow)])
-def test_gradient_of_a_chain_compiles_for_earlier_cards(num_labels, num_warps):
-    """Products on tensor cores would not; what takes their place fits an L4, too."""
-    card = Card(8, 99 * 1024)
-    options = {"num_units": 64, "dtype": torch.float32, "is_local": False, "has_pairs": False}
+@pytest.mark.parametrize(
+    ("capability", "num_labels", "num_warps", "dtype"),
+    [
+        (80, 104, 8, torch.float32),
+        (90, 104, 8, torch.float64),
+        pytest.param(80, 200, 16, torch.float32, marks=pytest.mark.slow),
+    ],
+)
+def test_gradient_of_a_chain_compiles_where_products_do_not(capability, num_labels, num_warps, dtype):
+    card = Card(capability // 10, 99 * 1024)
+    options = {"num_units": 64, "dtype": dtype, "is_local": False, "has_pairs": False}
     tiles = gradient_tiles(card, triton.next_power_of_2(num_labels), **options)
-    settings = {"IS_LOCAL": False, **DERIVATIVES, **tiles}
-    compiled = _compiled(triton_gradient.gradient_kernel, num_labels, settings, num_warps, capability=80)
+    assert not tiles["USE_PRODUCTS"]
+    settings = {"IS_LOCAL": False, **DERIVATIVES, **tiles, "DTYPE": triton_type(dtype)}
+    compiled = _compiled(triton_gradient.gradient_kernel, num_labels, settings, num_warps, capability=capability)
     assert compiled.metadata.shared <= card.shared_memory
 
 

@@ -10,7 +10,9 @@ import torch
 from chain_problems import gradients, random_problem, random_weights
 from triton_checks import check_chain, extreme_problem, opposed_ends
 
+from diffusion_mf.ops.device_limits import Card
 from diffusion_mf.ops.forward_backward import forward_backward, log_partition
+from diffusion_mf.ops.forward_backward import triton as chain_kernels
 
 RAGGED = [4, 1, 3]
 EVERYTHING = {"holes": 0.1, "has_start": True, "has_end": True, "clamps": 0.3}
@@ -29,6 +31,14 @@ def test_chain_equals_reference(device, num_labels, dtype, is_local):
 @pytest.mark.parametrize("num_labels", [33, 70])
 def test_chain_with_many_labels(device, num_labels, is_local):
     check_chain(random_problem(1, 2, 3, num_labels, is_local=is_local, lengths=[3, 2]), device, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_chain_with_many_labels_without_products(device, monkeypatch, dtype):
+    """As on a card for which Triton compiles none, and in float64 on any."""
+    monkeypatch.setattr(chain_kernels, "card_of", lambda device: Card(8, 163 * 1024))
+    problem = random_problem(1, 2, 18, 66, lengths=[18, 5])
+    check_chain(problem, device, dtype, combinations=[("log_partition",), ("log_partition", "marginals")])
 
 
 @pytest.mark.parametrize("is_local", [False, True])
@@ -93,7 +103,7 @@ def test_chain_with_large_gradients_at_a_far_place(device, is_local):
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e9)
 
 
-@pytest.mark.parametrize(("num_units", "num_labels", "is_local"), [(10, 2, True), (18, 130, False)])
+@pytest.mark.parametrize(("num_units", "num_labels", "is_local"), [(10, 2, True), (18, 144, False)])
 def test_chain_with_more_than_a_program_takes(device, num_units, num_labels, is_local):
     """A second, unfinished group of positions, and for many labels a second and third group of labels."""
     lengths = [num_units, 8] if is_local else [num_units]

@@ -11,7 +11,7 @@ from chain_problems import gradients, random_problem, random_weights
 from triton_checks import check_mean_field, extreme_problem
 
 from diffusion_mf.ops.mean_field import ILLEGAL_TRANSITION, mean_field
-from diffusion_mf.ops.mean_field import triton as kernels
+from diffusion_mf.ops.mean_field import triton as mean_field_kernels
 
 RAGGED = [4, 1, 3]
 
@@ -235,8 +235,8 @@ def test_mean_field_without_a_family(device, monkeypatch, num_labels, is_local):
     """Plain PyTorch does the work of a family that is missing, with the same results."""
     problem = random_problem(25, 2, 5, num_labels, is_local=is_local, holes=0.1, lengths=[5, 2])
     family = "local" if is_local else "global"
-    assert kernels.family_of(problem.transition) == family
-    monkeypatch.setattr(kernels, "FAMILIES", kernels.FAMILIES - {family})
-    assert kernels.family_of(problem.transition) is None
+    assert mean_field_kernels.family_of(problem.transition) == family
+    monkeypatch.setattr(mean_field_kernels, "FAMILIES", mean_field_kernels.FAMILIES - {family})
+    assert mean_field_kernels.family_of(problem.transition) is None
     loose = {"tolerance": 1e-2, "gradient_tolerance": 2e-2}
     check_mean_field(problem, device, torch.float32, num_iterations=2, **loose)

@@ -4,10 +4,10 @@
 as they are and transposed, 8 bytes per pair of labels; beside them a tile of 64 positions in float32; and up to 64 labels
 three products for the gradient of the transitions, 6 bytes per pair. The largest power of two that fits is the limit (`max_global_labels`).
 
-**Tensor cores** multiply for the gradient of a chain's global transitions, where Triton compiles the products for them: with more
-than 64 labels it does not for compute capability 8 and 12 (Triton 3.7), and they are computed without (`multiplies_on_tensor_cores`).
+**Tensor cores** multiply for the gradient of a chain's global transitions where Triton can compile the products. With more than 64 labels
+Triton 3.7 cannot for compute capability 8 and 12, nor in float64 for any; exponentials take their place (`compiles_chain_products`).
 
-| card | compute capability | shared memory of a program, KiB | Mean-Field: labels with global transitions | chain: labels with products on tensor cores |
+| card | compute capability | shared memory of a program, KiB | Mean-Field: labels with global transitions | chain: labels with products |
 |---|---|---|---|---|
 | H100, H200 | 9 | 227 | 128 | 256 |
 | A100 | 8 | 163 | 128 | 64 |
@@ -65,6 +65,6 @@ def max_global_labels(card: Card) -> int:
     return next((block for block in _BLOCKS if global_shared_memory(block) <= card.shared_memory), 0)
 
 
-def multiplies_on_tensor_cores(card: Card, block: int) -> bool:
-    """Whether the chain's gradient kernel takes its products for ``block`` labels, a power of two, to tensor cores."""
-    return block <= 64 or card.compute_capability not in (8, 12)
+def compiles_chain_products(card: Card, block: int, dtype: torch.dtype) -> bool:
+    """Whether the chain's gradient kernel can be compiled with products for ``block`` labels, a power of two."""
+    return block <= 64 or (dtype != torch.float64 and card.compute_capability not in (8, 12))

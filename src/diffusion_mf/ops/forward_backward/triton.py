@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from diffusion_mf.ops.chain_scores import accumulation_dtype
-from diffusion_mf.ops.device_limits import Card, card_of, multiplies_on_tensor_cores
+from diffusion_mf.ops.device_limits import Card, card_of, compiles_chain_products
 from diffusion_mf.ops.forward_backward.triton_gradient import gradient_kernel
 from diffusion_mf.ops.forward_backward.triton_messages import marginals_kernel, messages_kernel
 from diffusion_mf.ops.forward_backward.triton_tangents import tangents_kernel
@@ -29,8 +29,8 @@ _GLOBAL_MESSAGE_REGISTERS = {16: None, 32: None, 64: None, 128: 128, 256: None}
 _GRADIENT_WARPS = {16: 4, 32: 4, 64: 8, 128: 8, 256: 16}
 _LOCAL_ROWS = {16: 8, 32: 8, 64: 8, 128: 8, 256: 8}
 _GLOBAL_ROWS = {16: 64, 32: 64, 64: 64, 128: 64, 256: 16}
-# Without tensor cores, more positions would not fit into registers.
-_ROWS_WITHOUT_TENSOR_CORES = 16
+# Without products a program takes positions one after the other.
+_ROWS_WITHOUT_PRODUCTS = 16
 
 
 def _both_ways(transition: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,12 +76,13 @@ def gradient_tiles(
     card: Card, block: int, *, num_units: int, dtype: torch.dtype, is_local: bool, has_pairs: bool
 ) -> dict[str, Any]:
     """Positions and labels that a program of the gradient kernel takes, and how it multiplies."""
-    use_tensor_cores = multiplies_on_tensor_cores(card, block)
-    most_rows = _GLOBAL_ROWS[block] if use_tensor_cores else _ROWS_WITHOUT_TENSOR_CORES
+    has_products = compiles_chain_products(card, block, dtype)
+    most_rows = _GLOBAL_ROWS[block] if has_products else _ROWS_WITHOUT_PRODUCTS
     return {
         "ROWS": _LOCAL_ROWS[block] if is_local else max(16, min(most_rows, triton.next_power_of_2(num_units))),
         "COLUMNS": block if has_pairs else min(block, 64),
-        "PRECISION": "tf32x3" if use_tensor_cores and dtype == torch.float32 else "ieee",
+        "USE_PRODUCTS": has_products and not (is_local or has_pairs),
+        "PRECISION": "ieee" if dtype == torch.float64 else "tf32x3",
     }
 
 

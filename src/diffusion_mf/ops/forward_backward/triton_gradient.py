@@ -45,14 +45,15 @@ def _places_in_log_space(
     IS_LOCAL: tl.constexpr,
     HAS_MOVES: tl.constexpr,
     HAS_PAIR_DIRECTION: tl.constexpr,
+    USE_PRODUCTS: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
     """Pair marginals one place after the other, an exponential per pair of labels.
 
-    Local transitions: each place's gradient is stored. Global: it is added to ``total``, and unless pairs themselves are
-    differentiated only for the places that `gradient_kernel` left out.
+    Local transitions: each place's gradient is stored. Global: it is added to ``total``, with ``USE_PRODUCTS`` only for the places
+    that `gradient_kernel` left out.
     """
     labels = tl.arange(0, BLOCK)
     columns = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -82,7 +83,7 @@ def _places_in_log_space(
             tile = load_row(transition_pointer + pairs_before + place, is_place, DTYPE)
         else:
             tile = load_row(transition_pointer + square, is_pair, DTYPE)
-            if not HAS_PAIR_DIRECTION:
+            if USE_PRODUCTS:
                 is_far = finite_or_zero(tl.max(whole, 0)) - tile_top < -SAFE_SPREAD
                 right = tl.where(is_far, right, NEGATIVE_INFINITY)
         pair = tl.exp(left[:, None] + tile + (right - log_normaliser)[None, :])
@@ -122,6 +123,7 @@ def gradient_kernel(
     HAS_MOVES: tl.constexpr,
     HAS_DIRECTION: tl.constexpr,
     HAS_PAIR_DIRECTION: tl.constexpr,
+    USE_PRODUCTS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -134,8 +136,8 @@ def gradient_kernel(
 
     For global transitions, the sum over places of exp(left + tile + right − normaliser) is exp(tile) ∘ Lᵀ R with
     L = exp(left) and R = exp(right − normaliser): a matrix product instead of an exponential per pair of labels.
-    Where R could overflow (a place whose paths lie far below the best of either side), and where pairs themselves are
-    differentiated, `_places_in_log_space` does the work.
+    Where R could overflow (a place whose paths lie far below the best of either side), and without ``USE_PRODUCTS`` (where pairs
+    themselves are differentiated, or no product can be compiled), `_places_in_log_space` does the work.
     """
     sentence = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths_pointer + sentence).to(tl.int32)
@@ -176,7 +178,7 @@ def gradient_kernel(
         columns = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
         square = labels[:, None] * num_labels + columns[None, :]
         is_pair = (labels < num_labels)[:, None] & (columns < num_labels)[None, :]
-        if not HAS_PAIR_DIRECTION:
+        if USE_PRODUCTS:
             tile_top = tl.max(tl.max(load_row(transition_pointer + square, is_pair, DTYPE), 0), 0)
             tile_top = finite_or_zero(tile_top)
             shift = top + tl.log(sums) - tile_top
@@ -212,7 +214,7 @@ def gradient_kernel(
             unary_pointer, transition_pointer, forward_pointer, backward_pointer, pair_direction_pointer,
             left_moves_pointer, right_moves_pointer, grad_transition_pointer, total, weight, tile_top,
             sentence, first, tl.minimum(first + ROWS, num_units - 1), length, num_units, num_labels,
-            IS_LOCAL, HAS_MOVES, HAS_PAIR_DIRECTION, COLUMNS, BLOCK, DTYPE,
+            IS_LOCAL, HAS_MOVES, HAS_PAIR_DIRECTION, USE_PRODUCTS, COLUMNS, BLOCK, DTYPE,
         )  # fmt: skip
     if not IS_LOCAL:
         program = sentence * tl.num_programs(1) + tl.program_id(1)
