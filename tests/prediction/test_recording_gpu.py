@@ -172,7 +172,9 @@ def test_a_list_replays_its_own_recordings(corpus: Path) -> None:
     labeller.eval()
     predictor = Predictor(labeller, config, torch.device("cuda"))
 
-    def marginals(prediction: Prediction, *, members: Sequence[int], allowed: torch.Tensor | None) -> list[torch.Tensor]:
+    def marginals(
+        prediction: Prediction, *, members: Sequence[int], allowed: torch.Tensor | None
+    ) -> list[torch.Tensor]:
         return [prediction.marginals]
 
     encoded = EncodedSentences(data.train, data.vocabulary, has_labels=False)
