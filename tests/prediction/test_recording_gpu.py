@@ -166,6 +166,28 @@ def test_graphs_that_nobody_needs_do_not_disturb_the_recording_of_others() -> No
         gc.set_threshold(*thresholds)
 
 
+def test_a_list_replays_its_own_recordings(corpus: Path) -> None:
+    """Batches of a length class have one form: recorded at second sight, in the first pass over the list."""
+    config, data, labeller = _model(corpus, "mean-field", {"inference": {"layout": "packed", "precision": "float32"}})
+    labeller.eval()
+    predictor = Predictor(labeller, config, torch.device("cuda"))
+
+    def marginals(
+        prediction: Prediction, *, members: Sequence[int], allowed: torch.Tensor | None
+    ) -> list[torch.Tensor]:
+        return [prediction.marginals]
+
+    encoded = EncodedSentences(data.train, data.vocabulary, has_labels=False)
+    with torch.inference_mode():
+        for members, (found,) in predict_sentences(predictor, data.train, data.vocabulary, marginals, budget=BUDGET):
+            batch = encoded.batch(members)
+            is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
+            rows, columns = is_unit.shape
+            expected = labeller.predict(batch.to(torch.device("cuda"))).marginals.cpu()
+            torch.testing.assert_close(found[:rows, :columns][is_unit], expected[is_unit], rtol=1e-3, atol=1e-4)
+    assert predictor.num_recordings > 0
+
+
 def test_when_memory_runs_out_recordings_are_dropped_and_made_again(
     corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

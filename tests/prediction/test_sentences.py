@@ -13,7 +13,7 @@ from tiny_models import SENTENCES, VOCABULARY, small_labeller
 from torch import Tensor
 
 from diffusion_mf.batches.batching import Batch, EncodedSentences
-from diffusion_mf.batches.packing import length_class
+from diffusion_mf.batches.packing import PackedShape, length_class, shape_for
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.model import Prediction
@@ -51,6 +51,7 @@ class _StandIn:
         self.recorders = [_Recorder(), _Recorder()]
         self.events: list[str] = []
         self.shapes: list[tuple[int, ...]] = []
+        self.forms: list[PackedShape] = []
         self.streams: list[int] = []
 
     def predict(self, batch: Batch, finish: Any, **options: Any) -> Pending:
@@ -59,6 +60,7 @@ class _StandIn:
             raise torch.OutOfMemoryError("out of memory")
         number = len(self.shapes)
         self.shapes.append(tuple(batch.form_ids.shape))
+        self.forms.append(shape_for(batch, budget=options["budget"], max_characters=20))
         self.streams.append(options["stream"])
         self.events.append(f"b{number}")
         return _Pending([batch.lengths], lambda: self.events.append(f"a{number}"))
@@ -124,6 +126,9 @@ def test_many_packed_batches_have_few_forms() -> None:
     assert sum(len(each) == 1 for each in classes) >= len(batches) - 3
     longest = [max(each) for each in classes]
     assert longest == sorted(longest, reverse=True)
+    # A form is recorded when it comes again, so that nearly all batches of the first pass are replayed.
+    assert len(predictor.forms) > 50
+    assert len(set(predictor.forms)) < 10
     assert batches == _predict(predictor, sizes, budget=1000)
 
 

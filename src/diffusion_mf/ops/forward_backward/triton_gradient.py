@@ -1,6 +1,6 @@
 """Triton kernel of the backward pass: given the messages, positions are independent and no recursion is left.
 
-See `cpu.gradient` for the mathematics. Pair marginals exist only on chip.
+See `pytorch.gradient` for the mathematics. Pair marginals exist only on chip.
 """
 
 from __future__ import annotations

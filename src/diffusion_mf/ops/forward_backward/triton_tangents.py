@@ -1,6 +1,6 @@
 """Triton kernel for the derivative of messages, needed where marginals themselves are differentiated.
 
-A recursion like that of the messages (`triton_messages`); see `cpu.gradient` for the mathematics.
+A recursion like that of the messages (`triton_messages`); see `pytorch.gradient` for the mathematics.
 """
 
 from __future__ import annotations
