@@ -142,17 +142,10 @@ def last_state_with_scaled_gradient(
     state, far below the limit of float16, however many words there are and however large their gradients.
     """
     scale = _Scale()
-    of_inputs, of_states, *biases = (_Unscaled.apply(weight, scale) for weight in lstm.all_weights[0])
-    # The biases are the weights of an input that is always 1: cuDNN's own sum of their gradients took 7 % of a training step.
-    # More inputs, always 0, keep the width a multiple of 8, which matrix products in float16 want.
-    num_added = 8 - inputs.shape[-1] % 8
-    of_inputs = nn.functional.pad(torch.cat([of_inputs, sum(biases)[:, None]], dim=-1), (0, num_added - 1))
-    constants = inputs.new_zeros(num_added)
-    constants[0] = 1
-    inputs = torch.cat([_Unscaled.apply(inputs, scale), constants.expand(*inputs.shape[:-1], -1)], dim=-1)
+    weights = [_Unscaled.apply(weight, scale) for weight in lstm.all_weights[0]]
     nothing = inputs.new_zeros(1, len(inputs), lstm.hidden_size)
     states = torch._VF.lstm(
-        inputs, (nothing, nothing), [of_inputs, of_states], False, 1, 0.0, lstm.training, False, True
+        _Unscaled.apply(inputs, scale), (nothing, nothing), weights, True, 1, 0.0, lstm.training, False, True
     )[0]
     # In float32 first: in the states' own type, small numbers would be lost before they could be scaled.
     return _Scaled.apply(_last_state(states, lengths).float(), scale)
