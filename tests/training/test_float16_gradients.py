@@ -56,7 +56,7 @@ def test_gradients_of_words_that_occur_everywhere_do_not_overflow(
             "data": {"format": "columns"},
             "encoder": {"character_hidden": 128, "character_width": 64},
             # A large loss, in few steps, for what takes thousands of them with an ordinary one.
-            "objective": {"denoising": 3000.0, "posterior": 3000.0},
+            "objective": {"denoising": 3e6, "posterior": 3e6},
             "training": {"epochs": 3, "budget": 1000, "accumulation": 1, "warmup_steps": 0},
         },
     )
