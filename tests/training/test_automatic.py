@@ -71,7 +71,7 @@ def test_what_is_given_wins_over_corpus_and_recipe(tmp_path: Path) -> None:
     assert sources["training", "epochs"].option == "recipe"
     assert sources["data", "held_out"].option == "corpus"
     assert any("4 training sentences are held out" in line and "--dev FILE" in line for line in lines)
-    assert all(";" in line for line in lines if not line.startswith("train"))
+    assert all("(--" in line for line in lines if not line.startswith("train:"))
     given = ["system=unigram", "training.epochs=7", "data.held_out=2", "task=pos", "seed=3"]
     config, sources, *_ = choose_config(path, given, device_type="cpu")
     assert (config.system, config.training.epochs, config.data.held_out, config.seed) == ("unigram", 7, 2, 3)

@@ -49,21 +49,20 @@ class Detection:
     """whether its script parts words by spaces"""
 
     def lines(self) -> list[str]:
-        """What the user is told, a line for each finding, with the options that say otherwise."""
+        """What the user is told, one line per finding, with the options that override it."""
         place, options = "", "--format"
         if self.layout is not None:
-            place, options = f", {self.layout.describe_columns()}", "--format, --form-column or --tag-column"
+            place, options = f", {self.layout.describe_columns()}", "--format, --form-column, --tag-column"
         elif self.column is not None:
-            place, options = f", labels in {self.column.upper()}", "--format or --column"
-        task, other = f"{self.num_kinds} labels", "--task says otherwise"
+            place, options = f", labels in {self.column.upper()}", "--format, --column"
+        task, other = f"{self.num_kinds} labels", "(--task)"
         if self.task is Task.NER:
-            task, other = f"spans of {self.num_kinds} types, scheme {self.scheme}", "--task or --scheme says otherwise"
+            task, other = f"spans of {self.num_kinds} types, scheme {self.scheme}", "(--task, --scheme)"
         elif self.task is Task.SEG_POS:
             task = f"words of {self.num_kinds} tags from characters"
         elif self.file_format is FileFormat.CONLLU and not self.has_spaces:
-            other = "--task seg-pos would also find the words, by their characters and XPOS"
-        verb = "say" if " or " in options else "says"
-        return [f"format: {self.file_format}{place}; {options} {verb} otherwise", f"task: {self.task}, {task}; {other}"]
+            other = "(--task seg-pos would also find the words, from characters and XPOS)"
+        return [f"format: {self.file_format}{place} ({options})", f"task: {self.task}, {task} {other}"]
 
 
 def detect(
