@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import small_runs
 
+from diffusion_mf.evaluation import NO_LABEL
 from diffusion_mf.lab.synthetic import write_corpus
 
 TINY = [
@@ -162,3 +163,15 @@ def test_options_work_with_configurations_too(dmf, tmp_path: Path) -> None:  # t
     assert outcome.status == 0, outcome.stderr
     shown = [line.split("#")[0].split("=")[-1].strip() for line in outcome.stdout.decode().splitlines()]
     assert {'"d.txt"', '"lcrf"', '"2"'} <= set(shown)
+
+
+def test_confusions_are_in_the_scheme_of_the_data(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    blocks = [f"Ada{i % 7}\tB-PER\nLace{i % 5}\tI-PER\nsaw\tO\nRome{i % 3}\tB-LOC\n" for i in range(20)]
+    (tmp_path / "train.tsv").write_text("\n".join(blocks) + "\n")
+    settings = ("--set", "training.epochs=1", "--set", "training.learning_rate=1e-9")
+    outcome = dmf("train", tmp_path / "train.tsv", "--output", tmp_path / "run", *OPTIONS, *settings)
+    assert outcome.status == 0, outcome.stderr
+    pairs = json.loads((tmp_path / "run/model/metrics.json").read_text())["confusions"]["most_frequent"]
+    named = {name for pair in pairs for name in (pair["gold"], pair["predicted"])}
+    assert pairs and named <= {"O", "B-PER", "I-PER", "B-LOC", "I-LOC", NO_LABEL}
+    assert all(pair["gold"] != pair["predicted"] for pair in pairs)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
-from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.label_schemes import LabelScheme, translate_label
 from diffusion_mf.data.sentence import Sentence, cut_documents, grouped
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.errors import InputError
@@ -85,10 +85,12 @@ def evaluate(
     decoders: Sequence[str],
     processes: Processes,
     reported_temperature: float | None = None,
+    source_scheme: LabelScheme | None = None,
 ) -> DecoderEvaluation:
     """Score a model on labelled ``sentences``; processes share the work, and all get the result.
 
-    With ``reported_temperature``, and if all gold labels are known, the reported probabilities are evaluated, too.
+    With ``reported_temperature``, and if all gold labels are known, the reported probabilities are evaluated, too. Confusions are
+    named in ``source_scheme``, that of the user's data.
     """
     labeller = predictor.labeller
     was_training = labeller.training
@@ -120,7 +122,12 @@ def evaluate(
     chosen = labels[decoders.index(best)]
     names_of_gold = [label for labels_of_sentence in gold for label in labels_of_sentence]
     wrong = (chosen != gold_ids).nonzero()[:, 0].tolist()
-    confusions = Counter((names_of_gold[index], names[chosen[index]]) for index in wrong)
+    confusions: Counter[tuple[str, str]] = Counter()
+    for (right, found), count in Counter((names_of_gold[index], names[chosen[index]]) for index in wrong).items():
+        pair = _printed(right, scheme, source_scheme), _printed(found, scheme, source_scheme)
+        # Several labels of the model can have one name in an open scheme.
+        if pair[0] != pair[1]:
+            confusions[pair] += count
     return DecoderEvaluation(
         scores=scores,
         decoder=best,
@@ -134,6 +141,10 @@ def evaluate(
         ],
         confidence=_confidence(marginals, chosen, reported_temperature or temperature),
     )
+
+
+def _printed(label: str, scheme: LabelScheme, source_scheme: LabelScheme | None) -> str:
+    return label if source_scheme is None or label == NO_LABEL else translate_label(label, scheme, source_scheme)
 
 
 def _score_quality(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature: float) -> dict[str, float]:

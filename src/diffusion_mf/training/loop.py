@@ -523,6 +523,7 @@ class _Run:
             decoders=decoders,
             processes=self.processes,
             reported_temperature=reported_temperature,
+            source_scheme=self.data.source_scheme,
         )
 
     def select(self) -> None:
