@@ -173,5 +173,6 @@ def test_confusions_are_in_the_scheme_of_the_data(dmf, tmp_path: Path) -> None: 
     assert outcome.status == 0, outcome.stderr
     pairs = json.loads((tmp_path / "run/model/metrics.json").read_text())["confusions"]["most_frequent"]
     named = {name for pair in pairs for name in (pair["gold"], pair["predicted"])}
-    assert pairs and named <= {"O", "B-PER", "I-PER", "B-LOC", "I-LOC", NO_LABEL}
+    assert pairs
+    assert named <= {"O", "B-PER", "I-PER", "B-LOC", "I-LOC", NO_LABEL}
     assert all(pair["gold"] != pair["predicted"] for pair in pairs)
