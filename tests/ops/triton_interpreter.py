@@ -27,7 +27,7 @@ def run_cases(file_name):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
         check=False,
     )
     report = finished.stdout + finished.stderr
