@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import json
 import lzma
 import operator
 import os
@@ -250,6 +251,30 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
     except BaseException:
         _remove(temporary)
         raise
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """For ``parse_constant`` of Python's JSON reader, which otherwise takes NaN and Infinity, which are not JSON."""
+    raise json.JSONDecodeError(f"{name} is not a number of JSON", "", 0)
+
+
+def open_regular(path: StrPath, *, limit: int, remedy: str) -> IO[bytes]:
+    """Open a regular file of at most ``limit`` bytes; other kinds, which could block or never end, are an `InputError`.
+
+    The file that is checked is the one that was opened, so that it cannot be exchanged in between.
+    """
+    try:
+        # Without O_NONBLOCK, opening a pipe waits for somebody to write to it.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", path=path, remedy="check its permissions") from error
+    status = os.fstat(handle)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError("not a regular file", path=path, remedy=remedy)
+    raise InputError(f"has {status.st_size:,} bytes, but may have {limit:,} at most", path=path, remedy=remedy)
 
 
 def _is_special(name: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +17,14 @@ from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.errors import InputError
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.storage import load_model, save_model
-from diffusion_mf.training.checkpoint import STATE_FILE, damaged, has_checkpoint, read_checkpoint, write_checkpoint
+from diffusion_mf.training.checkpoint import (
+    STATE_FILE,
+    damaged,
+    has_checkpoint,
+    read_checkpoint,
+    read_state,
+    write_checkpoint,
+)
 from diffusion_mf.training.corpora import TrainingData
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Processes
@@ -129,14 +135,17 @@ class BegunRun(NamedTuple):
 
 
 def begun_run(output: Path) -> BegunRun | None:
-    """What the run in a folder was started with; None without a checkpoint, or with a damaged one, which `load_run` reports."""
+    """What the run in a folder was started with; None without a checkpoint, `InputError` for a damaged one."""
+    folder = RunFolder(output).checkpoint
+    path = folder / STATE_FILE
     try:
-        path = RunFolder(output).checkpoint / STATE_FILE
-        saved = json.loads(path.read_bytes())["state"]
+        saved = read_state(folder)
+        if saved is None:
+            return None
         overrides = [str(override) for override in saved.get("overrides", ())]
         return BegunRun(saved_config(saved["config"], path=path), overrides)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise damaged(path, f"{error} among its entries") from None
 
 
 class Resumed(NamedTuple):
@@ -237,10 +246,11 @@ def _is_more(now: int | None, before: int | None) -> bool:
 def has_complete_labels(folder: RunFolder) -> bool:
     """Whether the run was started with every boundary label of every type: older runs had those that occur in training."""
     try:
-        labels = json.loads((folder.checkpoint / STATE_FILE).read_bytes())["state"].get("labels", ())
-        return bool(labels) and labels == complete_labels(labels, LabelScheme.BMES)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # Labels of another task, or no checkpoint; `load_run` reports a damaged one.
+        state = read_state(folder.checkpoint)
+        labels = None if state is None else state.get("labels", ())
+        return labels is None or (bool(labels) and labels == complete_labels(labels, LabelScheme.BMES))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # Labels of another task.
         return True
 
 
