@@ -438,7 +438,7 @@ def test_a_signal_ends_the_run_after_a_checkpoint(corpus: Path, tmp_path: Path, 
 
 def test_what_a_kill_left_of_a_model_is_put_right(begun: Path, corpus: Path) -> None:
     """A kill between the two renames of saving: the older model lies in the temporary folder."""
-    leftover = begun / ".model.abc.tmp"
+    leftover = begun / ".model.abcd_123.tmp"
     leftover.mkdir()
     (begun / "model").rename(leftover / "old")
     train(_config(corpus), output=begun, device="cpu", resume=True)

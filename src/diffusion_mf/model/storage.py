@@ -35,7 +35,7 @@ from torch import Tensor
 
 from diffusion_mf import __version__
 from diffusion_mf.batches.vocabulary import Vocabulary
-from diffusion_mf.data.files import StrPath, current_umask, open_regular, refuse_constant
+from diffusion_mf.data.files import StrPath, current_umask, is_temporary, open_regular, refuse_constant, try_lock
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS, OutputLabels
 from diffusion_mf.errors import InputError
@@ -63,6 +63,8 @@ MANIFEST, CONFIG, VOCABULARY, WEIGHTS, METRICS, CARD = (
 MODEL_FILES = (MANIFEST, CONFIG, VOCABULARY, WEIGHTS, METRICS, CARD)
 ENCODER = "encoder"
 """the folder of an encoder's own files"""
+HUB_PREFIX = "hf:"
+"""before the name of a model on the Hugging Face hub"""
 _CHECKED_FILES = (VOCABULARY, WEIGHTS)
 
 MOST_BYTES = {MANIFEST: 1 << 20, CONFIG: 1 << 24, METRICS: 1 << 26, VOCABULARY: 1 << 30, WEIGHTS: 1 << 34}
@@ -277,7 +279,7 @@ def _read_files(path: Path) -> dict[str, bytes]:
         try:
             return _read_once(path)
         except InputError:
-            is_being_saved = _identity(path) != before or any(_temporary_folders(path))
+            is_being_saved = _identity(path) != before or bool(_temporary_folders(path))
             if not is_being_saved or time.monotonic() > deadline:
                 raise
         time.sleep(0.01)
@@ -311,13 +313,11 @@ def _identity(path: Path) -> tuple[int, ...] | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def _temporary_folders(final: Path) -> Iterator[Path]:
+def _temporary_folders(final: Path) -> list[Path]:
     """The folders that `_new_folder` makes for ``final``, of this process or others."""
-    name = re.compile(re.escape(f".{final.name}.") + r"[a-z0-9_]{8}\.tmp")
-    with contextlib.suppress(OSError), os.scandir(final.parent) as entries:
-        for entry in entries:
-            if name.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                yield Path(entry.path)
+    with contextlib.suppress(OSError):
+        return [path for path in final.parent.iterdir() if is_temporary(path.name, final.name) and path.is_dir()]
+    return []
 
 
 def _load_labeller(
@@ -381,7 +381,10 @@ def _encoder_copy(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
 
 def _check_files(path: Path) -> None:
     if not path.exists():
-        raise InputError("no such model folder", path=path, remedy="check the path")
+        # A mistyped path must never load the model of a stranger, so that names of the hub are marked as such.
+        is_like_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path)) is not None
+        remedy = f"check the path, or write {HUB_PREFIX}{path} for a model on the Hugging Face hub"
+        raise InputError("no such model folder", path=path, remedy=remedy if is_like_name else "check the path")
     if not path.is_dir():
         raise InputError("this is a file, not a model folder", path=path, remedy="name the folder that holds it")
     missing = [name for name in (CONFIG, VOCABULARY, WEIGHTS) if not os.path.lexists(path / name)]
@@ -474,9 +477,11 @@ def _new_folder(folder: StrPath) -> Iterator[Path]:
     if final.is_dir() and not set(os.listdir(final)) <= {*MODEL_FILES, ENCODER}:
         raise InputError("this folder contains other files", path=folder, remedy="name a new folder for the model")
     temporary: Path | None = None
+    lock: int | None = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp"))
+        restore(final)
+        temporary, lock = _new_temporary(final)
         # mkdtemp creates folders that only their owner can read.
         temporary.chmod(0o777 & ~current_umask())
         written = temporary / "new"
@@ -493,6 +498,44 @@ def _new_folder(folder: StrPath) -> Iterator[Path]:
         ) from error
     finally:
         if temporary is not None:
-            if (temporary / "old").exists() and not final.exists():
-                (temporary / "old").rename(final)
-            shutil.rmtree(temporary, ignore_errors=True)
+            _clear(temporary, final)
+        if lock is not None:
+            os.close(lock)
+
+
+def restore(folder: StrPath) -> None:
+    """Remove what processes that were killed while saving a model left beside it; the older model returns to its place."""
+    final = Path(os.path.realpath(folder))
+    for leftover in _temporary_folders(final):
+        lock = _open_folder(leftover)
+        # Somebody else may be saving a model here at this moment.
+        if lock is not None and try_lock(lock):
+            _clear(leftover, final)
+        if lock is not None:
+            os.close(lock)
+
+
+def _clear(temporary: Path, final: Path) -> None:
+    if (temporary / "old").exists() and not final.exists():
+        (temporary / "old").rename(final)
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _new_temporary(final: Path) -> tuple[Path, int | None]:
+    """A new folder beside ``final``, and a handle that keeps its lock."""
+    while True:
+        path = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp"))
+        lock = _open_folder(path)
+        # Another process may take it for a leftover before it is locked.
+        if (lock is None or try_lock(lock) is not False) and path.exists():
+            return path, lock
+        if lock is not None:
+            os.close(lock)
+
+
+def _open_folder(path: Path) -> int | None:
+    """A handle of a folder; None where the system has none."""
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError:
+        return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +15,11 @@ from typing import Any, NamedTuple
 import torch
 
 from diffusion_mf.config import Config, saved_config
+from diffusion_mf.data.files import try_lock
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.errors import InputError
 from diffusion_mf.model import Labeller
-from diffusion_mf.model.storage import load_model, save_model
+from diffusion_mf.model.storage import load_model, restore, save_model
 from diffusion_mf.training.checkpoint import (
     STATE_FILE,
     damaged,
@@ -103,27 +106,67 @@ class RunFolder(NamedTuple):
         """The events of the run, for TensorBoard."""
         return self.root / "tensorboard"
 
+    @property
+    def lock(self) -> Path:
+        """What the process that trains here keeps locked; it also marks the folder as that of a run."""
+        return self.root / ".lock"
+
     def check_unused(self) -> None:
-        """`InputError` if another run was started here."""
+        """`InputError` if another run was started here, or the folder holds anything else."""
         if has_checkpoint(self.checkpoint) or self.model.exists():
             raise InputError(
                 "another run was started in this folder",
                 path=self.root,
                 remedy="continue it with --resume, or name another folder",
             )
+        self._check_ours()
 
-    def make(self) -> None:
-        """Create the folder, and remove what a kill while saving a model may have left."""
+    def _check_ours(self) -> None:
+        """A run replaces files such as ``log.jsonl``, which must not be somebody else's."""
+        if self.lock.exists() or has_checkpoint(self.checkpoint) or self.model.exists():
+            return
+        if self.root.is_dir() and (names := os.listdir(self.root)):
+            raise InputError(
+                f"the folder is not empty, and not that of a run (it has {min(names)})",
+                path=self.root,
+                remedy="name a new folder with --output",
+            )
+
+    def mark(self) -> None:
+        """Create the folder, or take one with other files as that of a run."""
+        os.close(self._open_lock())
+
+    def _open_lock(self) -> int:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            for leftover in self.root.glob(f".{self.model.name}.*.tmp"):
-                if (leftover / "old").is_dir() and not self.model.exists():
-                    (leftover / "old").rename(self.model)
-                shutil.rmtree(leftover, ignore_errors=True)
+            return os.open(self.lock, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o666)
         except OSError as error:
             raise InputError(
                 f"cannot be written ({error.strerror})", path=self.root, remedy="name another folder with --output"
             ) from None
+
+    @contextlib.contextmanager
+    def locked(self, note: Callable[[str], None]) -> Iterator[None]:
+        """Create the folder, and keep other runs out of it during the block; the kernel unlocks it if this process is killed."""
+        self._check_ours()
+        handle = self._open_lock()
+        try:
+            is_locked = try_lock(handle)
+            if is_locked is False:
+                owner = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
+                raise InputError(
+                    f"{owner} is training in this folder",
+                    path=self.root,
+                    remedy="wait until it has ended, or name another folder with --output",
+                )
+            if is_locked is None:
+                note(f"{self.root} is on a file system without locks: do not start a second run there")
+            os.ftruncate(handle, 0)
+            os.write(handle, f"process {os.getpid()} on {platform.node()}\n".encode())
+            restore(self.model)
+            yield
+        finally:
+            os.close(handle)
 
 
 class BegunRun(NamedTuple):
