@@ -68,7 +68,7 @@ def test_a_second_run_is_refused_and_names_the_first(corpus: Path, tmp_path: Pat
             f"{tmp_path / 'run'}: process {os.getpid()} on {os.uname().nodename} is training in this folder; wait until "
             "it has ended, or name another folder with --output."
         )
-        assert sorted(os.listdir(tmp_path / "run")) == [".lock"]
+        assert sorted(os.listdir(tmp_path / "run")) == [".dmf.lock"]
     train(config, output=tmp_path / "run", device="cpu", resume=resume)
     assert load_model(tmp_path / "run" / "model")
 

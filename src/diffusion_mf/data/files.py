@@ -277,7 +277,10 @@ def is_temporary(name: str, final: str) -> bool:
 def remove_leftovers(final: str) -> None:
     """Remove what killed processes left of their attempts to write ``final``: temporary files that nobody holds the lock of."""
     folder, base = os.path.split(final)
-    for name in os.listdir(folder or "."):
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # a folder may be writable, but not readable
+        names = os.listdir(folder)
+    for name in names:
         if is_temporary(name, base):
             path = os.path.join(folder, name)
             with contextlib.suppress(OSError):

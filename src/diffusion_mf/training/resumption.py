@@ -109,7 +109,7 @@ class RunFolder(NamedTuple):
     @property
     def lock(self) -> Path:
         """What the process that trains here keeps locked; it also marks the folder as that of a run."""
-        return self.root / ".lock"
+        return self.root / ".dmf.lock"
 
     def check_unused(self) -> None:
         """`InputError` if another run was started here, or the folder holds anything else."""
@@ -139,7 +139,9 @@ class RunFolder(NamedTuple):
     def _open_lock(self) -> int:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            return os.open(self.lock, os.O_RDWR | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o666)
+            # Its content is replaced, so that it must not be a link to something else.
+            flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+            return os.open(self.lock, os.O_RDWR | os.O_CREAT | flags, 0o666)
         except OSError as error:
             raise InputError(
                 f"cannot be written ({error.strerror})", path=self.root, remedy="name another folder with --output"
