@@ -29,8 +29,8 @@ LabelledData = StrPath | Iterable[tuple[Sequence[str], Sequence[str]]]
 
 
 def load(name: StrPath, *, device: str = "auto", plugins: Sequence[str] = ()) -> Tagger:
-    """The tagger of a model folder, or of a model on the Hugging Face hub; ``plugins`` as for `Tagger.load`."""
-    return Tagger.from_pretrained(name, device=device, plugins=plugins)
+    """`Tagger.load`: the tagger of a model folder or, named ``hf:OWNER/NAME``, of a model on the Hugging Face hub."""
+    return Tagger.load(name, device=device, plugins=plugins)
 
 
 def train(
@@ -127,8 +127,11 @@ def _files(
         dev = train.get("validation") if dev is None else dev
         test = train.get("test") if test is None else test
         train = train["train"]
+    folder = RunFolder(output)
     if not resume:
-        RunFolder(output).check_unused()
+        folder.check_unused()
+    if any(not isinstance(corpus, str | os.PathLike | None) for corpus in (train, dev, test)):
+        folder.mark()
     return {
         f"data.{split}": _file(corpus, output / "data" / f"{split}.jsonl", task)
         for split, corpus in (("train", train), ("dev", dev), ("test", test))

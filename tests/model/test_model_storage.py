@@ -37,9 +37,10 @@ def rows(tagger: Tagger) -> list[Any]:
 
 
 def change(folder: Path, **values: object) -> None:
-    """Rewrite entries of config.json."""
+    """Rewrite entries of config.json, on purpose: without its manifest a folder is like those of earlier versions."""
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    (folder / "manifest.json").unlink(missing_ok=True)
 
 
 def refused(folder: Path) -> str:
@@ -53,7 +54,7 @@ def refused(folder: Path) -> str:
 def test_a_folder_holds_what_it_should_and_nothing_that_runs(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "deep" / "model")
     assert sorted(path.name for path in folder.iterdir()) == [
-        "README.md", "config.json", "metrics.json", "model.safetensors", "vocabulary.json",
+        "README.md", "config.json", "manifest.json", "metrics.json", "model.safetensors", "vocabulary.json",
     ]  # fmt: skip
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
     assert json.loads((folder / "metrics.json").read_text()) == {"dev": {"f1": 12.5}}
@@ -232,10 +233,12 @@ class TestRefused:
     @pytest.mark.parametrize("name", ["config.json", "metrics.json"])
     def test_what_is_no_json(self, folder: Path, name: str, text: str) -> None:
         (folder / name).write_text(text)
+        (folder / "manifest.json").unlink()
         assert f"{name}: damaged: not a JSON object; copy the model again." in refused(folder)
 
     def test_a_model_of_another_program(self, folder: Path) -> None:
         (folder / "config.json").write_text('{"architectures": ["BertForTokenClassification"]}')
+        (folder / "manifest.json").unlink()
         assert "not a model of this program; name a folder that dmf train wrote." in refused(folder)
 
     def test_a_newer_format(self, folder: Path) -> None:
@@ -263,6 +266,8 @@ class TestRefused:
         content = bytearray((folder / name).read_bytes())
         content[len(content) // 2] ^= 1
         (folder / name).write_bytes(content)
+        assert f"{name}: damaged or changed since it was saved; copy the model again, or delete" in refused(folder)
+        (folder / "manifest.json").unlink()
         assert f"{name}: damaged or changed since it was saved; copy the model again." in refused(folder)
 
     def test_half_a_file(self, folder: Path) -> None:

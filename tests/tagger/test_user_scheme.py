@@ -190,6 +190,7 @@ class TestResults:
             values = json.loads((newer / "config.json").read_text())
             for bad in ("beam", 7):
                 (newer / "config.json").write_text(json.dumps(values | {name: bad}))
+                (newer / "manifest.json").unlink(missing_ok=True)
                 with pytest.raises(InputError):
                     load_model(newer)
 

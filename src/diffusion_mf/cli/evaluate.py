@@ -68,7 +68,7 @@ def evaluate(
     from diffusion_mf.tagger import Tagger
     from diffusion_mf.tagger.files import TaggingOptions, evaluate_corpus
 
-    tagger = Tagger.from_pretrained(model, device=device)
+    tagger = Tagger.load(model, device=device)
     settle(tagger, on_long=on_long, one_document=one_document)
     if posterior is not None:
         tagger.set_posterior(posterior)

@@ -17,7 +17,7 @@ from diffusion_mf.evaluation.terminal import note, progress
 if TYPE_CHECKING:
     from diffusion_mf.tagger import Tagger
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a trained model, or its name on the hub.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a trained model, or hf:OWNER/NAME on the hub.")]
 Calls = Annotated[int | None, typer.Option(help="Denoising steps of a diffusion system.", show_default="as configured")]
 DecoderName = Annotated[
     str | None,
@@ -98,7 +98,7 @@ def tag(
     from diffusion_mf.tagger import Tagger
     from diffusion_mf.tagger.files import TaggingOptions, tag_file
 
-    tagger = Tagger.from_pretrained(model, device=device)
+    tagger = Tagger.load(model, device=device)
     settle(tagger, on_long=on_long, one_document=one_document)
     # A bar would stand among the results.
     bar = contextlib.nullcontext(lambda count: None) if output == "-" else progress("tagging")

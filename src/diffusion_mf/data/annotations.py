@@ -16,7 +16,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
-from diffusion_mf.data.files import SentenceLimits, StrPath, is_encodable, open_output, read_chunks, read_raw_lines
+from diffusion_mf.data.files import (
+    SentenceLimits,
+    StrPath,
+    is_encodable,
+    open_output,
+    read_chunks,
+    read_raw_lines,
+    refuse_constant,
+)
 from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, encode_spans, extract_spans
 from diffusion_mf.data.raw_text import Offsets, split_sentences
 from diffusion_mf.data.repair import Repairs, SpanProblem
@@ -63,7 +71,7 @@ Writer = Callable[[Record], None]
 def read_json_values(path: StrPath) -> Iterator[tuple[int, Any]]:
     """Stream JSON values with the lines they begin on: one after the other, as in JSON Lines, or the elements of one list."""
     limits = SentenceLimits.from_environment()
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(parse_constant=refuse_constant)
     chunks = read_chunks(path)
     text, position, line = "", 0, 1
     is_list = is_over = False
@@ -486,7 +494,7 @@ def _json_lines(
     @contextlib.contextmanager
     def open_lines(target: StrPath) -> Iterator[Writer]:
         with open_output(target) as stream:
-            yield lambda record: _put(stream, json.dumps(make(record), ensure_ascii=False) + "\n")
+            yield lambda record: _put(stream, json.dumps(make(record), ensure_ascii=False, allow_nan=False) + "\n")
 
     return open_lines
 
@@ -498,7 +506,7 @@ def _open_label_studio(target: StrPath) -> Iterator[Writer]:
 
         def write(record: Record) -> None:
             nonlocal before
-            _put(stream, f"{before}\n{json.dumps(_label_studio(record), ensure_ascii=False)}")
+            _put(stream, f"{before}\n{json.dumps(_label_studio(record), ensure_ascii=False, allow_nan=False)}")
             before = ","
 
         yield write

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import json
 import lzma
 import operator
 import os
@@ -221,9 +222,9 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
             yield special
         return
     final = os.path.realpath(name)
-    folder = os.path.dirname(final)
     try:
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{os.path.basename(name)}.", suffix=".tmp")
+        remove_leftovers(final)
+        temporary, handle, lock = _new_temporary(final)
     except OSError as error:
         raise InputError(
             f"cannot be written ({error.strerror})", path=name, remedy="check that the folder exists and is writable"
@@ -250,6 +251,80 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
     except BaseException:
         _remove(temporary)
         raise
+    finally:
+        # Not before the rename: without its lock, the file could be taken for a leftover.
+        os.close(lock)
+
+
+def try_lock(handle: int) -> bool | None:
+    """Lock an open file until it is closed, by the kernel if the process is killed; False if another has it, None without locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except (ImportError, OSError):
+        return None
+    return True
+
+
+def is_temporary(name: str, final: str) -> bool:
+    """Whether ``name`` is one that `tempfile` makes for what will be called ``final``."""
+    return re.fullmatch(re.escape(f".{final}.") + r"[a-z0-9_]{8}\.tmp", name) is not None
+
+
+def remove_leftovers(final: str) -> None:
+    """Remove what killed processes left of their attempts to write ``final``: temporary files that nobody holds the lock of."""
+    folder, base = os.path.split(final)
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # a folder may be writable, but not readable
+        names = os.listdir(folder)
+    for name in names:
+        if is_temporary(name, base):
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
+                try:
+                    if stat.S_ISREG(os.fstat(handle).st_mode) and try_lock(handle):
+                        os.unlink(path)
+                finally:
+                    os.close(handle)
+
+
+def _new_temporary(final: str) -> tuple[str, int, int]:
+    """A new file beside ``final``, open for writing, and a second handle, which keeps its lock."""
+    folder, base = os.path.split(final)
+    while True:
+        handle, path = tempfile.mkstemp(dir=folder, prefix=f".{base}.", suffix=".tmp")
+        # Another process may take it for a leftover before it is locked.
+        if try_lock(handle) is not False and os.path.exists(path):
+            return path, handle, os.dup(handle)
+        os.close(handle)
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """For ``parse_constant`` of Python's JSON reader, which otherwise takes NaN and Infinity, which are not JSON."""
+    raise json.JSONDecodeError(f"{name} is not a number of JSON", "", 0)
+
+
+def open_regular(path: StrPath, *, limit: int, remedy: str) -> IO[bytes]:
+    """Open a regular file of at most ``limit`` bytes; other kinds, which could block or never end, are an `InputError`.
+
+    The file that is checked is the one that was opened, so that it cannot be exchanged in between.
+    """
+    try:
+        # Without O_NONBLOCK, opening a pipe waits for somebody to write to it.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", path=path, remedy="check its permissions") from error
+    status = os.fstat(handle)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError("not a regular file", path=path, remedy=remedy)
+    raise InputError(f"has {status.st_size:,} bytes, but may have {limit:,} at most", path=path, remedy=remedy)
 
 
 def _is_special(name: str) -> bool:

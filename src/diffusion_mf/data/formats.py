@@ -40,6 +40,7 @@ from diffusion_mf.data.files import (
     check_fields,
     is_encodable,
     read_lines,
+    refuse_constant,
     uncompressed_suffix,
 )
 from diffusion_mf.data.hugging_face import read_token_rows, write_token_rows
@@ -82,7 +83,7 @@ def write_json_lines(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
             row["labels"] = sentence.labels
         if sentence.document:
             row["document"] = sentence.document
-        stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+        stream.write((json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) -> tuple[Sentence, dict[str, Any]]:
@@ -92,7 +93,7 @@ def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) 
         raise InputError(problem, path=path, line=number, remedy=remedy)
 
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         # A number of thousands of digits is a ValueError without a message of its own.
         other = "nested too deeply" if isinstance(error, RecursionError) else "too long a number"

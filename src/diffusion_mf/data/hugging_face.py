@@ -174,4 +174,4 @@ def write_token_rows(sentences: Iterable[Sentence], stream: IO[bytes], *, key: s
         row: dict[str, tuple[str, ...]] = {"tokens": sentence.units}
         if sentence.labels is not None:
             row[key] = sentence.labels
-        stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode())
+        stream.write((json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode())

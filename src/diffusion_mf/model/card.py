@@ -97,7 +97,8 @@ def model_card(
         f"On the command line: `dmf tag this-folder FILE{options}` or `dmf evaluate this-folder FILE{options}`.",
         "",
         "The files are JSON and safetensors: loading them runs no code"
-        + (" but that of the plugins that you name." if config.plugins else "."),
+        + (" but that of the plugins that you name." if config.plugins else ".")
+        + " `manifest.json` holds the SHA-256 checksum of every file that is loaded.",
     ]
     return "\n".join(lines) + "\n"
 

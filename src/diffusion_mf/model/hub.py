@@ -5,17 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.model.storage import ENCODER, MODEL_FILES
+from diffusion_mf.model.storage import ENCODER, HUB_PREFIX, MODEL_FILES
 from diffusion_mf.networks.pretrained.hugging_face import hub_answers, hub_silence, is_of_hub
 
 _PATTERNS = (*MODEL_FILES, f"{ENCODER}/*")
 
 
 def download(name: str, *, revision: str | None = None) -> str:
-    """Download a model repository and return its local folder; only files that belong to a model are fetched."""
+    """Download a model repository and return its local folder; only files that belong to a model are fetched.
+
+    ``name`` is OWNER/NAME, with or without `HUB_PREFIX`.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
+    name = name.removeprefix(HUB_PREFIX)
     try:
         return snapshot_download(
             name,

@@ -2,6 +2,7 @@
 
 | file | holds |
 |---|---|
+| manifest.json | size and SHA-256 checksum of every file that is loaded; folders of earlier versions have none |
 | config.json | format version, the training configuration, label schemes, decoders, temperature, checksums of the other files |
 | vocabulary.json | forms and characters with their counts, labels; pairs of neighbouring forms, if the encoder uses them |
 | model.safetensors | the weights |
@@ -9,7 +10,7 @@
 | README.md | the model card |
 | encoder/ | of a pretrained encoder: its configuration and tokenizer, so that nothing else is needed to load it |
 
-A folder is written completely, by a rename, or not at all.
+A folder is written completely, by a rename, or not at all. It is read once, into memory: what was verified is what is used.
 """
 
 from __future__ import annotations
@@ -19,19 +20,22 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from torch import Tensor
 
 from diffusion_mf import __version__
 from diffusion_mf.batches.vocabulary import Vocabulary
-from diffusion_mf.data.files import StrPath, current_umask
+from diffusion_mf.data.files import StrPath, current_umask, is_temporary, open_regular, refuse_constant, try_lock
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS, OutputLabels
 from diffusion_mf.errors import InputError
@@ -48,17 +52,29 @@ FORMAT = "diffusion-mf model"
 FORMAT_VERSION = 1
 """Increased whenever older versions could not read a folder; they then report which version is needed."""
 
-CONFIG, VOCABULARY, WEIGHTS, METRICS, CARD = (
+MANIFEST, CONFIG, VOCABULARY, WEIGHTS, METRICS, CARD = (
+    "manifest.json",
     "config.json",
     "vocabulary.json",
     "model.safetensors",
     "metrics.json",
     "README.md",
 )
-MODEL_FILES = (CONFIG, VOCABULARY, WEIGHTS, METRICS, CARD)
+MODEL_FILES = (MANIFEST, CONFIG, VOCABULARY, WEIGHTS, METRICS, CARD)
 ENCODER = "encoder"
 """the folder of an encoder's own files"""
+HUB_PREFIX = "hf:"
+"""before the name of a model on the Hugging Face hub"""
 _CHECKED_FILES = (VOCABULARY, WEIGHTS)
+
+MOST_BYTES = {MANIFEST: 1 << 20, CONFIG: 1 << 24, METRICS: 1 << 26, VOCABULARY: 1 << 30, WEIGHTS: 1 << 34}
+"""sizes beyond which files are not read"""
+MOST_ENCODER_BYTES = 1 << 28
+"""the same for each file of an encoder"""
+
+_COPY_AGAIN = "copy the model again"
+SECONDS_TO_WAIT = 2.0
+"""for a model that is being saved while it is loaded"""
 
 
 class StoredModel(NamedTuple):
@@ -151,6 +167,11 @@ def save_model(
             metrics=metrics,
         )
         (written / CARD).write_text(card, encoding="utf-8")
+        listed = (CONFIG, *_CHECKED_FILES, METRICS, *_encoder_files(written))
+        files = {
+            name: {"bytes": (written / name).stat().st_size, "sha256": _checksum(written / name)} for name in listed
+        }
+        _write_json(written / MANIFEST, {"files": files})
 
 
 def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
@@ -159,26 +180,21 @@ def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
     ``backend`` selects the implementation of the structure (`ops.backends`).
     """
     path = Path(folder)
-    _check_files(path)
-    description = _read_object(path / CONFIG)
-    _check_format(path, description)
-    checksums = _entry(path, description, "checksums", dict)
-    for name in {*_CHECKED_FILES, *(name for name in checksums if _is_encoder_file(name))}:
-        if _checksum(path / name) != checksums.get(name):
-            raise InputError("damaged or changed since it was saved", path=path / name, remedy="copy the model again")
+    files = _read_files(path)
+    description = _object(path / CONFIG, files[CONFIG])
     config, scheme, decoder, temperature, source_scheme, legal = _settings(path, description)
     try:
-        vocabulary = Vocabulary.from_dict(_read_object(path / VOCABULARY))
+        vocabulary = Vocabulary.from_dict(_object(path / VOCABULARY, files[VOCABULARY]))
     except (KeyError, TypeError, ValueError):
-        raise InputError("not a vocabulary", path=path / VOCABULARY, remedy="copy the model again") from None
+        raise InputError("not a vocabulary", path=path / VOCABULARY, remedy=_COPY_AGAIN) from None
     return StoredModel(
-        labeller=_load_labeller(path / WEIGHTS, config, vocabulary, scheme, backend),
+        labeller=_load_labeller(path, files, config, vocabulary, scheme, backend),
         config=config,
         vocabulary=vocabulary,
         scheme=scheme,
         decoder=decoder,
         temperature=temperature,
-        metrics=read_metrics(path),
+        metrics=_object(path / METRICS, files[METRICS]) if METRICS in files else {},
         source_scheme=source_scheme,
         legal_decoder=legal,
     )
@@ -188,40 +204,190 @@ def read_config(folder: StrPath) -> Config:
     """The configuration that a model was trained with."""
     path = Path(folder)
     _check_files(path)
-    description = _read_object(path / CONFIG)
+    description = _object(path / CONFIG, _Reader(path).read(CONFIG))
     _check_format(path, description)
     return _settings(path, description)[0]
 
 
 def read_metrics(folder: StrPath) -> dict[str, Any]:
     """What was measured when the model was trained; empty if the file was not kept, since a model works without it."""
-    path = Path(folder) / METRICS
-    return _read_object(path) if path.exists() else {}
+    path = Path(folder)
+    return _object(path / METRICS, _Reader(path).read(METRICS)) if os.path.lexists(path / METRICS) else {}
+
+
+class _Reader:
+    """Reads files of a model folder and compares them with its manifest, if there is one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._real_folder = folder, Path(os.path.realpath(folder))
+        self.manifest: dict[str, Any] | None = None
+        if os.path.lexists(folder / MANIFEST):
+            self.manifest = _object(folder / MANIFEST, self._content(MANIFEST)).get("files")
+            if not isinstance(self.manifest, dict):
+                raise InputError("not a manifest", path=folder / MANIFEST, remedy=_COPY_AGAIN)
+
+    def read(self, name: str, checksum: object = None) -> bytes:
+        """The verified content of a file; without a manifest, ``checksum`` is its SHA-256 checksum (None: there is none)."""
+        path = self._folder / name
+        remedy = _COPY_AGAIN
+        size = None
+        if self.manifest is not None:
+            remedy = f"{_COPY_AGAIN}, or delete {MANIFEST} if you changed it on purpose"
+            entry = self.manifest.get(name)
+            if not isinstance(entry, dict):
+                raise InputError(f"not in {MANIFEST}", path=path, remedy=remedy)
+            size, checksum = entry.get("bytes"), entry.get("sha256")
+        elif checksum is None:
+            return self._content(name)
+        content = self._content(name, size, remedy)
+        if hashlib.sha256(content).hexdigest() != checksum:
+            raise _changed(path, remedy)
+        return content
+
+    def _content(self, name: str, size: object = None, remedy: str = _COPY_AGAIN) -> bytes:
+        path = self._folder / name
+        self._check_place(path)
+        limit = MOST_BYTES.get(name, MOST_ENCODER_BYTES)
+        with open_regular(path, limit=limit, remedy=_COPY_AGAIN) as stream:
+            # Compared before reading: a damaged file may be much larger than what fits into memory.
+            if size is not None and os.fstat(stream.fileno()).st_size != size:
+                raise _changed(path, remedy)
+            try:
+                return stream.read(limit)
+            except OSError as error:
+                raise InputError(f"cannot be read ({error.strerror})", path=path, remedy=_COPY_AGAIN) from None
+
+    def _check_place(self, path: Path) -> None:
+        """Refuse links that leave the folder, but for those of the hub's cache, whose snapshots link to its blobs."""
+        real, folder = Path(os.path.realpath(path)), self._real_folder
+        is_blob = folder.parent.name == "snapshots" and real.parent == folder.parent.parent / "blobs"
+        if not (is_blob or real.is_relative_to(folder)):
+            raise InputError(
+                "a link to a file outside of the model folder", path=path, remedy="put the file in its place"
+            )
+
+
+def _changed(path: Path, remedy: str) -> InputError:
+    return InputError("damaged or changed since it was saved", path=path, remedy=remedy)
+
+
+def _read_files(path: Path) -> dict[str, bytes]:
+    """The content of every file of a model folder, all of one model: if another one is being saved there, try again."""
+    deadline = time.monotonic() + SECONDS_TO_WAIT
+    while True:
+        before = _identity(path)
+        try:
+            return _read_once(path)
+        except InputError:
+            is_being_saved = _identity(path) != before or bool(_temporary_folders(path))
+            if not is_being_saved or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+
+
+def _read_once(path: Path) -> dict[str, bytes]:
+    _check_files(path)
+    reader = _Reader(path)
+    files = {CONFIG: reader.read(CONFIG)}
+    description = _object(path / CONFIG, files[CONFIG])
+    _check_format(path, description)
+    checksums = _entry(path, description, "checksums", dict)
+    names = checksums if reader.manifest is None else reader.manifest
+    for name in (*_CHECKED_FILES, *(name for name in names if _is_encoder_file(name))):
+        # What has no checksum is not accepted.
+        files[name] = reader.read(name, checksums.get(name, ""))
+    if os.path.lexists(path / METRICS):
+        files[METRICS] = reader.read(METRICS)
+    unknown = set(reader.manifest or ()) - {*files, METRICS}
+    if unknown:
+        raise InputError(f"lists the unknown file {min(unknown)!r}", path=path / MANIFEST, remedy=_COPY_AGAIN)
+    return files
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """Something that changes when another folder takes the place of this one."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+def _temporary_folders(final: Path) -> list[Path]:
+    """The folders that `_new_folder` makes for ``final``, of this process or others."""
+    with contextlib.suppress(OSError):
+        return [path for path in final.parent.iterdir() if is_temporary(path.name, final.name) and path.is_dir()]
+    return []
 
 
 def _load_labeller(
-    path: Path, config: Config, vocabulary: Vocabulary, scheme: LabelScheme, backend: Backend
+    path: Path,
+    files: Mapping[str, bytes],
+    config: Config,
+    vocabulary: Vocabulary,
+    scheme: LabelScheme,
+    backend: Backend,
 ) -> Labeller:
     from diffusion_mf.model import Labeller
 
     # The initial weights of a network are random; loading a model must not change the random state.
-    with torch.random.fork_rng(devices=[]):
-        labeller = Labeller(config, vocabulary, scheme, encoder_files=path.parent / ENCODER, backend=backend)
+    with torch.random.fork_rng(devices=[]), _encoder_copy(path, files) as encoder_files:
+        labeller = Labeller(config, vocabulary, scheme, encoder_files=encoder_files, backend=backend)
     try:
-        labeller.load_state_dict(load_file(path))
-    except (SafetensorError, OSError, RuntimeError) as error:
+        weights = safetensors.torch.load(files[WEIGHTS])
+        _check_tensors(path / WEIGHTS, weights, labeller.state_dict())
+        labeller.load_state_dict(weights)
+    except (SafetensorError, RuntimeError, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"the weights do not fit the model ({reason})", path=path, remedy="train it again") from None
+        raise InputError(
+            f"the weights do not fit the model ({reason})", path=path / WEIGHTS, remedy="train it again"
+        ) from None
     labeller.requires_grad_(False)
     return labeller.eval()
 
 
+def _check_tensors(path: Path, weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Refuse other types than the model's, which would be converted in silence, and numbers that are not finite."""
+    for name, tensor in weights.items():
+        if name in expected and tensor.dtype != expected[name].dtype:
+            raise InputError(
+                f"the tensor {name} has the type {tensor.dtype}, not {expected[name].dtype}",
+                path=path,
+                remedy=_COPY_AGAIN,
+            )
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise InputError(
+                f"the tensor {name} holds numbers that are not finite", path=path, remedy="train the model again"
+            )
+
+
+@contextlib.contextmanager
+def _encoder_copy(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
+    """A folder with the verified files of an encoder, which its library reads by name; errors name the model's own."""
+    with tempfile.TemporaryDirectory(prefix="diffusion-mf-") as temporary:
+        copy = Path(temporary) / ENCODER
+        copy.mkdir()
+        for name in files:
+            if _is_encoder_file(name):
+                (Path(temporary) / name).write_bytes(files[name])
+        try:
+            yield copy
+        except InputError as error:
+            if error.path is None or not Path(error.path).is_relative_to(temporary):
+                raise
+            place = path / Path(error.path).relative_to(temporary)
+            raise InputError(error.problem, path=place, line=error.line, remedy=error.remedy) from None
+
+
 def _check_files(path: Path) -> None:
     if not path.exists():
-        raise InputError("no such model folder", path=path, remedy="check the path")
+        # A mistyped path must never load the model of a stranger, so that names of the hub are marked as such.
+        is_like_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path)) is not None
+        remedy = f"check the path, or write {HUB_PREFIX}{path} for a model on the Hugging Face hub"
+        raise InputError("no such model folder", path=path, remedy=remedy if is_like_name else "check the path")
     if not path.is_dir():
         raise InputError("this is a file, not a model folder", path=path, remedy="name the folder that holds it")
-    missing = [name for name in (CONFIG, VOCABULARY, WEIGHTS) if not (path / name).is_file()]
+    missing = [name for name in (CONFIG, VOCABULARY, WEIGHTS) if not os.path.lexists(path / name)]
     if missing:
         inside = path / "model"
         hint = f"name {inside}" if (inside / CONFIG).is_file() else "name a folder that dmf train wrote"
@@ -240,7 +406,7 @@ def _check_format(path: Path, description: Mapping[str, Any]) -> None:
             remedy="upgrade diffusion-mf",
         )
     if version < 1:
-        raise InputError(f"there is no format version {version}", path=path / CONFIG, remedy="copy the model again")
+        raise InputError(f"there is no format version {version}", path=path / CONFIG, remedy=_COPY_AGAIN)
 
 
 def _settings(
@@ -262,7 +428,7 @@ def _settings(
         raise InputError(
             f"the scheme {scheme}, the decoder {decoder} or the temperature {temperature} is invalid",
             path=path / CONFIG,
-            remedy="copy the model again",
+            remedy=_COPY_AGAIN,
         )
     source = None if source_scheme is None else LabelScheme(source_scheme)
     return config, LabelScheme(scheme), decoder, temperature, source, legal
@@ -271,17 +437,17 @@ def _settings(
 def _entry(path: Path, description: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:
     value = description.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise InputError(f"no usable {key!r}", path=path / CONFIG, remedy="copy the model again")
+        raise InputError(f"no usable {key!r}", path=path / CONFIG, remedy=_COPY_AGAIN)
     return value
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _object(path: Path, content: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        value = json.loads(content.decode("utf-8"), parse_constant=refuse_constant)
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise InputError("damaged: not a JSON object", path=path, remedy="copy the model again")
+        raise InputError("damaged: not a JSON object", path=path, remedy=_COPY_AGAIN)
     return value
 
 
@@ -290,11 +456,8 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def _checksum(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", path=path, remedy="check its permissions") from None
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _encoder_files(folder: Path) -> list[str]:
@@ -314,9 +477,11 @@ def _new_folder(folder: StrPath) -> Iterator[Path]:
     if final.is_dir() and not set(os.listdir(final)) <= {*MODEL_FILES, ENCODER}:
         raise InputError("this folder contains other files", path=folder, remedy="name a new folder for the model")
     temporary: Path | None = None
+    lock: int | None = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp"))
+        restore(final)
+        temporary, lock = _new_temporary(final)
         # mkdtemp creates folders that only their owner can read.
         temporary.chmod(0o777 & ~current_umask())
         written = temporary / "new"
@@ -333,6 +498,44 @@ def _new_folder(folder: StrPath) -> Iterator[Path]:
         ) from error
     finally:
         if temporary is not None:
-            if (temporary / "old").exists() and not final.exists():
-                (temporary / "old").rename(final)
-            shutil.rmtree(temporary, ignore_errors=True)
+            _clear(temporary, final)
+        if lock is not None:
+            os.close(lock)
+
+
+def restore(folder: StrPath) -> None:
+    """Remove what processes that were killed while saving a model left beside it; the older model returns to its place."""
+    final = Path(os.path.realpath(folder))
+    for leftover in _temporary_folders(final):
+        lock = _open_folder(leftover)
+        # Somebody else may be saving a model here at this moment.
+        if lock is not None and try_lock(lock):
+            _clear(leftover, final)
+        if lock is not None:
+            os.close(lock)
+
+
+def _clear(temporary: Path, final: Path) -> None:
+    if (temporary / "old").exists() and not final.exists():
+        (temporary / "old").rename(final)
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _new_temporary(final: Path) -> tuple[Path, int | None]:
+    """A new folder beside ``final``, and a handle that keeps its lock."""
+    while True:
+        path = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp"))
+        lock = _open_folder(path)
+        # Another process may take it for a leftover before it is locked.
+        if (lock is None or try_lock(lock) is not False) and path.exists():
+            return path, lock
+        if lock is not None:
+            os.close(lock)
+
+
+def _open_folder(path: Path) -> int | None:
+    """A handle of a folder; None where the system has none."""
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError:
+        return None

@@ -40,7 +40,7 @@ from diffusion_mf.data.label_schemes import LabelScheme, split_label
 from diffusion_mf.data.raw_text import Offsets, characters_of, read_paragraphs
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence, with_first_document
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import DiffusionMFError, InputError
 from diffusion_mf.evaluation.calibration import expected_calibration_error
 from diffusion_mf.evaluation.report import Report, TaskScorer
 from diffusion_mf.tagger.requests import PlacedClamp
@@ -303,7 +303,16 @@ def _json(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
         row["spans"] = [span._replace(confidence=round(span.confidence, 6))._asdict() for span in result.spans]
     if item.part is not None:
         row["offsets"] = [[item.part.start + start, item.part.start + end] for start, end in item.part.tokens]
-    return json.dumps(row, ensure_ascii=False) + "\n"
+    return _json_line(row)
+
+
+def _json_line(row: dict[str, object]) -> str:
+    try:
+        return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+    except ValueError:
+        raise DiffusionMFError(
+            "the model computed scores that are not numbers, which JSON cannot hold; leave out --scores, or train it again."
+        ) from None
 
 
 def _hugging_face(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
@@ -314,7 +323,7 @@ def _hugging_face(item: Item, result: TaggedSentence, layout: OutputOptions) -> 
     row[key or ("pos_tags" if layout.task is Task.POS else "ner_tags")] = result.labels
     if layout.use_scores:
         row["scores"] = [round(score, 6) for score in result.scores]
-    return json.dumps(row, ensure_ascii=False) + "\n"
+    return _json_line(row)
 
 
 def _text(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:

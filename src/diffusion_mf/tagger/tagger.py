@@ -24,7 +24,7 @@ from diffusion_mf.diffusion import Reading
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import calibrated
 from diffusion_mf.model.hub import download, upload
-from diffusion_mf.model.storage import StoredModel, load_model, save_model
+from diffusion_mf.model.storage import HUB_PREFIX, StoredModel, load_model, save_model
 from diffusion_mf.plugins import import_plugins
 from diffusion_mf.prediction.cpu import (
     CPU_BATCH_UNITS,
@@ -142,10 +142,12 @@ class Tagger:
     def load(cls, folder: StrPath, *, device: str | torch.device = "auto", plugins: Sequence[str] = ()) -> Tagger:
         """Read a model folder that `save` or ``dmf train`` wrote; ``auto`` is a GPU where there is one.
 
+        ``hf:OWNER/NAME`` is a model on the Hugging Face hub; for any other name, the network is not used.
         ``plugins`` are modules, or paths of their files, to import for it: a model says which it needs, but only you may ask.
         """
         import_plugins(plugins)
-        return cls(load_model(folder), device=device)
+        name = os.fspath(folder)
+        return cls(load_model(download(name) if name.startswith(HUB_PREFIX) else name), device=device)
 
     @classmethod
     def from_pretrained(
@@ -156,7 +158,7 @@ class Tagger:
         device: str | torch.device = "auto",
         plugins: Sequence[str] = (),
     ) -> Tagger:
-        """The model of a folder, or of a repository on the Hugging Face hub where there is no such folder."""
+        """The model of a folder or, where there is no such folder, of the repository OWNER/NAME on the Hugging Face hub."""
         folder = name if os.path.exists(name) else download(os.fspath(name), revision=revision)
         return cls.load(folder, device=device, plugins=plugins)
 

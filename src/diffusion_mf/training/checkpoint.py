@@ -1,6 +1,6 @@
 """Checkpoints: safetensors and JSON, either complete or absent, without anything that could run code.
 
-A folder holds ``state.json`` and the tensor file that it names, with a checksum. New tensors are written to another file than
+A folder holds ``state.json`` and the tensor file that it names, with checksums of both. New tensors are written to another file than
 the one the current state names; then ``state.json`` is replaced by an atomic rename, which makes the new checkpoint valid. So a
 kill or a full disk at any moment leaves either the old checkpoint or the new one.
 """
@@ -19,7 +19,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from diffusion_mf.data.files import open_output
+from diffusion_mf.data.files import open_output, open_regular, refuse_constant
 from diffusion_mf.errors import InputError
 from diffusion_mf.networks.tensor_files import write_tensors
 
@@ -29,6 +29,11 @@ FORMAT_VERSION = 1
 
 _TENSOR_FILES = ("tensors-a.safetensors", "tensors-b.safetensors")
 _READ_BYTES = 1 << 20
+_CHECKSUM = "checksum"
+_REMEDY = "restore it, or train into another folder"
+
+MOST_STATE_BYTES, MOST_TENSOR_BYTES = 1 << 28, 1 << 37
+"""sizes beyond which files are not read"""
 
 
 class Checkpoint(NamedTuple):
@@ -55,8 +60,9 @@ def write_checkpoint(folder: Path, state: Mapping[str, Any], tensors: Mapping[st
             "sha256": _checksum(target),
             "state": dict(state),
         }
+        manifest[_CHECKSUM] = _checksum_of_entries(manifest)
         with open_output(folder / STATE_FILE) as stream:
-            stream.write((json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode())
+            stream.write((json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
             stream.flush()
             os.fsync(stream.fileno())
     except (OSError, safetensors.SafetensorError) as error:
@@ -72,16 +78,35 @@ def write_checkpoint(folder: Path, state: Mapping[str, Any], tensors: Mapping[st
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
     """The checkpoint in ``folder``, None if there is none; `InputError` if it is damaged or of another program."""
-    path = folder / STATE_FILE
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
+    manifest = _read_manifest(folder)
+    if manifest is None:
         return None
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", path=path, remedy="check its permissions") from None
+    path = folder / manifest["tensors"]
+    if not os.path.lexists(path):
+        raise damaged(path, "the file is missing")
     try:
-        manifest = json.loads(text)
-    except ValueError:
+        if _checksum(path) != manifest.get("sha256"):
+            raise damaged(path, "its checksum differs from the recorded one")
+        return Checkpoint(manifest["state"], safetensors.torch.load_file(path))
+    except (OSError, safetensors.SafetensorError) as error:
+        raise damaged(path, str(error)) from None
+
+
+def read_state(folder: Path) -> dict[str, Any] | None:
+    """The JSON values of the checkpoint in ``folder``, without its tensors; otherwise as `read_checkpoint`."""
+    manifest = _read_manifest(folder)
+    return None if manifest is None else manifest["state"]
+
+
+def _read_manifest(folder: Path) -> dict[str, Any] | None:
+    path = folder / STATE_FILE
+    if not os.path.lexists(path):
+        return None
+    with open_regular(path, limit=MOST_STATE_BYTES, remedy=_REMEDY) as stream:
+        text = stream.read()
+    try:
+        manifest = json.loads(text, parse_constant=refuse_constant)
+    except (ValueError, RecursionError):
         raise damaged(path, "it is not JSON") from None
     if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
         raise InputError(
@@ -93,18 +118,12 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
             path=path,
             remedy="resume with the version of diffusion-mf that wrote it",
         )
-    name, state = manifest.get("tensors"), manifest.get("state")
-    if name not in _TENSOR_FILES or not isinstance(state, dict):
+    # Checkpoints of earlier versions have no checksum of their own.
+    if _CHECKSUM in manifest and manifest[_CHECKSUM] != _checksum_of_entries(manifest):
+        raise damaged(path, "its checksum differs from the recorded one")
+    if manifest.get("tensors") not in _TENSOR_FILES or not isinstance(manifest.get("state"), dict):
         raise damaged(path, "entries are missing")
-    tensor_path = folder / str(name)
-    try:
-        if _checksum(tensor_path) != manifest.get("sha256"):
-            raise damaged(tensor_path, "its checksum differs from the recorded one")
-        return Checkpoint(state, safetensors.torch.load_file(tensor_path))
-    except FileNotFoundError:
-        raise damaged(tensor_path, "the file is missing") from None
-    except (OSError, safetensors.SafetensorError) as error:
-        raise damaged(tensor_path, str(error)) from None
+    return manifest
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -114,17 +133,16 @@ def has_checkpoint(folder: Path) -> bool:
 
 def damaged(path: Path, why: str) -> InputError:
     """The error for a checkpoint that is not as it was written."""
-    return InputError(
-        f"the checkpoint is damaged ({why})", path=path, remedy="restore it, or train into another folder"
-    )
+    return InputError(f"the checkpoint is damaged ({why})", path=path, remedy=_REMEDY)
 
 
 def _named_file(folder: Path) -> str | None:
     """The tensor file that the current state names; None if it cannot be determined."""
     try:
-        return json.loads((folder / STATE_FILE).read_bytes())["tensors"]
-    except (OSError, ValueError, KeyError, TypeError):
+        manifest = _read_manifest(folder)
+    except InputError:
         return None
+    return None if manifest is None else manifest["tensors"]
 
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -135,10 +153,16 @@ def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 def _checksum(path: Path) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb") as stream:
+    with open_regular(path, limit=MOST_TENSOR_BYTES, remedy=_REMEDY) as stream:
         while block := stream.read(_READ_BYTES):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _checksum_of_entries(manifest: Mapping[str, Any]) -> str:
+    """Of the values, not of the text, so that it can stand among them."""
+    entries = {name: value for name, value in manifest.items() if name != _CHECKSUM}
+    return hashlib.sha256(json.dumps(entries, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 def _unwritable(folder: Path, error: Exception) -> InputError:

@@ -10,6 +10,7 @@ threads, its final weights are the same to the last bit.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -113,19 +114,20 @@ def train(
             overrides=overrides,
             resume_command=resume_command,
         )
-        run.begin(resume=resume, use_tensorboard=use_tensorboard)
-        try:
-            while not run.is_over():
-                try:
-                    run.epoch()
-                    run.select()
-                except _TooManySkippedError:
-                    run.go_back()
-                run.checkpoint_if_due()
-            run.finish()
-        finally:
-            run.log.close()
-            run.best.wait()
+        with folder.locked(display.note) if processes.is_writer else contextlib.nullcontext():
+            run.begin(resume=resume, use_tensorboard=use_tensorboard)
+            try:
+                while not run.is_over():
+                    try:
+                        run.epoch()
+                        run.select()
+                    except _TooManySkippedError:
+                        run.go_back()
+                    run.checkpoint_if_due()
+                run.finish()
+            finally:
+                run.log.close()
+                run.best.wait()
     return run.folder.model
 
 
@@ -282,7 +284,6 @@ class _Run:
                 self.display.note(f"continuing after step {self.state.step:,}, in epoch {self.state.epoch + 1}")
         self._agree_on_position()
         if self.processes.is_writer:
-            self.folder.make()
             self.log = JsonLinesLog(
                 self.folder.log,
                 keep_bytes=0 if resumed is None else resumed.log_bytes,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
-import json
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,11 +15,19 @@ from typing import Any, NamedTuple
 import torch
 
 from diffusion_mf.config import Config, saved_config
+from diffusion_mf.data.files import try_lock
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.errors import InputError
 from diffusion_mf.model import Labeller
-from diffusion_mf.model.storage import load_model, save_model
-from diffusion_mf.training.checkpoint import STATE_FILE, damaged, has_checkpoint, read_checkpoint, write_checkpoint
+from diffusion_mf.model.storage import load_model, restore, save_model
+from diffusion_mf.training.checkpoint import (
+    STATE_FILE,
+    damaged,
+    has_checkpoint,
+    read_checkpoint,
+    read_state,
+    write_checkpoint,
+)
 from diffusion_mf.training.corpora import TrainingData
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Processes
@@ -97,27 +106,69 @@ class RunFolder(NamedTuple):
         """The events of the run, for TensorBoard."""
         return self.root / "tensorboard"
 
+    @property
+    def lock(self) -> Path:
+        """What the process that trains here keeps locked; it also marks the folder as that of a run."""
+        return self.root / ".dmf.lock"
+
     def check_unused(self) -> None:
-        """`InputError` if another run was started here."""
+        """`InputError` if another run was started here, or the folder holds anything else."""
         if has_checkpoint(self.checkpoint) or self.model.exists():
             raise InputError(
                 "another run was started in this folder",
                 path=self.root,
                 remedy="continue it with --resume, or name another folder",
             )
+        self._check_ours()
 
-    def make(self) -> None:
-        """Create the folder, and remove what a kill while saving a model may have left."""
+    def _check_ours(self) -> None:
+        """A run replaces files such as ``log.jsonl``, which must not be somebody else's."""
+        if self.lock.exists() or has_checkpoint(self.checkpoint) or self.model.exists():
+            return
+        if self.root.is_dir() and (names := os.listdir(self.root)):
+            raise InputError(
+                f"the folder is not empty, and not that of a run (it has {min(names)})",
+                path=self.root,
+                remedy="name a new folder with --output",
+            )
+
+    def mark(self) -> None:
+        """Create the folder, or take one with other files as that of a run."""
+        os.close(self._open_lock())
+
+    def _open_lock(self) -> int:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            for leftover in self.root.glob(f".{self.model.name}.*.tmp"):
-                if (leftover / "old").is_dir() and not self.model.exists():
-                    (leftover / "old").rename(self.model)
-                shutil.rmtree(leftover, ignore_errors=True)
+            # Its content is replaced, so that it must not be a link to something else.
+            flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+            return os.open(self.lock, os.O_RDWR | os.O_CREAT | flags, 0o666)
         except OSError as error:
             raise InputError(
                 f"cannot be written ({error.strerror})", path=self.root, remedy="name another folder with --output"
             ) from None
+
+    @contextlib.contextmanager
+    def locked(self, note: Callable[[str], None]) -> Iterator[None]:
+        """Create the folder, and keep other runs out of it during the block; the kernel unlocks it if this process is killed."""
+        self._check_ours()
+        handle = self._open_lock()
+        try:
+            is_locked = try_lock(handle)
+            if is_locked is False:
+                owner = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
+                raise InputError(
+                    f"{owner} is training in this folder",
+                    path=self.root,
+                    remedy="wait until it has ended, or name another folder with --output",
+                )
+            if is_locked is None:
+                note(f"{self.root} is on a file system without locks: do not start a second run there")
+            os.ftruncate(handle, 0)
+            os.write(handle, f"process {os.getpid()} on {platform.node()}\n".encode())
+            restore(self.model)
+            yield
+        finally:
+            os.close(handle)
 
 
 class BegunRun(NamedTuple):
@@ -129,14 +180,17 @@ class BegunRun(NamedTuple):
 
 
 def begun_run(output: Path) -> BegunRun | None:
-    """What the run in a folder was started with; None without a checkpoint, or with a damaged one, which `load_run` reports."""
+    """What the run in a folder was started with; None without a checkpoint, `InputError` for a damaged one."""
+    folder = RunFolder(output).checkpoint
+    path = folder / STATE_FILE
     try:
-        path = RunFolder(output).checkpoint / STATE_FILE
-        saved = json.loads(path.read_bytes())["state"]
+        saved = read_state(folder)
+        if saved is None:
+            return None
         overrides = [str(override) for override in saved.get("overrides", ())]
         return BegunRun(saved_config(saved["config"], path=path), overrides)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise damaged(path, f"{error} among its entries") from None
 
 
 class Resumed(NamedTuple):
@@ -237,10 +291,11 @@ def _is_more(now: int | None, before: int | None) -> bool:
 def has_complete_labels(folder: RunFolder) -> bool:
     """Whether the run was started with every boundary label of every type: older runs had those that occur in training."""
     try:
-        labels = json.loads((folder.checkpoint / STATE_FILE).read_bytes())["state"].get("labels", ())
-        return bool(labels) and labels == complete_labels(labels, LabelScheme.BMES)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # Labels of another task, or no checkpoint; `load_run` reports a damaged one.
+        state = read_state(folder.checkpoint)
+        labels = None if state is None else state.get("labels", ())
+        return labels is None or (bool(labels) and labels == complete_labels(labels, LabelScheme.BMES))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # Labels of another task.
         return True
 
 

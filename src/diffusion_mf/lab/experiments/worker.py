@@ -81,6 +81,7 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
     from diffusion_mf.lab.experiments.scores import score_model
     from diffusion_mf.lab.results import provenance
     from diffusion_mf.training.loop import train
+    from diffusion_mf.training.resumption import RunFolder
 
     description = place.description()
     import_plugins(from_environment())
@@ -90,6 +91,8 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
     if not known:
         # Test data stay out of training: they are read once, below.
         without_test = config.model_copy(update={"data": config.data.model_copy(update={"test": None})})
+        # The folder already holds files of the experiment.
+        RunFolder(place.root).mark()
         train(
             without_test,
             output=place.root,

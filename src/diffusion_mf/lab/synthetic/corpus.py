@@ -88,7 +88,7 @@ def write_corpus(
             described["splits"][split] = {"file": file, **_describe(sentences, name)}
         manifest["flavours"][name] = described
     with open_output(os.path.join(folder, MANIFEST)) as stream:
-        stream.write((json.dumps(manifest, indent=2, ensure_ascii=False) + "\n").encode())
+        stream.write((json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
     return manifest
 
 
