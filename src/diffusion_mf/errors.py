@@ -50,3 +50,7 @@ class NoLegalSequenceError(InputError):
 
 class DivergenceError(DiffusionMFError):
     """A loss or its gradient is no longer finite; trying again with the same settings would fail in the same way."""
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM asked the program to stop; the command line exits with status 143, and with 130 after Ctrl-C."""

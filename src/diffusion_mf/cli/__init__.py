@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from diffusion_mf.cli import benchmark, config, convert_encoder, data, demo, evaluate, experiment, score, tag, train
-from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.errors import DiffusionMFError, InputError, TerminatedError
 
 app = typer.Typer(
     name="dmf",
@@ -110,6 +110,8 @@ def main() -> None:
             raise
         print(f"dmf: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
-    except (KeyboardInterrupt, typer.Abort):
-        print("dmf: interrupted", file=sys.stderr)
-        sys.exit(130)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        # Typer raises its own exception from the one that a command ended with.
+        is_terminated = isinstance(error.__cause__ or error, TerminatedError)
+        print(f"dmf: {'terminated' if is_terminated else 'interrupted'}", file=sys.stderr)
+        sys.exit(143 if is_terminated else 130)
