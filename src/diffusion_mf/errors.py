@@ -52,5 +52,8 @@ class DivergenceError(DiffusionMFError):
     """A loss or its gradient is no longer finite; trying again with the same settings would fail in the same way."""
 
 
-class TerminatedError(KeyboardInterrupt):
-    """SIGTERM asked the program to stop; the command line exits with status 143, and with 130 after Ctrl-C."""
+class TerminatedError(SystemExit):
+    """SIGTERM asked the program to stop: it exits with status 143."""
+
+    def __init__(self) -> None:
+        super().__init__(143)

@@ -110,8 +110,9 @@ def main() -> None:
             raise
         print(f"dmf: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
-    except (KeyboardInterrupt, typer.Abort) as error:
-        # Typer raises its own exception from the one that a command ended with.
-        is_terminated = isinstance(error.__cause__ or error, TerminatedError)
-        print(f"dmf: {'terminated' if is_terminated else 'interrupted'}", file=sys.stderr)
-        sys.exit(143 if is_terminated else 130)
+    except TerminatedError:
+        print("dmf: terminated", file=sys.stderr)
+        raise
+    except (KeyboardInterrupt, typer.Abort):
+        print("dmf: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -47,13 +47,13 @@ class Interruption:
 
     def __init__(self) -> None:
         self.is_immediate = True
-        self.error: KeyboardInterrupt | None = None
+        self.error: BaseException | None = None
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
         """Watch for the signals, if this thread can."""
         return stop_signals(self._request)
 
-    def _request(self, error: KeyboardInterrupt, restore: Callable[[], None]) -> None:
+    def _request(self, error: BaseException, restore: Callable[[], None]) -> None:
         self.error = error
         restore()
         if self.is_immediate:

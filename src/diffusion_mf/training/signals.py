@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from diffusion_mf.errors import TerminatedError
 
 
-def stop_error(number: int) -> KeyboardInterrupt:
+def stop_error(number: int) -> BaseException:
     """What a signal that asks to stop raises."""
     return TerminatedError() if number == signal.SIGTERM else KeyboardInterrupt()
 
 
 @contextlib.contextmanager
-def stop_signals(handle: Callable[[KeyboardInterrupt, Callable[[], None]], None]) -> Iterator[None]:
+def stop_signals(handle: Callable[[BaseException, Callable[[], None]], None]) -> Iterator[None]:
     """Call ``handle`` for SIGINT and SIGTERM during the block, if this thread can.
 
     Its arguments are the exception for that signal, to be raised where the work can end, and what restores the old handlers.
