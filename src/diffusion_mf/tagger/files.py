@@ -157,7 +157,11 @@ def _placed(clamp: Any, path: StrPath, sentence: Sentence, lines_per_unit: int =
 def _json_clamp(value: Any) -> Any:
     """What stands in a file, with numbers for positions: the keys of JSON's objects are strings."""
     if isinstance(value, list):
-        return [_json_clamp(part) for part in value]
+        return [_json_positions(part) for part in value]
+    return _json_positions(value)
+
+
+def _json_positions(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {int(key) if key.isdecimal() and len(key) < 10 else key: labels for key, labels in value.items()}

@@ -28,7 +28,7 @@ from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import TOTAL
 from diffusion_mf.model.storage import legal_decoder
 from diffusion_mf.model.transfer import start_from
-from diffusion_mf.prediction.memory import placed
+from diffusion_mf.prediction.memory import MemoryGuard, placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.training.corpora import TrainingData, dev_warnings, read_training_data
@@ -211,7 +211,12 @@ class _Run:
             processes.device, config.encoder.kind, layout=self.settings.layout, precision=self.settings.precision
         )
         torch.manual_seed(config.seed)
-        labeller = Labeller(config, data.vocabulary, data.scheme)
+        with MemoryGuard() as guard:
+            labeller = Labeller(config, data.vocabulary, data.scheme)
+        if guard.ran_out:
+            raise DiffusionMFError(
+                "the model does not fit in memory; choose smaller widths, fewer layers or a smaller size."
+            )
         if data.start is not None and config.data.start is not None:
             kept = start_from(labeller, data.vocabulary, data.start, path=config.data.start)
             display.note(kept.describe(config.data.start))
