@@ -78,7 +78,7 @@ def test_blocks_of_too_many_parameters_are_refused() -> None:
 def test_the_limits_hold_for_a_models_files(tmp_path: Path) -> None:
     values = Config.model_validate({"task": "ner", "system": "unigram"}).model_dump(mode="json")
     values["encoder"]["layers"] = 10**9
-    with pytest.raises(InputError, match="encoder.layers must be less than or equal to 256"):
+    with pytest.raises(InputError, match=r"encoder\.layers must be less than or equal to 256"):
         saved_config(values, path=tmp_path / "config.json")
 
 
