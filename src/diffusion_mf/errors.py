@@ -3,6 +3,39 @@
 from __future__ import annotations
 
 import os
+import re
+
+LONGEST_QUOTATION = 60
+LONGEST_PATH = 4096
+"""what is longer is no path"""
+_LONG_WORD = re.compile(r"\S{200,}")
+
+
+def quoted(value: object) -> str:
+    """``value`` as a message shows it: as Python would write it, at most `LONGEST_QUOTATION` characters.
+
+    >>> quoted("O"), quoted("x" * 100)
+    ("'O'", "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…'")
+    """
+    if isinstance(value, str):
+        return repr(shortened(value))
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    except RecursionError:
+        return "something nested too deeply"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """``text``, cut after `LONGEST_QUOTATION` characters."""
+    return text if len(text) <= LONGEST_QUOTATION else f"{text[: LONGEST_QUOTATION - 1]}…"
+
+
+def _readable(text: str) -> str:
+    """``text`` without what is longer than any word, such as a damaged label, and would bury the sentence."""
+    return _LONG_WORD.sub(lambda word: shortened(word[0]), text)
 
 
 class DiffusionMFError(Exception):
@@ -28,14 +61,16 @@ class InputError(DiffusionMFError):
         line: int | None = None,
         remedy: str | None = None,
     ) -> None:
-        self.problem = problem
+        self.problem = _readable(problem)
         self.path = None if path is None else os.fspath(path)
         self.line = line
-        self.remedy = remedy
-        super().__init__(problem)
+        self.remedy = None if remedy is None else _readable(remedy)
+        super().__init__(self.problem)
 
     def __str__(self) -> str:
         place = "standard input" if self.path == "-" else self.path
+        if place is not None and len(place) > LONGEST_PATH:
+            place = shortened(place)
         if place is not None and self.line is not None:
             place = f"{place}, line {self.line}"
         parts = [self.problem] if place is None else [f"{place}: {self.problem}"]
@@ -50,3 +85,10 @@ class NoLegalSequenceError(InputError):
 
 class DivergenceError(DiffusionMFError):
     """A loss or its gradient is no longer finite; trying again with the same settings would fail in the same way."""
+
+
+class TerminatedError(SystemExit):
+    """SIGTERM asked the program to stop: it exits with status 143."""
+
+    def __init__(self) -> None:
+        super().__init__(143)

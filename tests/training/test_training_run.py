@@ -18,7 +18,7 @@ import small_runs
 import torch
 
 from diffusion_mf.data.formats import read_task
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import InputError, TerminatedError
 from diffusion_mf.evaluation import score_sentences
 from diffusion_mf.model import Labeller
 from diffusion_mf.tagger import Tagger, load_model
@@ -426,7 +426,7 @@ def test_a_signal_ends_the_run_after_a_checkpoint(corpus: Path, tmp_path: Path, 
                 os.kill(os.getpid(), signal.SIGTERM)
 
     handler = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(TerminatedError):
         train(_config(corpus), output=tmp_path, device="cpu", display=Signalling())
     assert signal.getsignal(signal.SIGTERM) is handler
     found = checkpoint.read_checkpoint(tmp_path / "checkpoint")

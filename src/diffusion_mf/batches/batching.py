@@ -105,13 +105,27 @@ def training_batches(
     Every sentence occurs once per epoch, with others of about the same length; the order of batches is random.
     ``max_sentences`` also limits the number of sentences per batch.
     """
-    # Only random() is guaranteed to give the same numbers in every version of Python.
-    generator = random.Random(f"batches {seed} {epoch}")
-    blurred = [length * (1 + LENGTH_JITTER * (2 * generator.random() - 1)) for length in lengths]
-    order = sorted(range(len(lengths)), key=blurred.__getitem__)
-    batches = fill_batches([[index] for index in order], lengths, budget, max_sentences=max_sentences)
-    keys = [generator.random() for _ in batches]
-    return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
+    generator = keyed_generator(f"batches {seed} {epoch}")
+    sizes = np.asarray(lengths, dtype=np.int64)
+    blurred = sizes * (1 + LENGTH_JITTER * (2 * generator.random_sample(len(sizes)) - 1))
+    order = np.argsort(blurred, kind="stable")
+    return shuffled(fill_with_sentences(order, sizes, budget, max_sentences=max_sentences), generator)
+
+
+def keyed_generator(key: str) -> np.random.RandomState:
+    """The generator of ``random.Random(key)``: `random_sample` draws the numbers of its ``random()``, many at a time.
+
+    Only these are guaranteed to be the same in every version of Python and NumPy.
+    """
+    _, state, _ = random.Random(key).getstate()
+    generator = np.random.RandomState()
+    generator.set_state(("MT19937", np.array(state[:-1], dtype=np.uint32), state[-1]))
+    return generator
+
+
+def shuffled(batches: Sequence[list[int]], generator: np.random.RandomState) -> list[list[int]]:
+    """The batches in random order."""
+    return [batches[index] for index in np.argsort(generator.random_sample(len(batches)), kind="stable")]
 
 
 def evaluation_batches(
@@ -185,6 +199,37 @@ def fill_batches(
         else:
             batches.append([*group])
             longest, total = own_longest, own_total
+    return batches
+
+
+def fill_with_sentences(
+    order: Int64[np.ndarray, " n"],
+    lengths: Int64[np.ndarray, " T"],
+    budget: int,
+    *,
+    max_sentences: int | None = None,
+    has_padding: bool = True,
+) -> list[list[int]]:
+    """`fill_batches` where every sentence is a group, with time per batch and not per sentence: an epoch may have millions."""
+    if budget < 1:
+        raise ValueError(f"the token budget must be positive, not {budget}")
+    own = lengths[order]
+    totals = np.cumsum(own)
+    batches: list[list[int]] = []
+    start = 0
+    while start < len(order):
+        if has_padding:
+            # The first sentence already bounds how many there may be.
+            most = budget // int(own[start]) if own[start] else len(order)
+            longest = np.maximum.accumulate(own[start : start + max(1, most)])
+            count = int(np.searchsorted(longest * np.arange(1, len(longest) + 1), budget, side="right"))
+        else:
+            count = int(np.searchsorted(totals, totals[start] - own[start] + budget, side="right")) - start
+        if max_sentences is not None:
+            count = min(count, max_sentences)
+        end = start + max(1, count)
+        batches.append(order[start:end].tolist())
+        start = end
     return batches
 
 

@@ -19,6 +19,10 @@ from diffusion_mf.ops.attention.reference import turn
 from diffusion_mf.ops.backends import CPU_LANES, CPU_ROWS
 
 ROTARY_PERIOD = 10_000.0
+LONGEST_WHOLE = 2048
+"""units of a sentence up to which every unit attends to every other: beyond, time and memory would grow with the square"""
+WINDOW = 512
+"""in longer sentences, the units of each stretch of this many attend to their own stretch and its two neighbours"""
 
 
 class Rotation(NamedTuple):
@@ -110,7 +114,29 @@ class PaddedLayout(NamedTuple):
 
 
 def _masked_attention(query: Tensor, key: Tensor, value: Tensor, is_key: Tensor) -> Tensor:
-    """Attention (B, N, H, d) restricted to the positions where ``is_key`` is true."""
+    """Attention (B, N, H, d) restricted to the positions where ``is_key`` is true; in windows if a sentence is too long."""
+    if query.shape[1] <= LONGEST_WHOLE:
+        return _whole_attention(query, key, value, is_key)
+    # Whether a sentence is attended to as a whole must not depend on the others of its batch.
+    is_long = is_key.sum(1) > LONGEST_WHOLE
+    long, short = is_long.nonzero()[:, 0], (~is_long).nonzero()[:, 0]
+    attended = torch.zeros_like(query)
+    if len(short):
+        parts = (part[short, :LONGEST_WHOLE] for part in (query, key, value, is_key))
+        attended[short, :LONGEST_WHOLE] = _whole_attention(*parts)
+    for start in range(0, query.shape[1], WINDOW) if len(long) else ():
+        end = start + WINDOW
+        before, after = max(0, start - WINDOW), end + WINDOW
+        seen = is_key[long, before:after]
+        # Past a sentence's end nothing is read, but it must be finite: a weight of 0 does not hide NaN.
+        seen = seen | ~seen.any(1, keepdim=True)
+        attended[long, start:end] = _whole_attention(
+            query[long, start:end], key[long, before:after], value[long, before:after], seen
+        )
+    return attended
+
+
+def _whole_attention(query: Tensor, key: Tensor, value: Tensor, is_key: Tensor) -> Tensor:
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
     attended = F.scaled_dot_product_attention(query, key, value, attn_mask=is_key[:, None, None, :])
     return attended.transpose(1, 2)

@@ -7,8 +7,7 @@ grouped by length into classes, each twice as long as the one before, so that th
 from __future__ import annotations
 
 import dataclasses
-import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Int64
 from torch import Tensor
 
-from diffusion_mf.batches.batching import Batch, fill_batches, shorten
+from diffusion_mf.batches.batching import Batch, fill_with_sentences, keyed_generator, shorten, shuffled
 from diffusion_mf.batches.layouts import PackedLayout
 
 SHORTEST_CLASS = 16
@@ -49,35 +48,31 @@ def packed_batches(
     lengths: Sequence[int], *, budget: int, seed: int, epoch: int, max_sentences: int | None = None
 ) -> list[list[int]]:
     """Batches as lists of sentence indices, at most ``budget`` units each, in random order; longer sentences are alone."""
-    # Only random() is guaranteed to give the same numbers in every version of Python.
-    generator = random.Random(f"packed batches {seed} {epoch}")
-    keys = [generator.random() for _ in lengths]
-    order = sorted(range(len(lengths)), key=keys.__getitem__)
-    batches = _batches_by_class(order, lengths, budget, max_sentences=max_sentences)
-    keys = [generator.random() for _ in batches]
-    return [batches[index] for index in sorted(range(len(batches)), key=keys.__getitem__)]
+    generator = keyed_generator(f"packed batches {seed} {epoch}")
+    order = np.argsort(generator.random_sample(len(lengths)), kind="stable")
+    return shuffled(_batches_by_class(order, lengths, budget, max_sentences=max_sentences), generator)
 
 
 def packed_evaluation_batches(lengths: Sequence[int], *, budget: int) -> list[list[int]]:
     """As `packed_batches`, for prediction: the longest class first, so that memory is tried at once; a class in the order given."""
-    return _batches_by_class(range(len(lengths)), lengths, budget)[::-1]
+    return _batches_by_class(np.arange(len(lengths)), lengths, budget)[::-1]
 
 
 def _batches_by_class(
-    order: Iterable[int], lengths: Sequence[int], budget: int, *, max_sentences: int | None = None
+    order: Int64[np.ndarray, " n"], lengths: Sequence[int], budget: int, *, max_sentences: int | None = None
 ) -> list[list[int]]:
     """Batches from the shortest class to the longest, each filled in this ``order``.
 
     A batch holds sentences of one length class; what is left of a class when no batch can be filled goes with the next one.
     """
-    classes: dict[int, list[int]] = {}
-    for index in order:
-        classes.setdefault(length_class(lengths[index]), []).append(index)
+    sizes = np.asarray(lengths, dtype=np.int64)
+    # A length's class is the first power of two that holds it.
+    classes = np.searchsorted(SHORTEST_CLASS << np.arange(40), sizes[order])
     batches: list[list[int]] = []
     remainder: list[int] = []
-    for _, members in sorted(classes.items()):
-        singles = ([index] for index in remainder + members)
-        *full, remainder = fill_batches(singles, lengths, budget, max_sentences=max_sentences, has_padding=False)
+    for number in np.unique(classes):
+        members = np.append(np.array(remainder, dtype=np.int64), order[classes == number])
+        *full, remainder = fill_with_sentences(members, sizes, budget, max_sentences=max_sentences, has_padding=False)
         batches.extend(full)
     if remainder:
         batches.append(remainder)

@@ -13,6 +13,7 @@ from typing import Any
 from diffusion_mf.data.corpus import Corpus
 from diffusion_mf.data.label_schemes import LabelScheme, translate_label
 from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import shortened
 
 PADDING_ID = 0
 UNKNOWN_ID = 1
@@ -142,7 +143,7 @@ def describe_unknown_labels(corpus: Corpus, known: Iterable[str], *, owner: str)
     share = f"{sum(counts[label] for label in unknown):,} of {counts.total():,}"
     more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
     return (
-        f"{corpus.path}: {share} units have labels that {owner} ({', '.join(shown[:3])}{more}), "
+        f"{corpus.path}: {share} units have labels that {owner} ({', '.join(map(shortened, shown[:3]))}{more}), "
         f"first on line {line}: they count as wrong"
     )
 

@@ -7,13 +7,16 @@ when they run, so that ``dmf --help`` does not wait for PyTorch.
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import sys
 from typing import Annotated, Any
 
 import typer
 
 from diffusion_mf.cli import benchmark, config, convert_encoder, data, demo, evaluate, experiment, score, tag, train
-from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.errors import DiffusionMFError, InputError, TerminatedError
 
 app = typer.Typer(
     name="dmf",
@@ -38,6 +41,9 @@ app.command(name="convert-encoder")(convert_encoder.convert_encoder)
 
 # Typer brings its own copy of Click or uses Click's; this is the class in either.
 _UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+_CANNOT_WRITE = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EDQUOT, errno.EFBIG)
 
 
 def _usage_sentence(error: Any) -> str:
@@ -94,13 +100,38 @@ def _options_first(arguments: list[str]) -> list[str]:
     return [*options, *others, *arguments[end:]]
 
 
+class _ClosedOutput(io.RawIOBase):
+    """What a closed standard output is replaced by, so that commands which print nothing still work."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        raise OSError(errno.EBADF, "it is closed")
+
+
+def _open_closed_streams() -> None:
+    """Let no file that is opened later become one of the standard streams, into which libraries write messages."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_ClosedOutput()), encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (open until the end)
+
+
 def main() -> None:
     """Run ``dmf``; the console script's entry point."""
+    _open_closed_streams()
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         # On its own, Typer would draw boxes around what it has to say about wrong usage.
         status = app(args=_options_first(arguments), prog_name="dmf", standalone_mode=False)
+        sys.stdout.flush()
         sys.exit(status if isinstance(status, int) else 0)
     except _UsageError as error:
         print(_usage_sentence(error), end="", file=sys.stderr)
@@ -110,6 +141,16 @@ def main() -> None:
             raise
         print(f"dmf: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
+    except OSError as error:
+        # Files have names; what else can be full or closed is standard output.
+        if debug or error.filename is not None or error.errno not in _CANNOT_WRITE:
+            raise
+        print(f"dmf: standard output cannot be written ({error.strerror}); send it elsewhere.", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)  # what is still to be written would fail again, with a traceback
+    except TerminatedError:
+        print("dmf: terminated", file=sys.stderr)
+        raise
     except (KeyboardInterrupt, typer.Abort):
         print("dmf: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import pydantic
-from pydantic import Field, NonNegativeInt
+from pydantic import Field
 
 from diffusion_mf import __version__
 from diffusion_mf.config.errors import Key, explained
@@ -28,6 +28,7 @@ from diffusion_mf.config.sections import (
     InferenceConfig,
     ObjectiveConfig,
     Section,
+    Seed,
     Size,
     StructureConfig,
     TrainingConfig,
@@ -35,6 +36,7 @@ from diffusion_mf.config.sections import (
 )
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
+from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
 from diffusion_mf.plugins import check_imported, import_named, owners, short_name
 from diffusion_mf.systems import SYSTEMS, ObjectiveWeights, System
@@ -63,7 +65,7 @@ class Config(Section):
 
     task: Annotated[Task, Field(strict=False)]
     system: str
-    seed: NonNegativeInt = 1
+    seed: Seed = 1
     size: Size | None = None
     plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """the modules that add the system, structure, encoder or decoders; imported before, and named here by themselves"""
@@ -89,6 +91,14 @@ class Config(Section):
         if name not in SYSTEMS:
             raise ValueError(f"must be one of {', '.join(SYSTEMS)}")
         return name
+
+    @pydantic.model_validator(mode="after")
+    def _scheme_fits(self) -> Self:
+        scheme = self.data.scheme
+        if scheme is not None and (scheme is LabelScheme.PLAIN) != (self.task is Task.POS):
+            fitting = "only plain does" if self.task is Task.POS else "a scheme of spans does, such as bio2"
+            raise ValueError(f"data.scheme = {scheme} does not fit the task {self.task}: {fitting}")
+        return self
 
     @pydantic.model_validator(mode="after")
     def _teacher_fits(self) -> Self:

@@ -13,12 +13,13 @@ import pydantic
 
 from diffusion_mf.config.sections import REMOVED
 from diffusion_mf.data.files import StrPath, open_input
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import InputError, quoted
 
 Key = tuple[str, ...]
 Place = TypeVar("Place")
 
 MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
 
 
 def read_toml(path: StrPath) -> tuple[dict[str, Any], str]:
@@ -29,12 +30,31 @@ def read_toml(path: StrPath) -> tuple[dict[str, Any], str]:
         raise InputError("the file is too large for a configuration (over 1 MiB)", path=path, remedy="name a TOML file")
     try:
         text = content.decode("utf-8")
-        return tomllib.loads(text), text
+        values = tomllib.loads(text)
+        _check_depth(values)
+        return values, text
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         place = re.search(r" \(at line (\d+), column \d+\)$", str(error))
         problem = str(error) if place is None else str(error)[: place.start()]
         line = None if place is None else int(place[1])
         raise InputError(f"not valid TOML ({problem})", path=path, line=line, remedy="correct it") from None
+    except (ValueError, RecursionError) as error:
+        problem = "nested too deeply" if isinstance(error, RecursionError) else "a number of thousands of digits"
+        raise InputError(f"not usable TOML ({problem})", path=path, remedy="correct it") from None
+
+
+def _check_depth(values: object) -> None:
+    """`RecursionError` if values are nested more deeply than any setting."""
+    level = [values]
+    for _ in range(MAX_DEPTH):
+        level = [
+            value
+            for each in level
+            if isinstance(each, dict | list)
+            for value in (each.values() if isinstance(each, dict) else each)
+        ]
+    if level:
+        raise RecursionError
 
 
 def parse_override(override: str) -> tuple[Key, Any]:
@@ -45,11 +65,13 @@ def parse_override(override: str) -> tuple[Key, Any]:
     """
     name, equals, text = override.partition("=")
     key = tuple(part.strip() for part in name.split("."))
-    if not equals or not all(key):
-        raise InputError(f"{override!r} is not a setting", remedy="write key=value, as in training.epochs=3")
+    if not equals or not all(key) or len(key) > MAX_DEPTH:
+        raise InputError(f"{quoted(override)} is not a setting", remedy="write key=value, as in training.epochs=3")
     try:
-        return key, tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        values = tomllib.loads(f"value = {text}")
+        _check_depth(values)
+        return key, values["value"]
+    except (ValueError, RecursionError):
         return key, text.strip()
 
 
@@ -85,13 +107,13 @@ def explained(
         )
     if first["type"] == "model_type":
         return InputError(
-            f"{name} must be a section, found {first['input']!r}", path=path, line=line, remedy=f"write [{name}]"
+            f"{name} must be a section, found {quoted(first['input'])}", path=path, line=line, remedy=f"write [{name}]"
         )
     problem = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     found = first["input"]
-    shown = "" if isinstance(found, dict) else f", found {found!r}"
+    shown = "" if isinstance(found, dict) else f", found {quoted(found)}"
     choices = re.findall(r"'([^']+)'", problem) or re.findall(r"[\w-]+", problem.partition("one of ")[2])
-    close = difflib.get_close_matches(str(found), choices, n=1) if isinstance(found, str) else []
+    close = difflib.get_close_matches(found[:100], choices, n=1) if isinstance(found, str) else []
     remedy = f"the nearest is {close[0]}" if close else "correct it"
     if key[:1] in (("system",), ("systems",)):
         remedy += ", or add --plugin MODULE for one of your own"

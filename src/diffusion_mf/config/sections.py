@@ -12,10 +12,10 @@ import os
 from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 import pydantic
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field
 
 from diffusion_mf.data.conllu import ConlluColumn
-from diffusion_mf.data.files import FieldChoice
+from diffusion_mf.data.files import FieldChoice, is_encodable
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
@@ -69,8 +69,27 @@ REMOVED: dict[str, Removed] = {
 Share = Annotated[float, Field(ge=0, le=1)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 
+# Limits far beyond what is of use: a typing error or a damaged file is refused before memory is allocated for it.
+Seed = Annotated[int, Field(ge=0, lt=1 << 63)]
+Count = Annotated[int, Field(ge=1, le=10**9)]
+CountFromZero = Annotated[int, Field(ge=0, le=10**9)]
+Width = Annotated[int, Field(ge=1, le=1 << 14)]
+WidthFromZero = Annotated[int, Field(ge=0, le=1 << 14)]
+Layers = Annotated[int, Field(ge=0, le=256)]
+Heads = Annotated[int, Field(ge=1, le=1 << 10)]
+Positive = Annotated[float, Field(gt=0, le=1e9)]
+Weight = Annotated[float, Field(ge=0, le=1e9)]
+Temperature = Annotated[float, Field(ge=1e-6, le=1e6)]
+MOST_PARAMETERS = 10**10
+"""of the blocks of a Transformer"""
 
-def _check_heads(width: int, heads: int) -> None:
+
+def _check_blocks(width: int, heads: int, layers: int) -> None:
+    if (number := 12 * width**2 * layers) > MOST_PARAMETERS:
+        raise ValueError(
+            f"{layers} layers of width {width} have {number / 1e9:,.0f} billion parameters, more than "
+            f"{MOST_PARAMETERS // 10**9} billion"
+        )
     # Rotary position embeddings rotate pairs of dimensions.
     if width % (2 * heads):
         raise ValueError(f"width must be a multiple of twice the heads, found width {width} with {heads} heads")
@@ -81,6 +100,13 @@ class Section(pydantic.BaseModel):
 
     # NaN and infinity are not valid for any setting.
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @pydantic.field_validator("*")
+    @classmethod
+    def _text_can_be_saved(cls, value: Any) -> Any:
+        if isinstance(value, str) and not is_encodable(value):
+            raise ValueError("must be text that UTF-8 can hold; rename a file whose name is in another encoding")
+        return value
 
 
 def _number_as_text(value: object) -> object:
@@ -100,7 +126,7 @@ class DataConfig(Section):
     train: str | None = None
     dev: str | None = None
     test: str | None = None
-    held_out: NonNegativeInt = 0
+    held_out: CountFromZero = 0
     """without ``dev``, about so many training sentences are: whole documents where marked, chosen by the seed"""
     column: Annotated[ConlluColumn, Field(strict=False)] | None = None
     """of CoNLL-U; None: upos for POS, xpos for Chinese"""
@@ -118,7 +144,7 @@ class DataConfig(Section):
     """of raw text, for the tokenizer: en splits words at hyphens, fr splits verbs from pronouns; None: common rules only"""
     strict: bool = False
     """refuse irregular tags and units without a form instead of repairing them"""
-    min_count: PositiveInt = 1
+    min_count: Count = 1
     """forms and characters seen less often than this in training are unknown"""
     lowercase: bool = False
     teacher: str | None = None
@@ -151,24 +177,24 @@ class EncoderConfig(Section):
 
     kind: str = "scratch"
     """a key of `networks.encoders.ENCODERS`"""
-    word_width: PositiveInt = 304
-    character_width: PositiveInt = 64
-    character_hidden: NonNegativeInt = 128
+    word_width: Width = 304
+    character_width: Width = 64
+    character_hidden: WidthFromZero = 128
     """of the character LSTM, in each direction; 0: none, for units of one character"""
-    affix_width: NonNegativeInt = 0
+    affix_width: WidthFromZero = 0
     """of the sum of embeddings of prefixes, suffixes and shape, which little data gains from; 0: none (paper)"""
     affix_dropout: Dropout = 0.2
     """how often an affix of a training word is hidden"""
-    max_characters: PositiveInt = 20
+    max_characters: Annotated[int, Field(ge=1, le=10_000)] = 20
     """per word; of a longer word, the first and the last half of this many characters are read"""
-    width: PositiveInt = 512
-    layers: NonNegativeInt = 4
-    heads: PositiveInt = 8
-    window: NonNegativeInt = 2
+    width: Width = 512
+    layers: Layers = 4
+    heads: Heads = 8
+    window: Annotated[int, Field(ge=0, le=64)] = 2
     """window: number of words seen on either side"""
-    pair_width: NonNegativeInt = 0
+    pair_width: WidthFromZero = 0
     """width of embeddings of pairs of neighbouring units, which help in Chinese; 0: none (paper)"""
-    min_pair_count: PositiveInt = 2
+    min_pair_count: Count = 2
     """pairs seen less often than this in training are unknown"""
     word_dropout: Dropout = 0.4
     """probability that a training word, or a pair of words, is replaced by unknown"""
@@ -183,24 +209,24 @@ class EncoderConfig(Section):
     """of a model on the hub"""
     pooling: Literal["first", "mean"] = "first"
     """pretrained: the state of a unit is the state of its first subword, or the mean over its subwords"""
-    mix_layers: NonNegativeInt = 1
+    mix_layers: Layers = 1
     """pretrained: states come from the last layer (1), or are a learned mixture of this many top layers; 0: of all layers"""
     on_long: Literal["window", "error", "truncate"] = "window"
     """pretrained: what to do with sentences that are longer than the encoder's limit"""
-    truncate_units: PositiveInt = 256
+    truncate_units: Count = 256
     """pretrained: with on_long = "truncate", how many units the encoder sees (paper: 256)"""
-    max_subwords: PositiveInt | None = None
+    max_subwords: Count | None = None
     """pretrained: size of a window, special tokens included; None: the encoder's limit"""
-    stride: PositiveInt | None = None
+    stride: Count | None = None
     """pretrained: subwords from the start of one window to the start of the next; None: half a window"""
     freeze: Literal["none", "embeddings", "all"] = "none"
-    freeze_layers: NonNegativeInt = 0
+    freeze_layers: Layers = 0
     """pretrained: freeze the embeddings and this many of the lowest layers"""
     gradient_checkpointing: bool = False
     """pretrained: saves memory, costs time"""
-    lora_rank: NonNegativeInt = 0
+    lora_rank: WidthFromZero = 0
     """pretrained: 0: off; otherwise the pretrained weights are frozen and low-rank updates are trained (peft)"""
-    lora_alpha: PositiveFloat = 16.0
+    lora_alpha: Positive = 16.0
     lora_dropout: Dropout = 0.0
     lora_targets: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """names of linear layers; empty: all of them"""
@@ -209,7 +235,7 @@ class EncoderConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _heads_fit(self) -> Self:
-        _check_heads(self.width, self.heads)
+        _check_blocks(self.width, self.heads, self.layers)
         return self
 
     @property
@@ -238,11 +264,11 @@ class EncoderConfig(Section):
 class DenoiserConfig(Section):
     """Diffusion-Transformer blocks; direct systems have none."""
 
-    layers: PositiveInt = 6
-    heads: PositiveInt = 8
-    width: PositiveInt = 512
+    layers: Annotated[Layers, Field(ge=1)] = 6
+    heads: Heads = 8
+    width: Width = 512
     dropout: Dropout = 0.3
-    time_width: PositiveInt = 256
+    time_width: Width = 256
     """of the timestep embedding"""
     state_input: bool = False
     """add the encoder's states to the label embeddings, too, and not only to the modulation (ours)"""
@@ -251,7 +277,7 @@ class DenoiserConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _heads_fit(self) -> Self:
-        _check_heads(self.width, self.heads)
+        _check_blocks(self.width, self.heads, self.layers)
         if self.time_width % 2:
             raise ValueError(f"time_width must be even, found {self.time_width}")
         return self
@@ -262,83 +288,83 @@ class StructureConfig(Section):
 
     transitions: Literal["local", "global"] = "global"
     """local: a matrix per position, computed from its state; global: one learned matrix"""
-    num_iterations: NonNegativeInt = 5
+    num_iterations: Annotated[int, Field(ge=0, le=1000)] = 5
     """of Mean-Field"""
-    scorer_width: PositiveInt = 256
+    scorer_width: Width = 256
     scorer_dropout: Dropout = 0.1
 
 
 class DiffusionConfig(Section):
     """The noise, and what the denoiser is trained on."""
 
-    num_steps: Annotated[int, Field(ge=2)] = 1000
-    cosine_power: PositiveFloat = 1.0
-    cosine_offset: NonNegativeFloat = 0.008
+    num_steps: Annotated[int, Field(ge=2, le=100_000)] = 1000
+    cosine_power: Annotated[float, Field(gt=0, le=100)] = 1.0
+    cosine_offset: Weight = 0.008
     clamp_share: Share = 0.0
     """share of training sentences in which a random part of the labels is given, without noise and flagged"""
     own_trajectory_share: Share = 0.0
     """share of training steps that start from the model's own beliefs instead of noisy gold labels"""
-    own_trajectory_calls: NonNegativeInt = 3
+    own_trajectory_calls: Annotated[int, Field(ge=0, le=1000)] = 3
     """the largest number of calls that lead to those beliefs"""
 
 
 class BitsConfig(Section):
     """Settings of DiffusionSL."""
 
-    scale: PositiveFloat = 0.1
+    scale: Positive = 0.1
     noise: Literal["linear", "cosine"] = "linear"
-    num_calls: PositiveInt = 10
+    num_calls: Annotated[int, Field(ge=1, le=100_000)] = 10
     """of DDIM"""
-    eta: NonNegativeFloat = 0.0
+    eta: Weight = 0.0
     self_conditioning: bool = False
-    num_samples: PositiveInt = 1
+    num_samples: Annotated[int, Field(ge=1, le=1000)] = 1
     projection: Literal["native", "nearest"] = "native"
-    temperature: PositiveFloat = 0.05
+    temperature: Temperature = 0.05
 
 
 class ObjectiveConfig(Section):
     """Weights of the loss terms; None: the system's own weight (`systems.SYSTEMS`)."""
 
-    denoising: NonNegativeFloat | None = None
-    sequence: NonNegativeFloat | None = None
-    marginal: NonNegativeFloat | None = None
-    posterior: NonNegativeFloat | None = None
-    encoder_auxiliary: NonNegativeFloat = 0.0
+    denoising: Weight | None = None
+    sequence: Weight | None = None
+    marginal: Weight | None = None
+    posterior: Weight | None = None
+    encoder_auxiliary: Weight = 0.0
     """of the scorer on the encoder's states, in diffusion systems"""
-    teacher: NonNegativeFloat = 0.0
+    teacher: Weight = 0.0
     """of the marginals of ``data.teacher``, in direct systems"""
 
 
 class TrainingConfig(Section):
     """Optimisation."""
 
-    epochs: PositiveInt = 50
-    max_steps: PositiveInt | None = None
+    epochs: Annotated[int, Field(ge=1, le=100_000)] = 50
+    max_steps: Count | None = None
     """updates after which training ends, even within an epoch; None: with the last epoch"""
-    budget: PositiveInt = 5000
+    budget: Count = 5000
     """units per batch, padding included; subwords, with a pretrained encoder"""
-    max_sentences: PositiveInt | None = None
+    max_sentences: Count | None = None
     """per batch, in addition to the budget"""
-    accumulation: PositiveInt = 1
+    accumulation: Count = 1
     optimizer: Literal["adam", "adamw"] = "adamw"
-    learning_rate: PositiveFloat = 5e-4
-    encoder_learning_rate: PositiveFloat | None = None
+    learning_rate: Positive = 5e-4
+    encoder_learning_rate: Positive | None = None
     """None: ``learning_rate``"""
     encoder_layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """each layer of a pretrained encoder has this times the learning rate of the layer above it"""
-    transition_learning_rate: PositiveFloat | None = None
+    transition_learning_rate: Positive | None = None
     """of global transitions, which start at 0 and move by at most this per step; None: ``learning_rate``"""
     beta1: Dropout = 0.9
     beta2: Dropout = 0.98
-    weight_decay: NonNegativeFloat = 0.01
-    warmup_steps: NonNegativeInt = 500
+    weight_decay: Weight = 0.01
+    warmup_steps: CountFromZero = 500
     decay: Literal["none", "cosine", "linear"] = "cosine"
-    clip_norm: PositiveFloat = 1.0
+    clip_norm: Positive = 1.0
     ema_decay: Dropout = 0.999
     """of the moving average of the weights; 0: off"""
-    patience: NonNegativeInt = 0
+    patience: CountFromZero = 0
     """number of epochs without a better dev score after which training stops; 0: never"""
-    evaluate_every: PositiveInt = 1
+    evaluate_every: Count = 1
     """epochs"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     layout: Literal["auto", "padded", "packed"] = "auto"
@@ -347,22 +373,22 @@ class TrainingConfig(Section):
     """record the work on packed batches as CUDA graphs and replay them, on a GPU"""
     compile: bool = False
     """compile Transformer blocks, on a GPU; takes a minute, which pays off in long runs"""
-    threads: PositiveInt | None = None
-    log_every: PositiveInt = 50
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    log_every: Count = 50
     """steps"""
 
 
 class InferenceConfig(Section):
     """The reverse process and the decoder."""
 
-    base: Annotated[float, Field(gt=1)] = 2.0
-    num_calls: PositiveInt | None = None
+    base: Annotated[float, Field(gt=1, le=1e6)] = 2.0
+    num_calls: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """used instead of a base"""
     decoder: Literal["argmax", "mask-viterbi", "viterbi", "native"] | None = None
     """None: the best one on dev"""
-    budget: PositiveInt = 20000
+    budget: Count = 20000
     """units per batch, padding included; subwords, with a pretrained encoder"""
-    exit_tolerance: PositiveFloat | None = None
+    exit_tolerance: Positive | None = None
     """early exit: a sentence whose marginals change by less than this between two calls keeps them; None: off"""
     posterior: Literal["product", "mixture", "sampled"] = "product"
     """categorical diffusion: how beliefs at s follow from beliefs at t (`diffusion.Reading`); works with any trained model"""

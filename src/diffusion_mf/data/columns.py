@@ -264,7 +264,7 @@ class _Head:
 
     def _given(self, column: str, kind: str) -> int:
         if column.isdecimal():
-            if 1 <= int(column) <= self.num_columns:
+            if len(column) < 10 and 1 <= int(column) <= self.num_columns:
                 return int(column) - 1
             problem = f"there is no {kind} column {column}, only {self.num_columns} column(s)"
             remedy = "check the column number and the separator"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import InputError, quoted
 
 StrPath = str | os.PathLike[str]
 
@@ -218,8 +218,15 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
             raise InputError(
                 f"cannot be written ({error.strerror})", path=name, remedy="name a file to write"
             ) from None
-        with special:
-            yield special
+        try:
+            with special:
+                yield special
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise InputError(
+                f"cannot be written ({error.strerror})", path=name, remedy="name a file to write"
+            ) from error
         return
     final = os.path.realpath(name)
     try:
@@ -371,9 +378,9 @@ class SentenceLimits(NamedTuple):
     def from_environment(cls) -> SentenceLimits:
         """The limits that hold now."""
         text = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_MEBIBYTES)
-        if not (text.isascii() and text.isdecimal() and int(text)):
+        if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text)):
             raise InputError(
-                f"{LIMIT_VARIABLE} is {text!r}, not a number of MiB", remedy=f"set {LIMIT_VARIABLE}=64, say"
+                f"{LIMIT_VARIABLE} is {quoted(text)}, not a number of MiB", remedy=f"set {LIMIT_VARIABLE}=64, say"
             )
         mebibytes = int(text)
         return cls(mebibytes, mebibytes << 20, mebibytes << 16, mebibytes << 12)

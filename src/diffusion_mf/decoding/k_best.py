@@ -10,8 +10,15 @@ from torch import Tensor
 
 from diffusion_mf.decoding.constraints import Legality
 from diffusion_mf.decoding.decoders import constrained
-from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, blank_padding, length_tensor
-from diffusion_mf.structures.distribution import Potentials, check_shapes
+from diffusion_mf.ops.chain_scores import (
+    Lengths,
+    accumulation_dtype,
+    blank_padding,
+    check_lengths,
+    length_tensor,
+    unit_mask,
+)
+from diffusion_mf.structures.distribution import Potentials, check_scores, check_shapes
 
 
 class BestSequences(NamedTuple):
@@ -46,6 +53,14 @@ def k_best(
         allowed=allowed,
     )
     lengths = length_tensor(lengths, unary_scores)
+    check_lengths(lengths, unary_scores.shape[1])
+    check_scores(
+        unary_scores,
+        unit_mask(lengths, unary_scores.shape[1]),
+        transition_scores=transition_scores,
+        start_scores=start_scores,
+        end_scores=end_scores,
+    )
     if k < 1:
         raise ValueError(f"k must be at least 1, found {k}")
     potentials = Potentials(unary_scores, transition_scores, start_scores, end_scores)

@@ -36,7 +36,8 @@ def unit_mask(lengths: Int[Tensor, " B"], num_units: int) -> Bool[Tensor, "B N"]
 def length_tensor(lengths: Lengths, unary_scores: Float[Tensor, "B N K"]) -> Int[Tensor, " B"]:
     """Lengths as a contiguous tensor beside the scores; raises `ValueError` where they cannot be lengths.
 
-    Values in a tensor are not looked at, for that waits for a GPU; `check_lengths` does it on request.
+    Values in a tensor on a GPU are not looked at, for that waits for it; `check_lengths` does it on request. Rows that only fill a
+    batch have length 0.
     """
     found = lengths if isinstance(lengths, Tensor) else _on_host(lengths)
     if found.shape != unary_scores.shape[:1]:
@@ -49,6 +50,8 @@ def length_tensor(lengths: Lengths, unary_scores: Float[Tensor, "B N K"]) -> Int
     if not isinstance(lengths, Tensor):
         found = found.long()
         check_lengths(found, unary_scores.shape[1])
+    elif found.device.type == "cpu":
+        check_lengths(found, unary_scores.shape[1], least=0)
     return found.to(unary_scores.device).contiguous()
 
 
@@ -60,9 +63,9 @@ def _on_host(lengths: object) -> Tensor:
         raise ValueError(message) from None
 
 
-def check_lengths(lengths: Int[Tensor, " B"], num_units: int) -> None:
+def check_lengths(lengths: Int[Tensor, " B"], num_units: int, *, least: int = 1) -> None:
     """Raise `ValueError` for a length outside 1…N."""
-    is_bad = (lengths < 1) | (lengths > num_units)
+    is_bad = (lengths < least) | (lengths > num_units)
     if bool(is_bad.any()):
         sentence = int(is_bad.nonzero()[0, 0])
         raise ValueError(

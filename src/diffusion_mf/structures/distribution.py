@@ -63,7 +63,7 @@ def check_scores(
     start_scores: Tensor | None = None,
     end_scores: Tensor | None = None,
 ) -> None:
-    """Raise `ValueError` for NaN or +∞ in scores that are read; −∞ is allowed."""
+    """Raise `ValueError` for NaN or +∞ in scores that are read, and for scores whose sums would overflow; −∞ is allowed."""
     is_bad = (~(unary_scores < torch.inf) & is_unit[..., None]).flatten(1).any(1)
     if transition_scores is not None and transition_scores.dim() == 4:
         is_bad = is_bad | (~(transition_scores < torch.inf) & is_unit[:, 1:, None, None]).flatten(1).any(1)
@@ -75,6 +75,22 @@ def check_scores(
     for name, scores in shared.items():
         if scores is not None and not bool((scores < torch.inf).all()):
             raise ValueError(f"{name} contain NaN or +∞")
+    total = (_largest(unary_scores, -1) * is_unit).sum(1)
+    if transition_scores is not None and transition_scores.dim() == 4:
+        total = total + (_largest(transition_scores, (-1, -2)) * is_unit[:, 1:]).sum(1)
+    for scores in shared.values():
+        if scores is not None:
+            total = total + _largest(scores, tuple(range(scores.dim()))) * is_unit.sum(1)
+    # A message may be the difference of two such sums.
+    is_bad = total > torch.finfo(accumulation_dtype(unary_scores.dtype)).max / 4
+    if bool(is_bad.any()):
+        raise ValueError(f"the scores of sentence {_first(is_bad)} of the batch are so large that their sums overflow")
+
+
+def _largest(scores: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+    """The largest finite magnitude along ``dim``."""
+    scores = scores.detach().double()
+    return scores.masked_fill(scores == -torch.inf, 0).abs().amax(dim)
 
 
 def check_positions(unary_scores: Tensor, is_unit: Tensor) -> None:

@@ -40,7 +40,7 @@ from diffusion_mf.data.label_schemes import LabelScheme, split_label
 from diffusion_mf.data.raw_text import Offsets, characters_of, read_paragraphs
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence, with_first_document
-from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.errors import DiffusionMFError, InputError, quoted
 from diffusion_mf.evaluation.calibration import expected_calibration_error
 from diffusion_mf.evaluation.report import Report, TaskScorer
 from diffusion_mf.tagger.requests import PlacedClamp
@@ -157,7 +157,11 @@ def _placed(clamp: Any, path: StrPath, sentence: Sentence, lines_per_unit: int =
 def _json_clamp(value: Any) -> Any:
     """What stands in a file, with numbers for positions: the keys of JSON's objects are strings."""
     if isinstance(value, list):
-        return [_json_clamp(part) for part in value]
+        return [_json_positions(part) for part in value]
+    return _json_positions(value)
+
+
+def _json_positions(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {int(key) if key.isdecimal() and len(key) < 10 else key: labels for key, labels in value.items()}
@@ -180,6 +184,8 @@ def _text_items(record: Record, task: Task, language: str | None, *, document: i
 
 def tag_text(tagger: Tagger, text: str, *, language: str | None = None, **options: Any) -> list[TaggedSentence]:
     """The work of `Tagger.tag_text`."""
+    if not isinstance(text, str):
+        raise InputError(f"the text is {quoted(text)}", remedy="give a string")
     record = Record(text)
     language = language or tagger.model.config.data.language
     items = [item for item in _text_items(record, tagger.task, language, document=1) if item.sentence.units]

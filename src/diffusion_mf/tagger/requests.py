@@ -16,20 +16,33 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from diffusion_mf.config import DataConfig
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.files import StrPath
+from diffusion_mf.data.files import StrPath, is_encodable
 from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, encode_spans
 from diffusion_mf.data.sentence import DocumentNumbers, Sentence, cut_documents
 from diffusion_mf.decoding import Legality, OutputLabels
-from diffusion_mf.errors import InputError, NoLegalSequenceError
+from diffusion_mf.errors import InputError, NoLegalSequenceError, quoted
+
+
+def whole_number(value: object) -> int | None:
+    """``value`` as an int, also of NumPy's types; None for what is no whole number, such as 1.0 or True."""
+    if isinstance(value, bool | str):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
 
 LabelClamp: TypeAlias = Mapping[int, str | Collection[str]]
 """position to the label, or the labels, it may have; positions count from 0"""
@@ -72,7 +85,7 @@ class _ClampReader:
         parts = [given] if isinstance(given, Mapping) else given
         if isinstance(parts, str) or not isinstance(parts, Sequence) or not all(isinstance(x, Mapping) for x in parts):
             raise self.error(
-                f"{self.owner} is {given!r}",
+                f"{self.owner} is {quoted(given)}",
                 'give labels by position, spans such as {"units": [0, 2], "type": "PER"}, or a list of them',
             )
         for part in parts:
@@ -89,11 +102,11 @@ class _ClampReader:
         line = self.place.line + position * self.place.lines_per_unit
         return kind(problem, path=self.place.path, line=line, remedy=remedy)
 
-    def _read_label(self, position: Any, wanted: Any) -> None:
-        num_units = len(self.labels)
-        if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position < num_units:
+    def _read_label(self, place: Any, wanted: Any) -> None:
+        num_units, position = len(self.labels), whole_number(place)
+        if position is None or not 0 <= position < num_units:
             raise self.error(
-                f"{self.owner} names the position {position!r}, but the sentence has {num_units} unit(s)",
+                f"{self.owner} names the position {quoted(place)}, but the sentence has {num_units} unit(s)",
                 "count positions from 0",
             )
         names = [wanted] if isinstance(wanted, str) else list(wanted) if isinstance(wanted, Collection) else [wanted]
@@ -120,14 +133,16 @@ class _ClampReader:
 
     def _read_span(self, span: Mapping[Any, Any]) -> None:
         num_units, units, kind = len(self.labels), span.get("units"), span.get("type")
-        if not isinstance(units, Sequence) or isinstance(units, str) or len(units) != 2:
+        if not isinstance(units, Sequence | np.ndarray) or isinstance(units, str) or len(units) != 2:
             units = None
         if span.keys() != {"units", "type"} or units is None or not isinstance(kind, str):
-            raise self.error(f"{self.owner} has the span {dict(span)!r}", 'give {"units": [start, end], "type": "PER"}')
-        start, end = units
-        if not (type(start) is type(end) is int and 0 <= start < end <= num_units):
             raise self.error(
-                f"{self.owner} has a span of the units {[start, end]!r}, but the sentence has {num_units} unit(s)",
+                f"{self.owner} has the span {quoted(dict(span))}", 'give {"units": [start, end], "type": "PER"}'
+            )
+        start, end = map(whole_number, units)
+        if start is None or end is None or not 0 <= start < end <= num_units:
+            raise self.error(
+                f"{self.owner} has a span of the units {quoted(list(units))}, but the sentence has {num_units} unit(s)",
                 "count units from 0, and give as end the unit behind the last",
             )
         if self.output.source is LabelScheme.PLAIN:
@@ -144,7 +159,7 @@ class _ClampReader:
                         position=position,
                     )
                 raise self.error(
-                    f"{self.owner} has a span of the type {kind!r}, which this model does not have",
+                    f"{self.owner} has a span of the type {quoted(kind)}, which this model does not have",
                     f"use one of its types: {', '.join(kinds)}",
                     position=position,
                 )
@@ -169,9 +184,9 @@ class _ClampReader:
         labels = self.output.model_labels
         if isinstance(name, str) and name in labels:
             return labels.index(name)
-        near = difflib.get_close_matches(str(name), self.output.names, n=1, cutoff=0.0)
+        near = difflib.get_close_matches(quoted(name), self.output.names, n=1, cutoff=0.0)
         raise self.error(
-            f"{self.owner} names the label {name!r}, which this model does not have",
+            f"{self.owner} names the label {quoted(name)}, which this model does not have",
             f"use one of its labels, such as {near[0]}" if near else "use one of its labels",
             position=position,
         )
@@ -261,9 +276,9 @@ class RequestReader:
         """
         if documents is not None and (isinstance(documents, str) or not isinstance(documents, Iterable)):
             raise InputError("documents are given per sentence", remedy="give a list of names, one for each sentence")
-        if isinstance(sentences, str):
+        if isinstance(sentences, str | bytes | Mapping) or not isinstance(sentences, Iterable):
             raise InputError("sentences are given as a list", remedy="put the sentence into a list")
-        if isinstance(clamps, Mapping):
+        if clamps is not None and (isinstance(clamps, str | Mapping) or not isinstance(clamps, Iterable)):
             raise InputError("clamps are given per sentence", remedy="give a list of mappings, one for each sentence")
         if documents is not None:
             sentences = self._with_documents(sentences, documents)
@@ -303,32 +318,37 @@ class RequestReader:
                     remedy="give None where nothing is known",
                 ) from None
             meaning = self._output if isinstance(clamp, PlacedClamp) else output
-            allowed = read_clamp(clamp, len(units), meaning, self._legality, sentence=number) if clamp else None
-            document = sentence.document if isinstance(sentence, Sentence) else 0
-            if not isinstance(document, int) or document < 0:
+            allowed = None
+            if clamp is not None and clamp != {}:
+                allowed = read_clamp(clamp, len(units), meaning, self._legality, sentence=number)
+            document = whole_number(sentence.document) if isinstance(sentence, Sentence) else 0
+            if document is None or document < 0:
                 raise InputError(
-                    f"the document of sentence {number} is {document!r}", remedy="give a number from 1, or 0 for none"
+                    f"the document of sentence {number} is {quoted(sentence.document)}",  # type: ignore[union-attr]
+                    remedy="give a number from 1, or 0 for none",
                 )
             yield Request(units, self._prepare(Sentence(units, document=document)), allowed)
         if clamps is not None and next(known, self) is not self:
             raise InputError(f"there are more clamps than the {number} sentence(s)", remedy="give one per sentence")
 
     def _units(self, sentence: SentenceLike, number: int) -> tuple[str, ...]:
-        if isinstance(sentence, Sentence):
-            return sentence.units
+        given = sentence.units if isinstance(sentence, Sentence) else sentence
         if isinstance(sentence, str) and self._task is not Task.SEG_POS:
             raise InputError(f"sentence {number} is a string", remedy='split it into words, such as ["a", "b"]')
-        units = tuple(sentence)
+        if isinstance(given, bytes | Mapping | Set) or not isinstance(given, Iterable):
+            raise InputError(f"sentence {number} is {quoted(given)}", remedy='give a list of words, such as ["a", "b"]')
+        units = tuple(given)
         try:
             # The fastest way to find out whether all are strings.
-            "".join(units)
-            if all(units):
+            text = "".join(units)
+            if all(units) and (text.isascii() or is_encodable(text)):
                 return units
         except TypeError:
             pass
         for position, unit in enumerate(units):
-            if not isinstance(unit, str) or not unit:
+            if not isinstance(unit, str) or not unit or not is_encodable(unit):
                 raise InputError(
-                    f"unit {position} of sentence {number} is {unit!r}", remedy="give strings that are not empty"
+                    f"unit {position} of sentence {number} is {quoted(unit)}",
+                    remedy="give strings that are not empty, without halves of surrogate pairs",
                 )
         return units

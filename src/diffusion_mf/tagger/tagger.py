@@ -21,7 +21,7 @@ from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS, OutputLabels
 from diffusion_mf.diffusion import Reading
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.evaluation.calibration import calibrated
 from diffusion_mf.model.hub import download, upload
 from diffusion_mf.model.storage import HUB_PREFIX, StoredModel, load_model, save_model
@@ -39,7 +39,16 @@ from diffusion_mf.prediction.devices import choose_device
 from diffusion_mf.prediction.memory import DoesNotFitError, placed
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.prediction.sentences import predict_sentences
-from diffusion_mf.tagger.requests import Allowed, Clamp, PlacedClamp, Request, RequestReader, SentenceLike, in_documents
+from diffusion_mf.tagger.requests import (
+    Allowed,
+    Clamp,
+    PlacedClamp,
+    Request,
+    RequestReader,
+    SentenceLike,
+    in_documents,
+    whole_number,
+)
 from diffusion_mf.tagger.results import Steps, TaggedSentence, tagged_sentences
 
 if TYPE_CHECKING:
@@ -313,9 +322,11 @@ class Tagger:
         documents: Iterable[Hashable] | None = None,
     ) -> Iterator[TaggedSentence]:
         """`tag`, one result after the other in the order given; looks ahead no further than a window of sentences."""
-        budget = self._model.config.inference.budget if batch_tokens is None else batch_tokens
-        if budget < 1:
-            raise InputError(f"a batch must hold a unit, found {budget}", remedy="give a positive number of tokens")
+        budget = self._model.config.inference.budget if batch_tokens is None else whole_number(batch_tokens)
+        if budget is None or budget < 1:
+            raise InputError(
+                f"a batch must hold a unit, found {quoted(batch_tokens)}", remedy="give a positive number of tokens"
+            )
         if self.device.type == "cuda" and os.getpid() != self._process:
             raise InputError(
                 "a tagger on a GPU cannot be used in a forked process",
@@ -392,27 +403,28 @@ class Tagger:
     def _checked_calls(self, calls: int | None) -> int | None:
         if calls is None:
             return None
-        config = self._model.config
+        config, number = self._model.config, whole_number(calls)
         if not config.system_entry.is_diffusion:
-            if calls != 1:
+            if number != 1:
                 raise InputError(
-                    f"the system {config.system} makes one call, not {calls}", remedy="leave out the number of calls"
+                    f"the system {config.system} makes one call, not {quoted(calls)}",
+                    remedy="leave out the number of calls",
                 )
             return None
-        if not 1 <= calls <= config.diffusion.num_steps:
+        if number is None or not 1 <= number <= config.diffusion.num_steps:
             raise InputError(
-                f"{calls} calls are not possible", remedy=f"ask for 1 to {config.diffusion.num_steps} of them"
+                f"{quoted(calls)} calls are not possible", remedy=f"ask for 1 to {config.diffusion.num_steps} of them"
             )
-        return calls
+        return number
 
     def _checked_decoder(self, name: str | None) -> str:
-        if name is not None and name not in DECODERS:
-            raise InputError(f"no decoder is called {name!r}", remedy=f"choose one of {', '.join(DECODERS)}")
+        if name is not None and (not isinstance(name, str) or name not in DECODERS):
+            raise InputError(f"no decoder is called {quoted(name)}", remedy=f"choose one of {', '.join(DECODERS)}")
         return name or self.decoder
 
     def _checked_output(self, scheme: LabelScheme | str) -> OutputLabels:
         if scheme not in list(LabelScheme):
-            raise InputError(f"no scheme is called {scheme!r}", remedy=f"choose one of {', '.join(LabelScheme)}")
+            raise InputError(f"no scheme is called {quoted(scheme)}", remedy=f"choose one of {', '.join(LabelScheme)}")
         scheme = LabelScheme(scheme)
         if scheme is not self._model.scheme and (self.task is not Task.NER or scheme is LabelScheme.PLAIN):
             raise InputError(

@@ -29,7 +29,7 @@ from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import TOTAL
 from diffusion_mf.model.storage import legal_decoder
 from diffusion_mf.model.transfer import start_from
-from diffusion_mf.prediction.memory import placed
+from diffusion_mf.prediction.memory import MemoryGuard, placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.training.corpora import TrainingData, dev_warnings, read_training_data
@@ -123,6 +123,7 @@ def train(
                         run.select()
                     except _TooManySkippedError:
                         run.go_back()
+                    run.stop_if_asked()
                     run.checkpoint_if_due()
                 run.finish()
             finally:
@@ -212,7 +213,12 @@ class _Run:
             processes.device, config.encoder.kind, layout=self.settings.layout, precision=self.settings.precision
         )
         torch.manual_seed(config.seed)
-        labeller = Labeller(config, data.vocabulary, data.scheme)
+        with MemoryGuard() as guard:
+            labeller = Labeller(config, data.vocabulary, data.scheme)
+        if guard.ran_out:
+            raise DiffusionMFError(
+                "the model does not fit in memory; choose smaller widths, fewer layers or a smaller size."
+            )
         if data.start is not None and config.data.start is not None:
             kept = start_from(labeller, data.vocabulary, data.start, path=config.data.start)
             display.note(kept.describe(config.data.start))
@@ -236,9 +242,7 @@ class _Run:
             else None,
             recall=config.recall,
         )
-        self.num_steps = sum(len(self._plan(epoch)) for epoch in range(self.settings.epochs))
-        if self.settings.max_steps is not None:
-            self.num_steps = min(self.num_steps, self.settings.max_steps)
+        self.num_steps = self._count_steps()
         self.decoders = candidate_decoders(self.labeller)
         self.predictor = Predictor(self.labeller, config, processes.device)
         processes.broadcast(list(self.labeller.state_dict().values()))
@@ -378,6 +382,13 @@ class _Run:
         if is_time and self.window.skipped_in_a_row() == 0:
             self.checkpoint()
 
+    def stop_if_asked(self) -> None:
+        """After a signal, write a checkpoint and end the run."""
+        if self.interruption.error is not None:
+            self.checkpoint()
+            self.display.note(f"stopped by a signal after step {self.state.step:,}; --resume continues from there")
+            raise self.interruption.error
+
     def _count_skipped(self) -> int:
         """How many steps were skipped since the last call; the first ones are reported."""
         before, self.state.num_skipped = self.state.num_skipped, self.skipped_before + self.window.num_skipped()
@@ -434,6 +445,16 @@ class _Run:
     def _plan(self, epoch: int) -> list[StepPlan]:
         return self.preparer.plan_epoch(self.sizes, self.settings, seed=self.config.seed, epoch=epoch)
 
+    def _count_steps(self) -> int:
+        """Of all epochs, which differ by a few steps; the learning rate depends on their sum."""
+        most = math.inf if self.settings.max_steps is None else self.settings.max_steps
+        total = 0
+        for epoch in range(self.settings.epochs):
+            total += len(self._plan(epoch))
+            if total >= most:
+                return int(most)
+        return total
+
     def epoch(self) -> None:
         """Run the remaining steps of the current epoch."""
         state = self.state
@@ -459,10 +480,8 @@ class _Run:
             if state.step % self.settings.log_every == 0:
                 self._log_step()
             self._show_progress(epoch=state.epoch + 1)
-            if self.interruption.is_requested:
-                self.checkpoint()
-                self.display.note(f"stopped by a signal after step {state.step:,}; --resume continues from there")
-                raise KeyboardInterrupt
+            self.stop_if_asked()
+            self.interruption.is_immediate = False
             if state.position < len(plans):
                 self.checkpoint_if_due()
         state.epoch += 1

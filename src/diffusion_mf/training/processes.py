@@ -42,18 +42,22 @@ def reproducible(device: torch.device, *, threads: int | None) -> Iterator[None]
 
 
 class Interruption:
-    """Whether SIGINT or SIGTERM arrived: the run ends after the current step, with a checkpoint; a second signal ends it at once."""
+    """What SIGINT and SIGTERM do: before the end of the first step they end the run at once, for there is nothing to save;
+    later, the run ends after the current step, with a checkpoint, and a second signal ends it at once."""
 
     def __init__(self) -> None:
-        self.is_requested = False
+        self.is_immediate = True
+        self.error: BaseException | None = None
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
         """Watch for the signals, if this thread can."""
         return stop_signals(self._request)
 
-    def _request(self, restore: Callable[[], None]) -> None:
-        self.is_requested = True
+    def _request(self, error: BaseException, restore: Callable[[], None]) -> None:
+        self.error = error
         restore()
+        if self.is_immediate:
+            raise error
 
 
 Item = TypeVar("Item")

@@ -7,10 +7,20 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
+from diffusion_mf.errors import TerminatedError
+
+
+def stop_error(number: int) -> BaseException:
+    """What a signal that asks to stop raises."""
+    return TerminatedError() if number == signal.SIGTERM else KeyboardInterrupt()
+
 
 @contextlib.contextmanager
-def stop_signals(handle: Callable[[Callable[[], None]], None]) -> Iterator[None]:
-    """Call ``handle`` for SIGINT and SIGTERM during the block, if this thread can; its argument restores the old handlers."""
+def stop_signals(handle: Callable[[BaseException, Callable[[], None]], None]) -> Iterator[None]:
+    """Call ``handle`` for SIGINT and SIGTERM during the block, if this thread can.
+
+    Its arguments are the exception for that signal, to be raised where the work can end, and what restores the old handlers.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -21,7 +31,7 @@ def stop_signals(handle: Callable[[Callable[[], None]], None]) -> Iterator[None]
             signal.signal(number, handler)
 
     for number in previous:
-        signal.signal(number, lambda number, frame: handle(restore))
+        signal.signal(number, lambda number, frame: handle(stop_error(number), restore))
     try:
         yield
     finally:

@@ -112,7 +112,7 @@ class StepPreparer:
         """`plan_epoch` for sentences of these sizes; ``members`` are the sentences to use (default: all)."""
         chosen = range(len(sizes)) if members is None else members
         plans = plan_epoch(
-            [sizes[index] for index in chosen],
+            sizes if members is None else [sizes[index] for index in chosen],
             settings,
             seed=seed,
             epoch=epoch,
@@ -120,7 +120,7 @@ class StepPreparer:
             documents=[self._sentences[index].document for index in chosen] if self._has_recall else None,
             has_padding=not leaves_out_padding(self._processes.device, self._prepare_input),
         )
-        return [[[chosen[row] for row in batch] for batch in plan] for plan in plans]
+        return plans if members is None else [[[chosen[row] for row in batch] for batch in plan] for plan in plans]
 
     def prepare(self, plan: StepPlan, num_pieces: int) -> PreparedStep:
         """The pieces of ``plan`` for this process: each share split into ``num_pieces`` of equal size, as far as possible."""

@@ -202,10 +202,10 @@ class _Scheduler:
         self.stopped_at: float | None = None
         self.looked_at_others = self.asked_for_more = -SECONDS_BETWEEN_LOOKS_AT_OTHERS
 
-    def request_stop(self, restore: Callable[[], None]) -> None:
+    def request_stop(self, error: BaseException, restore: Callable[[], None]) -> None:
         """What a signal does."""
         if self.is_stopping:
-            raise KeyboardInterrupt
+            raise error
         self.is_stopping = True
 
     def add(self, job: Job) -> None:

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffusion_mf.errors import DivergenceError, InputError
+from diffusion_mf.errors import DivergenceError, InputError, TerminatedError
 from diffusion_mf.lab.experiments.claims import SECONDS_BETWEEN_HEARTBEATS, Claim
 from diffusion_mf.lab.experiments.folders import Outcome, RunPlace
 from diffusion_mf.plugins import from_environment, import_plugins
@@ -58,7 +58,7 @@ def main() -> None:
 def _run(place: RunPlace, *, device: str) -> Outcome:
     try:
         train_and_score(place, device=device)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, TerminatedError):
         return Outcome.INTERRUPTED
     except DivergenceError as error:
         print(str(error), file=sys.stderr)

@@ -110,6 +110,8 @@ def messages(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor
     Messages are those of the reference up to a constant per sentence and position, and 0 past each length.
     """
     num_units, num_labels = unary.shape[1:]
+    if bool((lengths < 1).any()):
+        return None  # only the reference knows rows without units
     layout = length_order(lengths, num_units)
     unary_scores = time_major(unary, layout)
     transition_scores = _local_blanked(transition, lengths)

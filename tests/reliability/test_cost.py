@@ -1,0 +1,69 @@
+"""Very long sentences and words: cost that grows with their length and not with its square."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from diffusion_mf.batches import layouts
+from diffusion_mf.batches.layouts import CompactLayout, PaddedLayout
+from diffusion_mf.ops.chain_scores import unit_mask
+
+
+@pytest.fixture
+def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layouts, "LONGEST_WHOLE", 64)
+    monkeypatch.setattr(layouts, "WINDOW", 16)
+
+
+def _attend(kind: str, lengths: list[int], inputs: torch.Tensor) -> torch.Tensor:
+    """(B, N, H, d), zero past each length."""
+    is_unit = unit_mask(torch.tensor(lengths), inputs.shape[1])
+    layout = PaddedLayout(is_unit) if kind == "padded" else CompactLayout.of_units(is_unit)
+    found = layout.unpack(layout.attend(layout.pack(inputs), layout.rotation(inputs.shape[-1])))
+    return found * is_unit[..., None, None]
+
+
+@pytest.mark.parametrize("kind", ["padded", "compact"])
+def test_units_of_a_long_sentence_see_their_neighbourhood(short_windows: None, kind: str) -> None:
+    inputs = torch.randn(1, 96, 3, 2, 4, generator=torch.Generator().manual_seed(1))
+    before = _attend(kind, [96], inputs)
+    changed = inputs.clone()
+    changed[:, 40] += 1
+    difference = (_attend(kind, [96], changed) - before).abs().amax((0, 2, 3))
+    # Position 40 is in the stretch 32…47, which is seen from 16…63.
+    assert difference[16:64].min() > 0
+    assert difference[:16].max() == difference[64:].max() == 0
+
+
+@pytest.mark.parametrize("kind", ["padded", "compact"])
+def test_short_sentences_do_not_notice_a_long_one_in_their_batch(short_windows: None, kind: str) -> None:
+    inputs = torch.randn(3, 96, 3, 2, 4, generator=torch.Generator().manual_seed(1))
+    lengths = [96, 64, 5]
+    together = _attend(kind, lengths, inputs)
+    assert together.isfinite().all()
+    for row, length in enumerate(lengths):
+        alone = _attend(kind, [length], inputs[row : row + 1, :length])
+        torch.testing.assert_close(together[row, :length], alone[0])
+
+
+def test_sentences_up_to_the_limit_are_attended_to_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = torch.randn(2, 64, 3, 2, 4, generator=torch.Generator().manual_seed(1))
+    expected = _attend("padded", [64, 50], inputs)
+    monkeypatch.setattr(layouts, "LONGEST_WHOLE", 64)
+    monkeypatch.setattr(layouts, "WINDOW", 16)
+    assert torch.equal(_attend("padded", [64, 50], inputs), expected)
+
+
+def test_the_work_on_a_long_sentence_grows_with_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    products = 0
+    attend = layouts._whole_attention
+
+    def counting(query: torch.Tensor, key: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        nonlocal products
+        products += query.shape[0] * query.shape[1] * key.shape[1]
+        return attend(query, key, *rest)
+
+    monkeypatch.setattr(layouts, "_whole_attention", counting)
+    _attend("padded", [20_000], torch.zeros(1, 20_000, 3, 1, 2))
+    assert products <= 20_000 * 3 * layouts.WINDOW
