@@ -1,0 +1,199 @@
+"""Plans of sizes: nested samples, runs in long-lived processes that continue after a kill, and python-crfsuite beside them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from experiment_files import attempts_of
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.formats import read_task
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.folders import RunPlace
+from diffusion_mf.lab.experiments.plan import load_plan
+from diffusion_mf.lab.experiments.sizes import (
+    load_sizes_plan,
+    sample_file,
+    sample_indices,
+    sentence_blocks,
+    sentence_counts,
+    train_on_sample,
+)
+from diffusion_mf.lab.synthetic import write_corpus
+
+SIZES = """
+systems = ["unigram", "python-crfsuite"]
+sizes = [10, 20, 1000, "all"]
+corpora = ["tiny"]
+whole_corpora = ["without-dev"]
+seeds = [1, 2]
+device = "cpu"
+[set]
+encoder.width = 16
+encoder.word_width = 8
+encoder.affix_width = 8
+training.epochs = 2
+"""
+
+
+def write_sizes(folder: Path, text: str = SIZES, *, sentences: int = 40) -> Path:
+    write_corpus(folder / "corpus", flavours=["ner"], sizes={"train": sentences, "dev": 12, "test": 8}, seed=3)
+    files = {split: f'{split} = "{folder / "corpus" / "ner" / split}.txt"\n' for split in ("train", "dev", "test")}
+    entries = f'[tiny]\ntask = "ner"\n{"".join(files.values())}'
+    entries += f'[without-dev]\ntask = "ner"\n{files["train"]}{files["test"]}'
+    (folder / "corpora.toml").write_text(entries, encoding="utf-8")
+    path = folder / "sizes.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_sample_contains_the_smaller_ones() -> None:
+    samples = [sample_indices(1000, size, seed=1) for size in (10, 100, 500, 1000)]
+    for smaller, larger in zip(samples, samples[1:], strict=False):
+        assert set(smaller) < set(larger)
+    assert [len(sample) for sample in samples] == [10, 100, 500, 1000]
+    assert samples[1] == sorted(samples[1]) == sample_indices(1000, 100, seed=1)
+    assert samples[1] != sample_indices(1000, 100, seed=2)
+
+
+def test_samples_have_sentences_as_they_stand_in_the_file_without_documents(tmp_path: Path) -> None:
+    text = "-DOCSTART- O\n\nA B-PER\nb O\n\n\n# newdoc id = 1\n# sent_id = 2\nC O\n\n# only a comment\n\n-DOCSTART- O\nD O\n"
+    assert sentence_blocks(text) == ["A B-PER\nb O", "# sent_id = 2\nC O", "D O"]
+    (tmp_path / "train.txt").write_text(text)
+    path = sample_file(str(tmp_path / "train.txt"), 2, 1, tmp_path / "samples")
+    assert len(read_task(path, Task.NER)) == 2
+    assert Path(path).read_text().endswith("\n\n")
+    assert sample_file(str(tmp_path / "train.txt"), "all", 1, tmp_path) == str(tmp_path / "train.txt")
+
+
+def test_the_plan_has_small_samples_first_and_no_larger_ones_than_the_corpus(tmp_path: Path) -> None:
+    plan = load_sizes_plan(write_sizes(tmp_path))
+    coordinates = [(run.corpus, run.size, run.system, run.seed) for run in plan.runs]
+    assert len({run.name for run in plan.runs}) == len(coordinates)
+    assert [size for _, size, *_ in coordinates[:8]] == [10] * 4 + [20] * 4
+    assert {size for corpus, size, *_ in coordinates if corpus == "without-dev"} == {"all"}
+    assert 1000 not in {size for _, size, *_ in coordinates}
+    # python-crfsuite is trained once on all sentences, but for the corpus whose dev sentences depend on the seed.
+    assert ("tiny", "all", "python-crfsuite", 2) not in coordinates
+    assert ("without-dev", "all", "python-crfsuite", 2) in coordinates
+    changed = load_sizes_plan(tmp_path / "sizes.toml", overrides={"training.epochs": 3})
+    renamed = {a.system for a, b in zip(plan.runs, changed.runs, strict=True) if a.name != b.name}
+    assert renamed == {"unigram"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"unigram", ', '"bigram", ', "systems must be some of unigram"),
+        ("[1, 2]", "[1, 1]", "seeds must name 1 once"),
+        ("[1, 2]", "[]", "seeds is empty"),
+        ("[10, 20", "[0, 20", "sizes"),
+        ('"cpu"', '"tpu"', "device"),
+        ('["tiny"]', '["huge"]', "there is no corpus 'huge'"),
+        ("device", "place", "place"),
+    ],
+)
+def test_mistakes_in_a_plan_are_told(tmp_path: Path, old: str, new: str, problem: str) -> None:
+    path = write_sizes(tmp_path, SIZES.replace(old, new, 1))
+    with pytest.raises(InputError) as caught:
+        load_sizes_plan(path)
+    assert problem in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_other_plans_need_dev(tmp_path: Path) -> None:
+    write_sizes(tmp_path)
+    path = tmp_path / "plan.toml"
+    path.write_text('systems = ["unigram"]\ncorpora = ["without-dev"]\nseeds = [1]\n')
+    with pytest.raises(InputError, match="the corpus 'without-dev' has no dev file; add dev = FILE"):
+        load_plan(path)
+
+
+def test_counts_of_a_sentence() -> None:
+    pos = Sentence(units=("a", "b", "c"), labels=("X", "Y", "X"))
+    assert sentence_counts(Task.POS, LabelScheme.PLAIN, pos, ["X", "X", "X"]) == (2, 3, 3)
+    ner = Sentence(units=("a", "b", "c"), labels=("B-PER", "E-PER", "S-LOC"))
+    assert sentence_counts(Task.NER, LabelScheme.BMES, ner, ["B-PER", "E-PER", "O"]) == (1, 1, 2)
+    assert sentence_counts(Task.NER, LabelScheme.BMES, ner, ["S-PER", "S-PER", "S-LOC"]) == (1, 3, 2)
+
+
+def start(plan: Path, output: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "diffusion_mf.cli", "benchmark", "sizes", str(plan), "--output", str(output)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    return subprocess.Popen(
+        [*command, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def results_of(output: Path) -> dict[str, dict[str, Any]]:
+    return {path.parent.name: json.loads(path.read_text()) for path in (output / "runs").glob("*/result.json")}
+
+
+def is_trained_now(output: Path) -> bool:
+    begun = {path.parent.name for path in (output / "runs").glob("*/log.jsonl")}
+    return bool(begun - results_of(output).keys())
+
+
+def test_killed_and_stopped_runs_continue_in_one_process(tmp_path: Path) -> None:
+    text = SIZES.replace(', "python-crfsuite"', "").replace('1000, "all"', "30").replace("epochs = 2", "epochs = 12")
+    plan = write_sizes(tmp_path, text.replace('whole_corpora = ["without-dev"]', ""))
+    output = tmp_path / "runs"
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        before = len(results_of(output))
+        process = start(plan, output)
+        # One is finished by this process, and another under way.
+        while process.poll() is None and not (len(results_of(output)) > before and is_trained_now(output)):
+            time.sleep(0.02)
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        assert process.returncode in (1, -signal.SIGKILL)
+    finished = {name: result["date"] for name, result in results_of(output).items()}
+    last = start(plan, output, "--json")
+    rows, errors = last.communicate(timeout=120)
+    assert last.returncode == 0, errors
+    results = results_of(output)
+    assert len(results) == 6
+    assert {name: results[name]["date"] for name in finished} == finished
+    assert all(outcomes[-1] == "complete" for outcomes in attempts_of(output).values())
+    assert {(row["size"], row["sentences"]) for row in json.loads(rows)} == {(10, 10), (20, 20), (30, 30)}
+    for name, result in results.items():
+        place = RunPlace(output / "runs" / name)
+        with numpy.load(place.root / "counts.npz") as stored:
+            correct, predicted, gold = stored["test"].sum(axis=0).tolist()
+            assert stored["test"].shape == (8, 3)
+        assert result["test"]["f1"] == pytest.approx(100 * 2 * correct / (predicted + gold))
+        assert not place.model.exists()
+        assert not place.checkpoint.exists()
+        assert {"command", "commit", "hardware", "seconds"} <= result.keys()
+
+
+def test_crfsuite_takes_the_regularisation_that_is_best_on_dev_and_continues(tmp_path: Path) -> None:
+    pytest.importorskip("pycrfsuite")
+    plan = load_sizes_plan(write_sizes(tmp_path))
+    run = next(run for run in plan.runs if run.system == "python-crfsuite" and run.size == 20)
+    from diffusion_mf.lab.experiments.folders import ExperimentFolder
+
+    folder = ExperimentFolder(tmp_path / "runs")
+    (job,) = plan.jobs(folder, runs=[run], command="dmf benchmark sizes")
+    place = folder.run(run.name)
+    place.describe(job.description)
+    train_on_sample(place, device="cpu")
+    found = json.loads((place.root / "regularisation.json").read_text())
+    result = place.result()
+    assert result is not None
+    assert len(found) == 6
+    assert result["dev"]["f1"] == max(each["dev"]["f1"] for each in found.values())
+    assert result["device"] == "cpu"
+    assert result["sentences"] == 20
+    assert not list(place.root.glob("*.crfsuite"))
