@@ -64,7 +64,9 @@ def sizes(
     plan = load_sizes_plan(plan_path, overrides=flat_settings(nested_overrides(overrides or ())), corpora_file=corpora)
     if record and plan.file.record is None:
         raise InputError(
-            "the plan names no result file", path=plan_path, remedy="add record = FILE to the plan, or leave out --record"
+            "the plan names no result file",
+            path=plan_path,
+            remedy="add record = FILE to the plan, or leave out --record",
         )
     runs = chosen_runs(plan.runs, only or ())
     folder = ExperimentFolder(output or Path("runs") / plan.name)

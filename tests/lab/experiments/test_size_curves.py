@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,4 +117,4 @@ def test_the_plot_is_written(folder: ExperimentFolder, tmp_path: Path) -> None:
     write_size_plot(rows, tmp_path / "plots" / "sizes.png")
     assert (tmp_path / "plots" / "sizes.png").read_bytes().startswith(b"\x89PNG")
     write_size_plot([row for row in rows if row["size"] == 500], tmp_path / "one-size.svg")
-    assert "python-crfsuite" in (tmp_path / "one-size.svg").read_text() or (tmp_path / "one-size.svg").stat().st_size
+    assert "<svg" in (tmp_path / "one-size.svg").read_text()

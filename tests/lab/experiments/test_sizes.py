@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -20,8 +21,10 @@ from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
-from diffusion_mf.lab.experiments.folders import RunPlace
+from diffusion_mf.lab.experiments.claims import Claims
+from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace
 from diffusion_mf.lab.experiments.plan import load_plan
+from diffusion_mf.lab.experiments.processes import WorkerPool
 from diffusion_mf.lab.experiments.sizes import (
     load_sizes_plan,
     sample_file,
@@ -60,7 +63,7 @@ def write_sizes(folder: Path, text: str = SIZES, *, sentences: int = 40) -> Path
 
 def test_a_sample_contains_the_smaller_ones() -> None:
     samples = [sample_indices(1000, size, seed=1) for size in (10, 100, 500, 1000)]
-    for smaller, larger in zip(samples, samples[1:], strict=False):
+    for smaller, larger in itertools.pairwise(samples):
         assert set(smaller) < set(larger)
     assert [len(sample) for sample in samples] == [10, 100, 500, 1000]
     assert samples[1] == sorted(samples[1]) == sample_indices(1000, 100, seed=1)
@@ -101,7 +104,7 @@ def test_the_plan_has_small_samples_first_and_no_larger_ones_than_the_corpus(tmp
         ("[10, 20", "[0, 20", "sizes"),
         ('"cpu"', '"tpu"', "device"),
         ('["tiny"]', '["huge"]', "there is no corpus 'huge'"),
-        ("device", "place", "place"),
+        ("device", "place", "the key device is missing"),
     ],
 )
 def test_mistakes_in_a_plan_are_told(tmp_path: Path, old: str, new: str, problem: str) -> None:
@@ -145,28 +148,28 @@ def is_trained_now(output: Path) -> bool:
     return bool(begun - results_of(output).keys())
 
 
-def test_killed_and_stopped_runs_continue_in_one_process(tmp_path: Path) -> None:
-    text = SIZES.replace(', "python-crfsuite"', "").replace('1000, "all"', "30").replace("epochs = 2", "epochs = 12")
+def test_killed_runs_continue_and_finished_ones_are_kept(tmp_path: Path) -> None:
+    text = (
+        SIZES.replace(', "python-crfsuite"', "").replace('20, 1000, "all"', "20").replace("epochs = 2", "epochs = 12")
+    )
     plan = write_sizes(tmp_path, text.replace('whole_corpora = ["without-dev"]', ""))
     output = tmp_path / "runs"
-    for number in (signal.SIGKILL, signal.SIGTERM):
-        before = len(results_of(output))
-        process = start(plan, output)
-        # One is finished by this process, and another under way.
-        while process.poll() is None and not (len(results_of(output)) > before and is_trained_now(output)):
-            time.sleep(0.02)
-        process.send_signal(number)
-        process.communicate(timeout=60)
-        assert process.returncode in (1, -signal.SIGKILL)
+    process = start(plan, output)
+    # One is finished, and the same worker trains another.
+    while process.poll() is None and not (results_of(output) and is_trained_now(output)):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
     finished = {name: result["date"] for name, result in results_of(output).items()}
     last = start(plan, output, "--json")
     rows, errors = last.communicate(timeout=120)
     assert last.returncode == 0, errors
     results = results_of(output)
-    assert len(results) == 6
+    assert len(results) == 4
     assert {name: results[name]["date"] for name in finished} == finished
     assert all(outcomes[-1] == "complete" for outcomes in attempts_of(output).values())
-    assert {(row["size"], row["sentences"]) for row in json.loads(rows)} == {(10, 10), (20, 20), (30, 30)}
+    assert {(row["size"], row["sentences"]) for row in json.loads(rows)} == {(10, 10), (20, 20)}
     for name, result in results.items():
         place = RunPlace(output / "runs" / name)
         with numpy.load(place.root / "counts.npz") as stored:
@@ -178,12 +181,47 @@ def test_killed_and_stopped_runs_continue_in_one_process(tmp_path: Path) -> None
         assert {"command", "commit", "hardware", "seconds"} <= result.keys()
 
 
+def test_a_worker_takes_the_next_run_unless_one_failed(tmp_path: Path) -> None:
+    folder = ExperimentFolder(tmp_path)
+    claims, pool = Claims(folder.claims), WorkerPool()
+    missing = {"train": str(tmp_path / "missing.txt"), "test": str(tmp_path / "missing.txt")}
+    refused = {"corpus": "c", "size": "all", "seed": 1, "system": "unigram", "device": "cpu", "task": "ner"}
+    refused |= {"files": missing, "samples": str(tmp_path), "settings": {}}
+
+    def run(name: str, sample: dict[str, Any]) -> tuple[int, Outcome | None]:
+        claim = claims.take(name)
+        assert claim is not None
+        folder.run(name).describe({"sample": sample, "evaluation": {}, "command": ""})
+        process = pool.start(folder.run(name), claim=claim)
+        while process.exit_status is None:
+            time.sleep(0.02)
+        return process.worker_id, process.outcome()
+
+    try:
+        first, second, third, fourth = run("a", refused), run("b", refused), run("c", {}), run("d", {})
+    finally:
+        pool.close()
+    assert [outcome for _, outcome in (first, second, third, fourth)] == [Outcome.REFUSED] * 2 + [Outcome.FAILED] * 2
+    assert first[0] == second[0] == third[0] != fourth[0]
+    assert "missing.txt" in folder.run("b").last_lines()[-1]
+
+
+def test_a_stopped_worker_was_interrupted(tmp_path: Path) -> None:
+    folder = ExperimentFolder(tmp_path)
+    claim, pool = Claims(folder.claims).take("a"), WorkerPool()
+    assert claim is not None
+    process = pool.start(folder.run("a"), claim=claim)
+    process.stop()
+    while process.exit_status is None:
+        time.sleep(0.02)
+    pool.close()
+    assert process.outcome() is Outcome.INTERRUPTED
+
+
 def test_crfsuite_takes_the_regularisation_that_is_best_on_dev_and_continues(tmp_path: Path) -> None:
     pytest.importorskip("pycrfsuite")
     plan = load_sizes_plan(write_sizes(tmp_path))
     run = next(run for run in plan.runs if run.system == "python-crfsuite" and run.size == 20)
-    from diffusion_mf.lab.experiments.folders import ExperimentFolder
-
     folder = ExperimentFolder(tmp_path / "runs")
     (job,) = plan.jobs(folder, runs=[run], command="dmf benchmark sizes")
     place = folder.run(run.name)

@@ -272,7 +272,11 @@ def _calibration(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
         if points:
             is_drawn = True
             axes.plot(
-                *zip(*points, strict=True), marker="o", markersize=4, color=system_colour(system), label=system_title(system)
+                *zip(*points, strict=True),
+                marker="o",
+                markersize=4,
+                color=system_colour(system),
+                label=system_title(system),
             )
     axes.plot([0, 1], [0, 1], color="black", linewidth=0.7, linestyle=":")
     axes.set_xlabel("score of the chosen label")

@@ -102,6 +102,7 @@ class WorkerPool:
     def start(self, place: RunPlace, *, claim: Claim, device: str = "auto", threads: int = 1) -> PooledRun:
         """Hand the run to a process that has nothing to do, or to a new one."""
         self._workers = [worker for worker in self._workers if worker.poll() is None]
+        self._busy &= {worker.pid for worker in self._workers}
         for worker in [worker for worker in self._workers if worker.pid not in self._busy]:
             with contextlib.suppress(BrokenPipeError):
                 return self._hand_over(worker, place, claim, device)
@@ -129,7 +130,13 @@ class WorkerPool:
         assert worker.stdin is not None
         worker.stdin.write((json.dumps(request) + "\n").encode())
         self._busy.add(worker.pid)
-        return PooledRun(place, worker, claim=claim, device=device, on_end=lambda: self._busy.discard(worker.pid))
+
+        def on_end(status: int) -> None:
+            # After a failure the process is about to end: it takes no other run.
+            if status != EXIT_STATUSES[Outcome.FAILED]:
+                self._busy.discard(worker.pid)
+
+        return PooledRun(place, worker, claim=claim, device=device, on_end=on_end)
 
     def close(self) -> None:
         """End the processes; those that still run something are killed."""
@@ -157,12 +164,13 @@ class PooledRun(RunProcess):
         *,
         claim: Claim,
         device: str,
-        on_end: Callable[[], None],
+        on_end: Callable[[int], None],
     ) -> None:
         self.place, self.claim, self.device = place, claim, device
         self.started = time.monotonic()
         self.is_stopped = False
         self._process = worker
+        self.worker_id = worker.pid
         self._on_end = on_end
         self._status: int | None = None
 
@@ -175,7 +183,7 @@ class PooledRun(RunProcess):
             answer = self._process.stdout.read() if self._process.stdout is not None else None
             self._status = int(answer) if answer else ended
             if self._status is not None:
-                self._on_end()
+                self._on_end(self._status)
         return self._status
 
     def stop(self) -> None:

@@ -104,9 +104,7 @@ def compare(ours: Sequence[Counts], theirs: Sequence[Counts], *, resamples: int 
         )
     found = numpy.concatenate(differences)
     whole = numpy.ones((1, number), dtype=numpy.float32)
-    observed = [
-        numpy.mean([resampled_scores(each, whole)[0] for each in system]) for system in (ours, theirs)
-    ]
+    observed = [numpy.mean([resampled_scores(each, whole)[0] for each in system]) for system in (ours, theirs)]
     low, high = numpy.percentile(found, [2.5, 97.5])
     return {
         "difference": round(float(observed[0] - observed[1]), 3),
@@ -141,7 +139,10 @@ def significance_rows(
             found.append(
                 {
                     "experiment": "significance",
-                    **{key: ours[0][key] for key in ("corpus", "task", "size", "sentences", "system", "device", "metric")},
+                    **{
+                        key: ours[0][key]
+                        for key in ("corpus", "task", "size", "sentences", "system", "device", "metric")
+                    },
                     "seeds": [row["seed"] for row in ours],
                     "test": round(statistics.fmean(row["test"] for row in ours), 3),
                     "crfsuite_test": round(statistics.fmean(row["test"] for row in paired), 3),
@@ -162,9 +163,7 @@ def summary_rows(rows: Sequence[Row]) -> list[Row]:
     found = []
     for members in groups.values():
         first = members[0]
-        mean = {
-            key: statistics.fmean(row[key] for row in members) for key in ("dev", "test", "exact_match", "seconds")
-        }
+        mean = {key: statistics.fmean(row[key] for row in members) for key in ("dev", "test", "exact_match", "seconds")}
         deviation = statistics.stdev(row["test"] for row in members) if len(members) > 1 else None
         found.append(
             {

@@ -57,8 +57,8 @@ Size: TypeAlias = PositiveInt | Literal["all"]
 class CrfsuiteEntry(Section):
     """What python-crfsuite's regularisation is chosen from, on dev, and how long it is trained."""
 
-    c1: list[NonNegativeFloat] = [0.0, 0.1]
-    c2: list[NonNegativeFloat] = [0.01, 0.1, 1.0]
+    c1: list[NonNegativeFloat] = pydantic.Field([0.0, 0.1], min_length=1)
+    c2: list[NonNegativeFloat] = pydantic.Field([0.01, 0.1, 1.0], min_length=1)
     max_iterations: PositiveInt = 100
 
 
@@ -68,15 +68,15 @@ class SizesFile(Section):
     name: str | None = None
     systems: list[str]
     sizes: list[Size]
-    corpora: list[str] = []
+    corpora: list[str] = pydantic.Field([])
     """sampled in all ``sizes``"""
-    whole_corpora: list[str] = []
+    whole_corpora: list[str] = pydantic.Field([])
     """small ones, of which all sentences are taken"""
     corpora_file: str = "corpora.toml"
     seeds: list[NonNegativeInt]
     """of samples and of training"""
     device: Literal["cuda", "cpu"]
-    set: dict[str, Any] = {}
+    set: dict[str, Any] = pydantic.Field({})
     """settings that win over the recipe's"""
     crfsuite: CrfsuiteEntry = CrfsuiteEntry()
     workers: PositiveInt = 1
@@ -184,7 +184,9 @@ def load_sizes_plan(
         for size in [size for size in sizes if size == ALL or int(size) < number]:
             runs += [
                 (number if size == ALL else size, run)
-                for run in _runs(plan, corpus, entry, size, {**flat_settings(entry.set), **settings}, has_dev="dev" in files)
+                for run in _runs(
+                    plan, corpus, entry, size, {**flat_settings(entry.set), **settings}, has_dev="dev" in files
+                )
             ]
     if not runs:
         raise InputError("no corpus has so many sentences", path=path, remedy="name smaller sizes, or all")
@@ -223,7 +225,9 @@ def _check(corpus: str, entry: CorpusEntry, files: Mapping[str, str], path: Path
     for file in files.values():
         if not os.path.exists(file):
             raise InputError(
-                "no such file", path=file, remedy="set the variable in its name, or say where it lies with --corpora FILE"
+                "no such file",
+                path=file,
+                remedy="set the variable in its name, or say where it lies with --corpora FILE",
             )
 
 
@@ -282,7 +286,10 @@ def train_on_sample(place: RunPlace, *, device: str) -> None:
     description = place.description()
     sample = description["sample"]
     is_crfsuite = sample["system"] == CRFSUITE
-    files = {**sample["files"], "train": sample_file(sample["files"]["train"], sample["size"], sample["seed"], Path(sample["samples"]))}
+    files = {
+        **sample["files"],
+        "train": sample_file(sample["files"]["train"], sample["size"], sample["seed"], Path(sample["samples"])),
+    }
     given = {
         "task": sample["task"],
         # Any system will do to read the sentences for python-crfsuite.
@@ -298,9 +305,12 @@ def train_on_sample(place: RunPlace, *, device: str) -> None:
     overrides = [f"{key}={toml_value(value)}" for key, value in given.items()]
     config = choose_config(files["train"], overrides, device_type=torch.device(device).type).config
     data = read_training_data(config)
-    assert data.dev is not None and data.test is not None
+    if not data.dev or not data.test:
+        raise InputError("dev or test has no sentences", path=files["train"], remedy="name other files")
     if is_crfsuite:
-        labelled, facts = _train_crfsuite(place, data.train, data.dev, data.test, sample["settings"], task=config.task, scheme=data.scheme)
+        labelled, facts = _train_crfsuite(
+            place, data.train, data.dev, data.test, sample["settings"], task=config.task, scheme=data.scheme
+        )
     else:
         labelled, facts = _train_ours(place, config, data.test, device=device)
     counts = [
@@ -324,7 +334,9 @@ def train_on_sample(place: RunPlace, *, device: str) -> None:
         shutil.rmtree(remains, ignore_errors=True)
 
 
-def _train_ours(place: RunPlace, config: Any, test: Sequence[Sentence], *, device: str) -> tuple[list[list[str]], dict[str, Any]]:
+def _train_ours(
+    place: RunPlace, config: Any, test: Sequence[Sentence], *, device: str
+) -> tuple[list[list[str]], dict[str, Any]]:
     from diffusion_mf.tagger import Tagger
     from diffusion_mf.training.loop import train
 
@@ -344,7 +356,9 @@ def _train_ours(place: RunPlace, config: Any, test: Sequence[Sentence], *, devic
         "parameters": model.labeller.num_parameters(),
         "seconds": round(max((entry["seconds"] for entry in entries if "seconds" in entry), default=0.0), 1),
         "processor_seconds": processor_seconds,
-        "settings": config.model_dump(mode="json", exclude_defaults=True, exclude={"data", "plugins", "task", "system", "seed"}),
+        "settings": config.model_dump(
+            mode="json", exclude_defaults=True, exclude={"data", "plugins", "task", "system", "seed"}
+        ),
     }
 
 
@@ -366,7 +380,7 @@ def _train_crfsuite(
     except ImportError:
         raise InputError(f"{CRFSUITE} is not installed", remedy="pip install python-crfsuite") from None
 
-    class Trainer(pycrfsuite.Trainer):  # type: ignore[misc]
+    class Trainer(pycrfsuite.Trainer):
         def message(self, message: str) -> None:
             """Called in every iteration. Being Python, it lets the thread go on that keeps the run's claim fresh."""
 
@@ -425,9 +439,7 @@ def _score(
     return dict(scorer.result().metrics)
 
 
-def sentence_counts(
-    task: Task, scheme: LabelScheme, sentence: Sentence, labels: Sequence[str]
-) -> tuple[int, int, int]:
+def sentence_counts(task: Task, scheme: LabelScheme, sentence: Sentence, labels: Sequence[str]) -> tuple[int, int, int]:
     """Correct, predicted and gold objects of a sentence: labels for POS, else spans; their sums give the task's metric as F1."""
     found = Reconstructor(task, scheme)(sentence.labels or (), labels, sentence.units)
     if task is Task.POS:
