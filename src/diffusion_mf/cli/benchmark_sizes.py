@@ -50,7 +50,7 @@ def sizes(
     What is finished is kept, what was interrupted continues. The plot is DIR/sizes.png. Exit status 0 if every run (of those that
     --only names) is complete afterwards, 1 otherwise.
     """
-    from diffusion_mf.cli.experiment import chosen_devices, note_failures
+    from diffusion_mf.cli.experiment import note_failures
     from diffusion_mf.config.files import nested_overrides
     from diffusion_mf.errors import InputError
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
@@ -77,7 +77,7 @@ def sizes(
         table = RunTable({job.name: folder.run(job.name).state(retries=1) for job in jobs})
     else:
         # python-crfsuite alone needs no GPU.
-        devices = chosen_devices("cpu" if all(run.device == "cpu" for run in runs) else "cuda")
+        devices = ["cpu"] if all(run.device == "cpu" for run in runs) else _all_gpus()
         pool = WorkerPool()
         options = SchedulerOptions(
             workers=workers or plan.file.workers,
@@ -109,6 +109,14 @@ def sizes(
     note(table.counts())
     if not dry_run and not table.is_complete:
         raise typer.Exit(1)
+
+
+def _all_gpus() -> list[str]:
+    """All of them; `InputError` where there is none."""
+    from diffusion_mf.cli.experiment import chosen_devices
+
+    chosen_devices("cuda")
+    return chosen_devices("auto")
 
 
 def _print(rows: list[dict[str, Any]], compared: list[dict[str, Any]]) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.claims import Claims
-from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace
-from diffusion_mf.lab.experiments.plan import load_plan
+from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, write_json
+from diffusion_mf.lab.experiments.plan import known_corpora_of, load_plan
 from diffusion_mf.lab.experiments.processes import WorkerPool
 from diffusion_mf.lab.experiments.sizes import (
+    SizesFile,
     load_sizes_plan,
     sample_file,
     sample_indices,
@@ -34,6 +36,8 @@ from diffusion_mf.lab.experiments.sizes import (
     train_on_sample,
 )
 from diffusion_mf.lab.synthetic import write_corpus
+
+PLANS = Path(__file__).parents[3] / "configs" / "plans"
 
 SIZES = """
 systems = ["unigram", "python-crfsuite"]
@@ -115,6 +119,17 @@ def test_mistakes_in_a_plan_are_told(tmp_path: Path, old: str, new: str, problem
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["gpu", "cpu"])
+def test_shipped_plans_are_valid(name: str) -> None:
+    path = PLANS / "sizes" / f"{name}.toml"
+    plan = SizesFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    known = known_corpora_of(path.parent / plan.corpora_file)
+    assert {*plan.corpora, *plan.whole_corpora} <= known.keys()
+    assert "python-crfsuite" in plan.systems
+    if name == "cpu":
+        assert plan.workers == 1, "times are compared"
+
+
 def test_other_plans_need_dev(tmp_path: Path) -> None:
     write_sizes(tmp_path)
     path = tmp_path / "plan.toml"
@@ -181,11 +196,22 @@ def test_killed_runs_continue_and_finished_ones_are_kept(tmp_path: Path) -> None
         assert {"command", "commit", "hardware", "seconds"} <= result.keys()
 
 
+@pytest.mark.gpu
+def test_samples_are_trained_on_a_gpu(tmp_path: Path) -> None:
+    text = SIZES.replace(', "python-crfsuite"', ', "lcrf", "diffusion-mf"').replace('"cpu"', '"cuda"')
+    plan = write_sizes(tmp_path, text.replace('20, 1000, "all"', "20").replace("[1, 2]", "[1]"))
+    process = start(plan, tmp_path / "runs", "--workers", "2", "--json")
+    rows, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert [row["device"] for row in json.loads(rows)] == ["cuda"] * 9
+    assert all(0 <= row["test"] <= 100 for row in json.loads(rows))
+
+
 def test_a_worker_takes_the_next_run_unless_one_failed(tmp_path: Path) -> None:
     folder = ExperimentFolder(tmp_path)
     claims, pool = Claims(folder.claims), WorkerPool()
     missing = {"train": str(tmp_path / "missing.txt"), "test": str(tmp_path / "missing.txt")}
-    refused = {"corpus": "c", "size": "all", "seed": 1, "system": "unigram", "device": "cpu", "task": "ner"}
+    refused = {"corpus": "c", "size": 10, "seed": 1, "system": "unigram", "device": "cpu", "task": "ner"}
     refused |= {"files": missing, "samples": str(tmp_path), "settings": {}}
 
     def run(name: str, sample: dict[str, Any]) -> tuple[int, Outcome | None]:
@@ -226,12 +252,19 @@ def test_crfsuite_takes_the_regularisation_that_is_best_on_dev_and_continues(tmp
     (job,) = plan.jobs(folder, runs=[run], command="dmf benchmark sizes")
     place = folder.run(run.name)
     place.describe(job.description)
+    # A pair that an interrupted attempt has scored is not trained again.
+    place.root.joinpath("c1=0,c2=0.01.crfsuite").touch()
+    scored = {"c1": 0.0, "c2": 0.01, "dev": {"f1": -1.0}, "seconds": 1.0, "processor_seconds": 1.0}
+    write_json(place.root / "regularisation.json", {"c1=0,c2=0.01.crfsuite": scored})
     train_on_sample(place, device="cpu")
     found = json.loads((place.root / "regularisation.json").read_text())
     result = place.result()
     assert result is not None
     assert len(found) == 6
+    assert found["c1=0,c2=0.01.crfsuite"] == scored
     assert result["dev"]["f1"] == max(each["dev"]["f1"] for each in found.values())
+    best = max(found.values(), key=lambda each: each["dev"]["f1"])
+    assert (result["settings"]["c1"], result["settings"]["c2"]) == (best["c1"], best["c2"])
     assert result["device"] == "cpu"
     assert result["sentences"] == 20
     assert not list(place.root.glob("*.crfsuite"))

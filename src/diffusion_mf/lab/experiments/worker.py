@@ -74,6 +74,9 @@ def _serve(parent: int) -> None:
 
 
 def _free_memory() -> None:
+    """Forget the last run: its tensors, and what was compiled for it, of which PyTorch keeps only so much for one function."""
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()
     gc.collect()
     if "torch" in sys.modules:
         import torch
