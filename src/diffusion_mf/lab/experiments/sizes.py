@@ -57,8 +57,8 @@ Size: TypeAlias = PositiveInt | Literal["all"]
 class CrfsuiteEntry(Section):
     """What python-crfsuite's regularisation is chosen from, on dev, and how long it is trained."""
 
-    c1: list[NonNegativeFloat] = pydantic.Field([0.0, 0.1], min_length=1)
-    c2: list[NonNegativeFloat] = pydantic.Field([0.01, 0.1, 1.0], min_length=1)
+    c1: list[NonNegativeFloat] = pydantic.Field(default=[0.0, 0.1], min_length=1)
+    c2: list[NonNegativeFloat] = pydantic.Field(default=[0.01, 0.1, 1.0], min_length=1)
     min_count: PositiveInt = 1
     """of a feature in training; 2 is faster, and on 500 sentences of EWT a point worse"""
     max_iterations: PositiveInt = 100
@@ -70,15 +70,15 @@ class SizesFile(Section):
     name: str | None = None
     systems: list[str]
     sizes: list[Size]
-    corpora: list[str] = pydantic.Field([])
+    corpora: list[str] = pydantic.Field(default=[])
     """sampled in all ``sizes``"""
-    whole_corpora: list[str] = pydantic.Field([])
+    whole_corpora: list[str] = pydantic.Field(default=[])
     """small ones, of which all sentences are taken"""
     corpora_file: str = "corpora.toml"
     seeds: list[NonNegativeInt]
     """of samples and of training"""
     device: Literal["cuda", "cpu"]
-    set: dict[str, Any] = pydantic.Field({})
+    set: dict[str, Any] = pydantic.Field(default={})
     """settings that win over the recipe's"""
     crfsuite: CrfsuiteEntry = CrfsuiteEntry()
     workers: PositiveInt = 1
