@@ -41,7 +41,7 @@ def sizes(
         bool, typer.Option("--dry-run", help="Run nothing: count the runs, and show those that are finished.")
     ] = False,
     record: Annotated[
-        bool, typer.Option("--record", help="Put the rows of all finished runs into the plan's result file.")
+        bool, typer.Option("--record", help="Put the rows of the plan's finished runs into its result file.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
@@ -92,7 +92,7 @@ def sizes(
                 table = run_jobs(jobs, folder, options, display)
         finally:
             pool.close()
-    rows, counts = read_size_rows(folder)
+    rows, counts = read_size_rows(folder, [run.name for run in plan.runs])
     compared = significance_rows(rows, counts)
     if rows:
         plot = folder.root / "sizes.png"

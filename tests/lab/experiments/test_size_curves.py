@@ -56,6 +56,15 @@ def folder(tmp_path: Path) -> ExperimentFolder:
     return found
 
 
+def names(folder: ExperimentFolder) -> list[str]:
+    return sorted(path.name for path in (folder.root / "runs").iterdir())
+
+
+def test_runs_of_other_plans_in_the_folder_do_not_count(folder: ExperimentFolder) -> None:
+    rows, counts = read_size_rows(folder, [*names(folder)[:2], "not-finished"])
+    assert [row["name"] for row in rows] == [*counts] == names(folder)[:2]
+
+
 def test_differences_between_counts() -> None:
     low, high = counts_with(0.8), counts_with(0.9, seed=1)
     below = compare([low], [high], resamples=500)
@@ -86,7 +95,7 @@ def test_f1_is_of_summed_counts() -> None:
 
 
 def test_rows_are_complete_and_ordered(folder: ExperimentFolder) -> None:
-    rows, counts = read_size_rows(folder)
+    rows, counts = read_size_rows(folder, names(folder))
     assert len(rows) == 15
     assert [row["size"] for row in rows[::4]] == [100, 500, 1000, "all"]
     assert counts.keys() == {row["name"] for row in rows}
@@ -98,7 +107,7 @@ def test_rows_are_complete_and_ordered(folder: ExperimentFolder) -> None:
 
 
 def test_significance_from_500_sentences_on(folder: ExperimentFolder) -> None:
-    rows, counts = read_size_rows(folder)
+    rows, counts = read_size_rows(folder, names(folder))
     found = significance_rows(rows, counts, resamples=200)
     assert [(row["size"], row["is_below"], row["seeds"]) for row in found] == [
         (500, True, [1, 2]), (1000, False, [1, 2]), ("all", False, [1, 2]),
@@ -113,7 +122,7 @@ def test_significance_from_500_sentences_on(folder: ExperimentFolder) -> None:
 
 def test_the_plot_is_written(folder: ExperimentFolder, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    rows, _ = read_size_rows(folder)
+    rows, _ = read_size_rows(folder, names(folder))
     write_size_plot(rows, tmp_path / "plots" / "sizes.png")
     assert (tmp_path / "plots" / "sizes.png").read_bytes().startswith(b"\x89PNG")
     write_size_plot([row for row in rows if row["size"] == 500], tmp_path / "one-size.svg")

@@ -28,14 +28,17 @@ LEAST_SIZE = 500
 """from so many training sentences on, significance is looked at"""
 
 
-def read_size_rows(folder: ExperimentFolder) -> tuple[list[Row], dict[str, Counts]]:
-    """Rows of the finished runs in a folder, small samples first, and the counts of their test sentences by the run's name."""
+def read_size_rows(folder: ExperimentFolder, names: Iterable[str]) -> tuple[list[Row], dict[str, Counts]]:
+    """Rows of those of the named runs that are finished, small samples first, and the counts of their test sentences by name.
+
+    Other runs in the folder may be of the same samples with other settings.
+    """
     rows, counts = [], {}
-    for path in sorted((folder.root / "runs").glob("*/result.json")):
-        place = folder.run(path.parent.name)
+    for name in names:
+        place = folder.run(name)
         result = place.result()
         file = place.root / COUNTS_FILE
-        if result is None or "size" not in result or not file.exists():
+        if result is None or not file.exists():
             continue
         with numpy.load(file) as stored:
             counts[place.name] = stored["test"].astype(numpy.int64)
