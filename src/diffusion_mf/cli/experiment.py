@@ -74,7 +74,7 @@ def run(
     plan = load_plan(plan_path, overrides=overrides or (), corpora_file=corpora)
     folder = ExperimentFolder(output or Path("runs") / plan.name)
     evaluation = plan.evaluation.model_dump(mode="json")
-    runs = chosen_runs(plan, only or ())
+    runs = chosen_runs(plan.runs, only or ())
     if plan.left_out:
         note(f"left out, as their training files are not there: {', '.join(plan.left_out)}")
     variants: dict[str, list[str]] = {}
@@ -98,7 +98,7 @@ def run(
     else:
         options = SchedulerOptions(
             workers=workers or plan.settings.workers,
-            devices=_devices(devices),
+            devices=chosen_devices(devices),
             time_limit=time_limit,
             grace=grace,
             retries=plan.settings.retries,
@@ -127,7 +127,7 @@ def run(
             shown = [", ".join(variants[name])] if has_variants else []
             rows.append((name, *shown, state.value, None if score is None else f"{score:.2f}"))
         print_table(["run", *(["variant"] if has_variants else []), "state", "dev"], rows)
-    _note_failures(folder, found)
+    note_failures(folder, found)
     note(found.counts())
     for corpus, reason in missing.items():
         note(f"the corpus {corpus} is not there: {reason}")
@@ -137,7 +137,7 @@ def run(
         raise typer.Exit(1)
 
 
-def _note_failures(folder: ExperimentFolder, table: RunTable) -> None:
+def note_failures(folder: ExperimentFolder, table: RunTable) -> None:
     """Why runs failed or diverged; those with the same reason together."""
     for state in ("failed", "diverged"):
         reasons: dict[tuple[str, ...], list[str]] = {}
@@ -150,7 +150,8 @@ def _note_failures(folder: ExperimentFolder, table: RunTable) -> None:
                 note(f"  {line}")
 
 
-def _devices(text: str) -> list[str]:
+def chosen_devices(text: str) -> list[str]:
+    """The devices that ``--devices`` names."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise InputError("--devices names no device", remedy="write cuda:0,cuda:1, or auto")
@@ -386,7 +387,7 @@ def search(
                 for row in rows
             ],
         )
-    _note_failures(experiment, table)
+    note_failures(experiment, table)
     if not is_finished:
         note(f"the search is not finished: the same command continues it; best so far in {folder / 'selected.toml'}")
         raise typer.Exit(1)

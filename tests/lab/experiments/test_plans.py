@@ -199,9 +199,9 @@ CHOICES = 'systems = ["unigram", "lcrf"]\nseeds = [1, 2, 3]\n'
 
 def test_some_runs_of_a_plan(tmp_path: Path) -> None:
     plan = load_plan(write_plan(tmp_path, CHOICES))
-    chosen = chosen_runs(plan, ["seed=3, 1", "system=lcrf"])
+    chosen = chosen_runs(plan.runs, ["seed=3, 1", "system=lcrf"])
     assert [(run.system, run.seed) for run in chosen] == [("lcrf", 1), ("lcrf", 3)]
-    assert chosen_runs(plan, []) == list(plan.runs)
+    assert chosen_runs(plan.runs, []) == list(plan.runs)
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,10 @@ def test_some_runs_of_a_plan(tmp_path: Path) -> None:
 def test_conditions_that_no_run_can_fulfil(tmp_path: Path, condition: str, message: str) -> None:
     plan = load_plan(write_plan(tmp_path, CHOICES))
     with pytest.raises(InputError, match=message):
-        chosen_runs(plan, [condition])
+        chosen_runs(plan.runs, [condition])
 
 
 def test_conditions_that_exclude_each_other(tmp_path: Path) -> None:
     plan = load_plan(write_plan(tmp_path, CHOICES))
     with pytest.raises(InputError, match="no run of the plan fits --only seed=1 --only seed=2"):
-        chosen_runs(plan, ["seed=1", "seed=2"])
+        chosen_runs(plan.runs, ["seed=1", "seed=2"])

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import pydantic
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -44,7 +44,8 @@ class CorpusEntry(Section):
 
     task: Task = pydantic.Field(strict=False)
     train: str | list[str]
-    dev: str | list[str]
+    dev: str | list[str] | None = None
+    """only learning curves over sizes do without: they hold out training sentences"""
     test: str | list[str] | None = None
     set: dict[str, Any] = {}
     optional: bool = False
@@ -194,24 +195,35 @@ def known_corpora(plan: CommonFile, path: Path, given: StrPath | None = None) ->
     own = plan.corpora if isinstance(plan.corpora, dict) else {}
     if own and given is None:
         return own
-    source = path.parent / plan.corpora_file if given is None else Path(given)
-    values, text = read_toml(source)
+    return own | known_corpora_of(path.parent / plan.corpora_file if given is None else Path(given))
+
+
+def known_corpora_of(path: Path) -> dict[str, CorpusEntry]:
+    """The entries of a corpora file."""
+    values, text = read_toml(path)
     try:
-        return own | _CorporaFile.model_validate(values).root
+        return _CorporaFile.model_validate(values).root
     except pydantic.ValidationError as error:
-        raise explained(error, _CorporaFile, path=source, text=text) from None
+        raise explained(error, _CorporaFile, path=path, text=text) from None
 
 
 def chosen_corpora(
-    wanted: Iterable[str], known: Mapping[str, CorpusEntry], path: Path, text: str
+    wanted: Iterable[str], known: Mapping[str, CorpusEntry], path: Path, text: str, *, needs_dev: bool = True
 ) -> dict[str, CorpusEntry]:
-    """The corpora that the plan in ``path`` names."""
+    """The corpora that the plan in ``path`` names; without ``needs_dev`` they may be without dev file."""
     check_names(list(wanted), path)
     for name in wanted:
         if name not in known:
             line = line_of(("corpora",), text)
             raise InputError(
                 f"there is no corpus {name!r}", path=path, line=line, remedy=f"known are {', '.join(known)}"
+            )
+        if needs_dev and known[name].dev is None:
+            raise InputError(
+                f"the corpus {name!r} has no dev file",
+                path=path,
+                line=line_of(("corpora",), text),
+                remedy="add dev = FILE to its entry",
             )
     return {name: known[name] for name in wanted}
 
@@ -378,9 +390,19 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
     )
 
 
-def chosen_runs(plan: Plan, conditions: Sequence[str]) -> list[Run]:
-    """The runs for which all ``conditions`` hold, such as ``seed=1,2`` or ``encoder=scratch``."""
-    runs = list(plan.runs)
+class Located(Protocol):
+    """A run of any kind of plan."""
+
+    def coordinates(self) -> dict[str, Any]:
+        """Where in the plan the run stands."""
+
+
+AnyRun = TypeVar("AnyRun", bound=Located)
+
+
+def chosen_runs(planned: Sequence[AnyRun], conditions: Sequence[str]) -> list[AnyRun]:
+    """The planned runs for which all ``conditions`` hold, such as ``seed=1,2`` or ``encoder=scratch``."""
+    runs = list(planned)
     keys = list(runs[0].coordinates())
     for condition in conditions:
         key, equals, values = condition.partition("=")
@@ -388,7 +410,7 @@ def chosen_runs(plan: Plan, conditions: Sequence[str]) -> list[Run]:
             raise InputError(
                 f"--only {condition} is not a condition", remedy=f"write KEY=VALUE,VALUE; keys are {', '.join(keys)}"
             )
-        known = dict.fromkeys(str(run.coordinates()[key]) for run in plan.runs)
+        known = dict.fromkeys(str(run.coordinates()[key]) for run in planned)
         wanted = [value.strip() for value in values.split(",")]
         for value in wanted:
             if value not in known:

@@ -134,7 +134,8 @@ def _widen(axes: Axes) -> None:
         axes.set_ylim(bottom - missing / 2, top + missing / 2)
 
 
-def _colour(system: str) -> str:
+def system_colour(system: str) -> str:
+    """The system's colour in all plots."""
     return _COLOURS.get(system, "#000000")
 
 
@@ -175,16 +176,16 @@ def draw_learning_curves(
             if entries and all(run[key] == value for key, value in wanted.items())
         }
         for curve in curves.values():
-            axes.plot(list(curve), list(curve.values()), color=_colour(system), alpha=0.35, linewidth=0.7)
+            axes.plot(list(curve), list(curve.values()), color=system_colour(system), alpha=0.35, linewidth=0.7)
         finished = [curve for seed, curve in curves.items() if seed in group.results]
         if not finished and curves:
-            axes.plot([], [], color=_colour(system), label=system_title(system))
+            axes.plot([], [], color=system_colour(system), label=system_title(system))
         if not finished:
             continue
         epochs = sorted(set.intersection(*(set(curve) for curve in finished)))
         means = [sum(curve[epoch] for curve in finished) / len(finished) for epoch in epochs]
         marker = "o" if len(epochs) == 1 else None
-        axes.plot(epochs, means, color=_colour(system), label=system_title(system), marker=marker)
+        axes.plot(epochs, means, color=system_colour(system), label=system_title(system), marker=marker)
         starts += means[len(means) // 4 :]
         is_drawn = True
     if starts:
@@ -220,7 +221,7 @@ def _sweep(title: str, points_of: Callable[[Outcomes, str, str], Points], *, lab
                     list(summaries),
                     [summary.mean for summary in summaries.values()],
                     yerr=[summary.deviation or 0.0 for summary in summaries.values()],
-                    color=_colour(system),
+                    color=system_colour(system),
                     marker="o",
                     markersize=4,
                     capsize=2,
@@ -271,7 +272,11 @@ def _calibration(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
         if points:
             is_drawn = True
             axes.plot(
-                *zip(*points, strict=True), marker="o", markersize=4, color=_colour(system), label=system_title(system)
+                *zip(*points, strict=True),
+                marker="o",
+                markersize=4,
+                color=system_colour(system),
+                label=system_title(system),
             )
     axes.plot([0, 1], [0, 1], color="black", linewidth=0.7, linestyle=":")
     axes.set_xlabel("score of the chosen label")
@@ -314,7 +319,7 @@ def _errors(key: str, title: str) -> Draw:
         for place, (system, rates) in enumerate(systems.items()):
             heights = [rates.get(name, 0.0) for name in order]
             places = [index + (place - (len(systems) - 1) / 2) * width for index in range(len(order))]
-            axes.bar(places, heights, width, color=_colour(system), label=system_title(system))
+            axes.bar(places, heights, width, color=system_colour(system), label=system_title(system))
         axes.set_xticks(range(len(order)), order)
         axes.set_xlabel(title)
         axes.set_ylabel("wrong labels, dev, %")
@@ -335,7 +340,7 @@ def _invalid_spans(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
         if rates:
             found[system] = sum(rates) / len(rates)
     for place, (system, rate) in enumerate(found.items()):
-        axes.bar(place, rate, color=_colour(system), label=system_title(system))
+        axes.bar(place, rate, color=system_colour(system), label=system_title(system))
     axes.set_xticks([])
     axes.set_ylabel("invalid sentences, argmax, dev, %")
     return any(found.values())

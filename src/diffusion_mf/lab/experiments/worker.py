@@ -1,6 +1,7 @@
-"""One run in a process of its own: trains as ``dmf train --resume`` does, scores the model, leaves ``result.json``.
+"""Runs in a process of their own: each trains as ``dmf train --resume`` does, scores the model, leaves ``result.json``.
 
-``python -m diffusion_mf.lab.experiments.worker RUN_FOLDER`` is started by `scheduler`; the exit status tells it how the run ended.
+``python -m diffusion_mf.lab.experiments.worker RUN_FOLDER`` is started by `scheduler` for one run; the exit status tells it how the run
+ended. With ``--serve`` the process takes one run after another from its input, and answers with what would be the exit status.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import gc
+import json
 import os
 import shutil
 import signal
@@ -34,30 +37,74 @@ EXIT_STATUSES = {
 
 
 def main() -> None:
-    """Run the run whose folder is the argument."""
+    """Run the run whose folder is the argument, or those that the input names."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--claim", type=Path, required=True)
-    parser.add_argument("--token", required=True)
+    parser.add_argument("--claim", type=Path)
+    parser.add_argument("--token")
     parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--serve", action="store_true")
     arguments = parser.parse_args()
     _end_with_parent(arguments.parent)
+    if arguments.serve:
+        _serve(arguments.parent)
+        return
     claim = Claim(arguments.claim, arguments.token)
+    outcome = _claimed_run(RunPlace(arguments.folder), claim, device=arguments.device, parent=arguments.parent)
+    sys.exit(EXIT_STATUSES[outcome])
+
+
+def _serve(parent: int) -> None:
+    """Run what every line of the input names, until it ends."""
+    # What runs print goes to their folders; only answers go to the pipe.
+    answers = os.dup(1)
+    for line in sys.stdin:
+        request = json.loads(line)
+        place = RunPlace(Path(request["folder"]))
+        with place.output.open("ab") as output:
+            for stream in (1, 2):
+                os.dup2(output.fileno(), stream)
+        claim = Claim(Path(request["claim"]), request["token"])
+        outcome = _claimed_run(place, claim, device=request["device"], parent=parent)
+        _free_memory()
+        os.write(answers, f"{EXIT_STATUSES[outcome]}\n".encode())
+        if outcome is Outcome.FAILED:
+            return  # an error on a GPU may stay for all that follows
+
+
+def _free_memory() -> None:
+    """Forget the last run: its tensors, and what was compiled for it, of which PyTorch keeps only so much for one function."""
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()
+    gc.collect()
+    if "torch" in sys.modules:
+        import torch
+
+        if torch.cuda.is_initialized():
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.empty_cache()
+
+
+def _claimed_run(place: RunPlace, claim: Claim, *, device: str, parent: int) -> Outcome:
     if not claim.adopt():
         print("another runner has taken over this run", file=sys.stderr)
-        sys.exit(EXIT_STATUSES[Outcome.INTERRUPTED])
-    place = RunPlace(arguments.folder)
+        return Outcome.INTERRUPTED
     with _heartbeats(claim):
-        outcome = _run(place, device=arguments.device)
-    if os.getppid() != arguments.parent:
+        outcome = _run(place, device=device)
+    if os.getppid() != parent:
         claim.release()  # nobody else will
-    sys.exit(EXIT_STATUSES[outcome])
+    return outcome
 
 
 def _run(place: RunPlace, *, device: str) -> Outcome:
     try:
-        train_and_score(place, device=device)
+        if "sample" in place.description():
+            from diffusion_mf.lab.experiments.sizes import train_on_sample
+
+            train_on_sample(place, device=device)
+        else:
+            train_and_score(place, device=device)
     except (KeyboardInterrupt, TerminatedError):
         return Outcome.INTERRUPTED
     except DivergenceError as error:

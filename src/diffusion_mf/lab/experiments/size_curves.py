@@ -1,0 +1,236 @@
+"""What learning curves over sizes show: rows, who is significantly below python-crfsuite, a table and a plot."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.folders import ExperimentFolder
+from diffusion_mf.lab.experiments.plots import system_colour
+from diffusion_mf.lab.experiments.sizes import ALL, COUNTS_FILE, CRFSUITE
+from diffusion_mf.lab.experiments.tables.grid import system_title
+from diffusion_mf.systems import SYSTEMS
+
+Row = dict[str, Any]
+Counts = numpy.ndarray[Any, Any]
+"""correct, predicted and gold objects of every sentence, of shape (sentences, 3)"""
+
+ROW_KEY = ("experiment", "corpus", "size", "system", "seed", "device", "hardware")
+PROVENANCE = ("command", "commit", "hardware", "versions", "date")
+RESAMPLES = 10_000
+SIGNIFICANT = 0.05
+LEAST_SIZE = 500
+"""from so many training sentences on, significance is looked at"""
+
+
+def read_size_rows(folder: ExperimentFolder, names: Iterable[str]) -> tuple[list[Row], dict[str, Counts]]:
+    """Rows of those of the named runs that are finished, small samples first, and the counts of their test sentences by name.
+
+    Other runs in the folder may be of the same samples with other settings.
+    """
+    rows, counts = [], {}
+    for name in names:
+        place = folder.run(name)
+        result = place.result()
+        file = place.root / COUNTS_FILE
+        if result is None or not file.exists():
+            continue
+        with numpy.load(file) as stored:
+            counts[place.name] = stored["test"].astype(numpy.int64)
+        metric = result["metric"]
+        rows.append(
+            {
+                "experiment": "sizes",
+                **{key: result[key] for key in ("corpus", "task", "size", "sentences", "system", "seed", "device")},
+                "metric": metric,
+                "dev": result["dev"][metric],
+                "test": result["test"][metric],
+                "exact_match": result["test"]["exact_match"],
+                **{
+                    key: result.get(key)
+                    for key in (
+                        *("decoder", "best_epoch", "parameters", "seconds", "processor_seconds", "selected_seconds"),
+                        *("settings", "name", *PROVENANCE),
+                    )
+                },
+            }
+        )
+    order = [*SYSTEMS, CRFSUITE]
+    rows.sort(
+        key=lambda row: (
+            row["corpus"],
+            size_order(row["size"]),
+            order.index(row["system"]) if row["system"] in order else len(order),
+            row["device"],
+            row["seed"],
+        )
+    )
+    return rows, counts
+
+
+def size_order(size: int | str) -> float:
+    """A key to sort sizes by: all come last."""
+    return float("inf") if size == ALL else float(size)
+
+
+def resampled_scores(counts: Counts, weights: Counts) -> Counts:
+    """F1 (in points) of resamples; ``weights`` (resamples, sentences) say how often each has every sentence."""
+    correct, predicted, gold = (weights @ counts).T
+    return 100 * 2 * correct / numpy.maximum(predicted + gold, 1)
+
+
+def compare(ours: Sequence[Counts], theirs: Sequence[Counts], *, resamples: int = RESAMPLES) -> dict[str, float]:
+    """The difference of mean scores over seeds, ours minus theirs, and its bootstrap over the test sentences.
+
+    All seeds of both are resampled together, so that the comparison is paired. ``p_below`` is the share of resamples in which
+    ours is not below theirs: the one-sided p-value of “ours is below theirs”. ``low`` and ``high`` are the ends of the 95 % interval.
+    """
+    number = len(ours[0])
+    if any(len(each) != number for each in (*ours, *theirs)):
+        raise ValueError("the systems were scored on different test sentences")
+    generator = numpy.random.default_rng(1)
+    differences = []
+    step = max(1, 4_000_000 // number)
+    for begin in range(0, resamples, step):
+        rows = min(step, resamples - begin)
+        drawn = generator.integers(number, size=(rows, number)) + number * numpy.arange(rows)[:, None]
+        # float32 is exact for counts below 2^24, and fast to multiply.
+        weights = numpy.bincount(drawn.ravel(), minlength=rows * number).reshape(rows, number).astype(numpy.float32)
+        differences.append(
+            numpy.mean([resampled_scores(each, weights) for each in ours], axis=0)
+            - numpy.mean([resampled_scores(each, weights) for each in theirs], axis=0)
+        )
+    found = numpy.concatenate(differences)
+    whole = numpy.ones((1, number), dtype=numpy.float32)
+    observed = [numpy.mean([resampled_scores(each, whole)[0] for each in system]) for system in (ours, theirs)]
+    low, high = numpy.percentile(found, [2.5, 97.5])
+    return {
+        "difference": round(float(observed[0] - observed[1]), 3),
+        "low": round(float(low), 3),
+        "high": round(float(high), 3),
+        "p_below": round(float(numpy.mean(found >= 0)), 4),
+    }
+
+
+def significance_rows(
+    rows: Sequence[Row], counts: Mapping[str, Counts], *, least_size: int = LEAST_SIZE, resamples: int = RESAMPLES
+) -> list[Row]:
+    """For every corpus, size (from ``least_size`` training sentences on), system and device: the comparison with python-crfsuite."""
+    found = []
+    for corpus, size in dict.fromkeys((row["corpus"], row["size"]) for row in rows):
+        here = [row for row in rows if (row["corpus"], row["size"]) == (corpus, size)]
+        theirs = [row for row in here if row["system"] == CRFSUITE]
+        if not theirs or here[0]["sentences"] < least_size:
+            continue
+        for system, device in dict.fromkeys((row["system"], row["device"]) for row in here if row not in theirs):
+            ours = [row for row in here if (row["system"], row["device"]) == (system, device)]
+            paired = theirs
+            if size != ALL:
+                # Only seeds that both have: these learnt from the same samples.
+                seeds = {row["seed"] for row in ours} & {row["seed"] for row in theirs}
+                ours, paired = ([row for row in each if row["seed"] in seeds] for each in (ours, theirs))
+                if not seeds:
+                    continue
+            compared = compare(
+                [counts[row["name"]] for row in ours], [counts[row["name"]] for row in paired], resamples=resamples
+            )
+            found.append(
+                {
+                    "experiment": "significance",
+                    **{
+                        key: ours[0][key]
+                        for key in ("corpus", "task", "size", "sentences", "system", "device", "metric")
+                    },
+                    "seeds": [row["seed"] for row in ours],
+                    "test": round(statistics.fmean(row["test"] for row in ours), 3),
+                    "crfsuite_test": round(statistics.fmean(row["test"] for row in paired), 3),
+                    **compared,
+                    "is_below": compared["p_below"] < SIGNIFICANT,
+                    "resamples": resamples,
+                    **{key: ours[-1][key] for key in PROVENANCE},
+                }
+            )
+    return found
+
+
+def summary_rows(rows: Sequence[Row]) -> list[Row]:
+    """Means over seeds for every corpus, size, system and device."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in ("corpus", "size", "system", "device")), []).append(row)
+    found = []
+    for members in groups.values():
+        first = members[0]
+        mean = {key: statistics.fmean(row[key] for row in members) for key in ("dev", "test", "exact_match", "seconds")}
+        deviation = statistics.stdev(row["test"] for row in members) if len(members) > 1 else None
+        found.append(
+            {
+                **{key: first[key] for key in ("corpus", "size", "sentences", "system", "device", "metric")},
+                **mean,
+                "test_sd": deviation,
+                "seeds": [row["seed"] for row in members],
+            }
+        )
+    return found
+
+
+def write_size_plot(rows: Iterable[Row], path: Path) -> None:
+    """Test scores against training sentences, one panel per corpus of which several sizes were taken."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise InputError("plots need matplotlib", remedy="pip install 'diffusion-mf[experiments]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    means = summary_rows(list(rows))
+    corpora = [
+        corpus
+        for corpus in dict.fromkeys(row["corpus"] for row in means)
+        if len({row["size"] for row in means if row["corpus"] == corpus}) > 1
+    ] or list(dict.fromkeys(row["corpus"] for row in means))
+    figure, panels = pyplot.subplots(1, len(corpora), figsize=(4.2 * len(corpora), 3.8), squeeze=False)
+    for axes, corpus in zip(panels[0], corpora, strict=True):
+        here = [row for row in means if row["corpus"] == corpus]
+        for system, device in dict.fromkeys((row["system"], row["device"]) for row in here):
+            line = sorted(
+                (row for row in here if (row["system"], row["device"]) == (system, device)),
+                key=lambda row: row["sentences"],
+            )
+            is_peer = system == CRFSUITE
+            axes.errorbar(
+                [row["sentences"] for row in line],
+                [row["test"] for row in line],
+                yerr=[row["test_sd"] or 0 for row in line],
+                color="#000000" if is_peer else system_colour(system),
+                linestyle=":" if is_peer else "--" if device == "cpu" else "-",
+                marker="o",
+                markersize=3,
+                linewidth=1.4,
+                capsize=2,
+                label=CRFSUITE if is_peer else system_title(system) + (", one core" if device == "cpu" else ""),
+            )
+        axes.set_xscale("log")
+        axes.set_title(corpus)
+        axes.set_xlabel("training sentences")
+        axes.set_ylabel(f"test {here[0]['metric'].replace('_', ' ')}")
+        axes.spines[["top", "right"]].set_visible(False)
+    entries = {
+        label: handle for axes in panels[0] for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        entries.values(),
+        entries.keys(),
+        loc="outside lower center",
+        ncols=min(len(entries), 3 * len(corpora)),
+        frameon=False,
+    )
+    figure.set_layout_engine("constrained")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, metadata={"Software": None} if path.suffix == ".png" else None)
+    pyplot.close(figure)

@@ -1,0 +1,458 @@
+"""Learning curves: what systems reach with so many training sentences, with the recipe, beside python-crfsuite.
+
+A plan of sizes stands for runs on nested random samples of training files. Each run takes the settings that ``dmf train TRAIN`` would
+choose for its sample; python-crfsuite, on the same sentences, takes the regularisation that is best on dev. The runs are run as those
+of other plans are, by `scheduler`, but in long-lived processes. `size_curves` makes tables and plots of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy
+import pydantic
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from diffusion_mf.config.errors import explained, read_toml
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.files import StrPath, open_output
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation import PRIMARY_METRICS, TaskScorer
+from diffusion_mf.evaluation.reconstruction import Reconstructor
+from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunPlace, read_object, write_json
+from diffusion_mf.lab.experiments.plan import (
+    CorpusEntry,
+    Section,
+    check_names,
+    chosen_corpora,
+    flat_settings,
+    known_corpora_of,
+    toml_value,
+)
+from diffusion_mf.lab.experiments.scheduler import Job
+from diffusion_mf.lab.results import provenance
+from diffusion_mf.systems import SYSTEMS
+
+CRFSUITE = "python-crfsuite"
+ALL = "all"
+COUNTS_FILE = "counts.npz"
+"""in the folder of a finished run: ``test``, of shape (sentences, 3), has what `sentence_counts` counts"""
+
+Size: TypeAlias = PositiveInt | Literal["all"]
+"""training sentences"""
+
+
+class CrfsuiteEntry(Section):
+    """What python-crfsuite's regularisation is chosen from, on dev, and how long it is trained."""
+
+    c1: list[NonNegativeFloat] = pydantic.Field(default=[0.0, 0.1], min_length=1)
+    c2: list[NonNegativeFloat] = pydantic.Field(default=[0.01, 0.1, 1.0], min_length=1)
+    min_count: PositiveInt = 1
+    """of a feature in training; 2 is faster, and on 500 sentences of EWT a point worse"""
+    max_iterations: PositiveInt = 100
+
+
+class SizesFile(Section):
+    """The file of a plan of sizes."""
+
+    name: str | None = None
+    systems: list[str]
+    sizes: list[Size]
+    corpora: list[str] = pydantic.Field(default=[])
+    """sampled in all ``sizes``"""
+    whole_corpora: list[str] = pydantic.Field(default=[])
+    """small ones, of which all sentences are taken"""
+    corpora_file: str = "corpora.toml"
+    seeds: list[NonNegativeInt]
+    """of samples and of training"""
+    device: Literal["cuda", "cpu"]
+    set: dict[str, Any] = pydantic.Field(default={})
+    """settings that win over the recipe's"""
+    crfsuite: CrfsuiteEntry = CrfsuiteEntry()
+    workers: PositiveInt = 1
+    record: str | None = None
+    """the result file that its rows belong to"""
+
+    @pydantic.field_validator("systems", "sizes", "corpora", "whole_corpora", "seeds")
+    @classmethod
+    def _each_once(cls, values: list[Any]) -> list[Any]:
+        for value in values:
+            if values.count(value) > 1:
+                raise ValueError(f"must name {value!r} once")
+        return values
+
+    @pydantic.field_validator("systems")
+    @classmethod
+    def _systems_exist(cls, names: list[str]) -> list[str]:
+        known = [*SYSTEMS, CRFSUITE]
+        if not names or any(name not in known for name in names):
+            raise ValueError(f"must be some of {', '.join(known)}")
+        return names
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizedRun:
+    """A system on a sample."""
+
+    corpus: str
+    size: int | str
+    seed: int
+    system: str
+    device: str
+    """where it is trained; python-crfsuite knows only CPUs"""
+    entry: CorpusEntry
+    settings: Mapping[str, Any]
+    """the plan's own, which decide about the result"""
+
+    @property
+    def name(self) -> str:
+        """A readable name that no other run has: its folder's."""
+        digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:6]
+        return f"{self.corpus}.{self.system}.{self.size}.seed{self.seed}.{self.device}.{digest}"
+
+    def coordinates(self) -> dict[str, Any]:
+        """Where in the plan the run stands."""
+        return {name: getattr(self, name) for name in ("corpus", "size", "system", "seed", "device")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizesPlan:
+    """A plan of sizes and its runs, small ones first."""
+
+    name: str
+    file: SizesFile
+    runs: Sequence[SizedRun]
+    left_out: Sequence[str]
+    """optional corpora that are not there"""
+
+    def jobs(self, folder: ExperimentFolder, *, runs: Iterable[SizedRun], command: str) -> list[Job]:
+        """For `scheduler.run_jobs`; ``command`` goes into results."""
+        return [
+            Job(
+                name=run.name,
+                description={
+                    "sample": {
+                        **run.coordinates(),
+                        "task": run.entry.task.value,
+                        "files": expanded_files(run.entry),
+                        "samples": os.path.abspath(folder.root / "samples"),
+                        "settings": run.settings,
+                    },
+                    "evaluation": {},
+                    "command": command,
+                },
+            )
+            for run in runs
+        ]
+
+
+def load_sizes_plan(
+    path: StrPath, *, overrides: Mapping[str, Any] | None = None, corpora_file: StrPath | None = None
+) -> SizesPlan:
+    """Read a plan and count the sentences of its corpora; everything wrong with them is an `InputError`."""
+    path = Path(path)
+    values, text = read_toml(path)
+    try:
+        plan = SizesFile.model_validate(values)
+    except pydantic.ValidationError as error:
+        raise explained(error, SizesFile, path=path, text=text) from None
+    wanted = [*plan.corpora, *plan.whole_corpora]
+    for name, chosen in (("seeds", plan.seeds), ("sizes", plan.sizes), ("corpora", wanted)):
+        if not chosen:
+            raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
+    check_names([plan.name or path.stem], path)
+    known = known_corpora_of(path.parent / plan.corpora_file if corpora_file is None else Path(corpora_file))
+    named = chosen_corpora(wanted, known, path, text, needs_dev=False)
+    corpora = {name: entry for name, entry in named.items() if not entry.is_missing}
+    settings = {**flat_settings(plan.set), **(overrides or {})}
+    runs = []
+    for corpus, entry in corpora.items():
+        files = expanded_files(entry)
+        _check(corpus, entry, files, path)
+        number = len(_read_blocks(files["train"]))
+        sizes: list[int | str] = [ALL] if corpus in plan.whole_corpora else list(plan.sizes)
+        for size in [size for size in sizes if size == ALL or int(size) < number]:
+            runs += [
+                (number if size == ALL else size, run)
+                for run in _runs(
+                    plan, corpus, entry, size, {**flat_settings(entry.set), **settings}, has_dev="dev" in files
+                )
+            ]
+    if not runs:
+        raise InputError("no corpus has so many sentences", path=path, remedy="name smaller sizes, or all")
+    return SizesPlan(
+        name=plan.name or path.stem,
+        file=plan,
+        # All seeds of the small ones, then larger ones: what is quick is there soon.
+        runs=[run for _, run in sorted(runs, key=lambda pair: (pair[0], pair[1].seed))],
+        left_out=[name for name in named if name not in corpora],
+    )
+
+
+def _runs(
+    plan: SizesFile, corpus: str, entry: CorpusEntry, size: int | str, settings: Mapping[str, Any], *, has_dev: bool
+) -> Iterator[SizedRun]:
+    for seed in plan.seeds:
+        for system in plan.systems:
+            is_crfsuite = system == CRFSUITE
+            # It draws no random numbers: on the same sentences every seed gives the same.
+            if is_crfsuite and size == ALL and has_dev and seed != plan.seeds[0]:
+                continue
+            yield SizedRun(
+                corpus=corpus,
+                size=size,
+                seed=seed,
+                system=system,
+                device="cpu" if is_crfsuite else plan.device,
+                entry=entry,
+                settings=plan.crfsuite.model_dump(mode="json") if is_crfsuite else settings,
+            )
+
+
+def _check(corpus: str, entry: CorpusEntry, files: Mapping[str, str], path: Path) -> None:
+    if "test" not in files:
+        raise InputError(f"the corpus {corpus!r} has no test file", path=path, remedy="add test = FILE to its entry")
+    for file in files.values():
+        if not os.path.exists(file):
+            raise InputError(
+                "no such file",
+                path=file,
+                remedy="set the variable in its name, or say where it lies with --corpora FILE",
+            )
+
+
+def expanded_files(entry: CorpusEntry) -> dict[str, str]:
+    """The splits' files, variables filled in."""
+    return {split: os.path.expandvars(name) for split, name in entry.files().items()}
+
+
+def sentence_blocks(text: str) -> list[str]:
+    """The sentences of a column file or CoNLL-U file as they stand there, without marks of documents and paragraphs.
+
+    In a sample they would join sentences that have nothing to do with each other.
+    """
+    found = []
+    for block in text.replace("\r\n", "\n").split("\n\n"):
+        lines = [
+            line
+            for line in block.split("\n")
+            if line and not line.startswith(("-DOCSTART-", "# newdoc", "# newpar", "#newdoc", "#newpar"))
+        ]
+        if any(not line.startswith("# ") for line in lines):
+            found.append("\n".join(lines))
+    return found
+
+
+def _read_blocks(path: str) -> list[str]:
+    try:
+        return sentence_blocks(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read ({error})", path=path, remedy="name another with --corpora FILE") from None
+
+
+def sample_indices(number: int, size: int, *, seed: int | str) -> list[int]:
+    """Which ``size`` of ``number`` sentences are in the sample, in their order; with the same seed, larger ones contain smaller ones."""
+    order = list(range(number))
+    random.Random(f"sizes {seed}").shuffle(order)
+    return sorted(order[:size])
+
+
+def sample_file(train: str, size: int | str, seed: int, folder: Path) -> str:
+    """The file with a sample of ``train``, written unless it is there; all sentences are the file itself."""
+    if size == ALL:
+        return train
+    digest = hashlib.sha256(os.path.abspath(train).encode()).hexdigest()[:6]
+    path = folder / f"{Path(train).stem}.{digest}.{size}.seed{seed}{Path(train).suffix}"
+    if not path.exists():
+        blocks = _read_blocks(train)
+        chosen = [blocks[index] for index in sample_indices(len(blocks), int(size), seed=seed)]
+        folder.mkdir(parents=True, exist_ok=True)
+        with open_output(path) as stream:
+            stream.write(("\n\n".join(chosen) + "\n\n").encode())
+    return os.fspath(path)
+
+
+def train_on_sample(place: RunPlace, *, device: str) -> None:
+    """Train what the run's folder describes, as far as it is not trained, and write its result."""
+    description = place.description()
+    sample = description["sample"]
+    is_crfsuite = sample["system"] == CRFSUITE
+    files = {
+        **sample["files"],
+        "train": sample_file(sample["files"]["train"], sample["size"], sample["seed"], Path(sample["samples"])),
+    }
+    import torch
+
+    from diffusion_mf.training.automatic import choose_config
+    from diffusion_mf.training.corpora import read_training_data
+
+    given = {
+        "task": sample["task"],
+        # Any system will do to read the sentences for python-crfsuite.
+        "system": "unigram" if is_crfsuite else sample["system"],
+        "seed": sample["seed"],
+        **{f"data.{split}": path for split, path in files.items() if split != "train"},
+        **({} if is_crfsuite else sample["settings"]),
+    }
+    if sample["device"] == "cpu":
+        device = "cpu"
+        torch.set_num_threads(1)
+        given["training.threads"] = 1
+    overrides = [f"{key}={toml_value(value)}" for key, value in given.items()]
+    config = choose_config(files["train"], overrides, device_type=torch.device(device).type).config
+    data = read_training_data(config)
+    if not data.dev or not data.test:
+        raise InputError("dev or test has no sentences", path=files["train"], remedy="name other files")
+    if is_crfsuite:
+        labelled, facts = _train_crfsuite(
+            place, data.train, data.dev, data.test, sample["settings"], task=config.task, scheme=data.scheme
+        )
+    else:
+        labelled, facts = _train_ours(place, config, data.test, device=device)
+    counts = [
+        sentence_counts(config.task, data.scheme, sentence, labels)
+        for sentence, labels in zip(data.test, labelled, strict=True)
+    ]
+    with open_output(place.root / COUNTS_FILE) as stream:
+        numpy.savez_compressed(stream, test=numpy.array(counts, dtype=numpy.uint16).reshape(-1, 3))
+    place.save_result(
+        {
+            "name": place.name,
+            **{key: sample[key] for key in ("corpus", "task", "size", "seed", "system", "device")},
+            "sentences": len(data.train),
+            "metric": PRIMARY_METRICS[config.task],
+            "test": _score(config.task, data.scheme, data.test, labelled),
+            **facts,
+            **provenance(description["command"], packages=[CRFSUITE] if is_crfsuite else ()),
+        }
+    )
+    for remains in (place.checkpoint, place.model):
+        shutil.rmtree(remains, ignore_errors=True)
+
+
+def _train_ours(
+    place: RunPlace, config: Any, test: Sequence[Sentence], *, device: str
+) -> tuple[list[list[str]], dict[str, Any]]:
+    from diffusion_mf.tagger import Tagger
+    from diffusion_mf.training.loop import train
+
+    is_resumed = place.checkpoint.exists() or place.model.exists()
+    without_test = config.model_copy(update={"data": config.data.model_copy(update={"test": None})})
+    before = time.process_time()
+    train(without_test, output=place.root, resume=is_resumed, device=device)
+    processor_seconds = None if is_resumed else round(time.process_time() - before, 1)
+    entries = place.last_entries(num_bytes=1 << 40)
+    tagger = Tagger.load(place.model, device=device)
+    model = tagger.model
+    labelled = [list(result.labels) for result in tagger.tag(test, decoder=model.decoder, scheme=model.scheme)]
+    return labelled, {
+        "dev": dict(model.metrics["decoders"][model.decoder]),
+        "decoder": model.decoder,
+        "best_epoch": model.metrics.get("epoch"),
+        "parameters": model.labeller.num_parameters(),
+        "seconds": round(max((entry["seconds"] for entry in entries if "seconds" in entry), default=0.0), 1),
+        "processor_seconds": processor_seconds,
+        "settings": config.model_dump(
+            mode="json", exclude_defaults=True, exclude={"data", "plugins", "task", "system", "seed"}
+        ),
+    }
+
+
+def _train_crfsuite(
+    place: RunPlace,
+    train: Sequence[Sentence],
+    dev: Sequence[Sentence],
+    test: Sequence[Sentence],
+    settings: Mapping[str, Any],
+    *,
+    task: Task,
+    scheme: LabelScheme,
+) -> tuple[list[list[str]], dict[str, Any]]:
+    """Train with every regularisation, which is noted as soon as it is scored on dev, and label test with the best."""
+    from diffusion_mf.lab.benchmarks.cpu import features
+
+    try:
+        import pycrfsuite
+    except ImportError:
+        raise InputError(f"{CRFSUITE} is not installed", remedy="pip install python-crfsuite") from None
+
+    class Trainer(pycrfsuite.Trainer):
+        def message(self, message: str) -> None:
+            """Called in every iteration. Being Python, it lets the thread go on that keeps the run's claim fresh."""
+
+    notes = place.root / "regularisation.json"
+    found: dict[str, dict[str, Any]] = read_object(notes) or {}
+    inputs = {id(part): [features(sentence.units) for sentence in part] for part in (dev, test)}
+
+    def labelled(part: Sequence[Sentence], path: Path) -> list[list[str]]:
+        tagger = pycrfsuite.Tagger()
+        tagger.open(str(path))
+        return [tagger.tag(each) if each else [] for each in inputs[id(part)]]
+
+    trainer = None
+    for c1 in settings["c1"]:
+        for c2 in settings["c2"]:
+            path = place.root / f"c1={c1:g},c2={c2:g}.crfsuite"
+            if path.name in found and path.exists():
+                continue
+            started, processor_started = time.monotonic(), time.process_time()
+            if trainer is None:
+                trainer = Trainer(verbose=False)
+                for sentence in train:
+                    trainer.append(features(sentence.units), sentence.labels)
+            limits = {"feature.minfreq": settings["min_count"], "max_iterations": settings["max_iterations"]}
+            trainer.set_params({"c1": c1, "c2": c2, **limits})
+            with tempfile.TemporaryDirectory(dir=place.root) as folder:
+                trainer.train(str(Path(folder) / "model"))
+                (Path(folder) / "model").rename(path)
+            found[path.name] = {
+                "c1": c1,
+                "c2": c2,
+                "dev": _score(task, scheme, dev, labelled(dev, path)),
+                "seconds": time.monotonic() - started,
+                "processor_seconds": time.process_time() - processor_started,
+            }
+            write_json(notes, found)
+    best = max(found, key=lambda name: found[name]["dev"][PRIMARY_METRICS[task]])
+    predicted = labelled(test, place.root / best)
+    for path in place.root.glob("*.crfsuite"):
+        path.unlink()
+    return predicted, {
+        "dev": found[best]["dev"],
+        "decoder": "viterbi",
+        "seconds": round(sum(each["seconds"] for each in found.values()), 1),
+        "processor_seconds": round(sum(each["processor_seconds"] for each in found.values()), 1),
+        "selected_seconds": round(found[best]["seconds"], 1),
+        "settings": {**settings, **{key: found[best][key] for key in ("c1", "c2")}},
+    }
+
+
+def _score(
+    task: Task, scheme: LabelScheme, sentences: Sequence[Sentence], labelled: Iterable[Sequence[str]]
+) -> dict[str, float]:
+    scorer = TaskScorer(task, scheme, length_bins=None)
+    for sentence, labels in zip(sentences, labelled, strict=True):
+        scorer.update(sentence.labels or (), labels, sentence.units)
+    return dict(scorer.result().metrics)
+
+
+def sentence_counts(task: Task, scheme: LabelScheme, sentence: Sentence, labels: Sequence[str]) -> tuple[int, int, int]:
+    """Correct, predicted and gold objects of a sentence: labels for POS, else spans; their sums give the task's metric as F1."""
+    found = Reconstructor(task, scheme)(sentence.labels or (), labels, sentence.units)
+    if task is Task.POS:
+        right = sum(map(str.__eq__, found.gold, found.predicted))
+        return right, len(found.gold), len(found.gold)
+    gold, predicted = set(found.gold_spans), set(found.predicted_spans)
+    return len(gold & predicted), len(predicted), len(gold)

@@ -1,0 +1,270 @@
+"""Plans of sizes: nested samples, runs in long-lived processes that continue after a kill, and python-crfsuite beside them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from experiment_files import attempts_of
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.formats import read_task
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.claims import Claims
+from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, write_json
+from diffusion_mf.lab.experiments.plan import known_corpora_of, load_plan
+from diffusion_mf.lab.experiments.processes import WorkerPool
+from diffusion_mf.lab.experiments.sizes import (
+    SizesFile,
+    load_sizes_plan,
+    sample_file,
+    sample_indices,
+    sentence_blocks,
+    sentence_counts,
+    train_on_sample,
+)
+from diffusion_mf.lab.synthetic import write_corpus
+
+PLANS = Path(__file__).parents[3] / "configs" / "plans"
+
+SIZES = """
+systems = ["unigram", "python-crfsuite"]
+sizes = [10, 20, 1000, "all"]
+corpora = ["tiny"]
+whole_corpora = ["without-dev"]
+seeds = [1, 2]
+device = "cpu"
+[set]
+encoder.width = 16
+encoder.word_width = 8
+encoder.affix_width = 8
+training.epochs = 2
+"""
+
+
+def write_sizes(folder: Path, text: str = SIZES, *, sentences: int = 40) -> Path:
+    write_corpus(folder / "corpus", flavours=["ner"], sizes={"train": sentences, "dev": 12, "test": 8}, seed=3)
+    files = {split: f'{split} = "{folder / "corpus" / "ner" / split}.txt"\n' for split in ("train", "dev", "test")}
+    entries = f'[tiny]\ntask = "ner"\n{"".join(files.values())}'
+    entries += f'[without-dev]\ntask = "ner"\n{files["train"]}{files["test"]}'
+    (folder / "corpora.toml").write_text(entries, encoding="utf-8")
+    path = folder / "sizes.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_sample_contains_the_smaller_ones() -> None:
+    samples = [sample_indices(1000, size, seed=1) for size in (10, 100, 500, 1000)]
+    for smaller, larger in itertools.pairwise(samples):
+        assert set(smaller) < set(larger)
+    assert [len(sample) for sample in samples] == [10, 100, 500, 1000]
+    assert samples[1] == sorted(samples[1]) == sample_indices(1000, 100, seed=1)
+    assert samples[1] != sample_indices(1000, 100, seed=2)
+
+
+def test_samples_have_sentences_as_they_stand_in_the_file_without_documents(tmp_path: Path) -> None:
+    text = "-DOCSTART- O\n\nA B-PER\nb O\n\n\n# newdoc id = 1\n# sent_id = 2\nC O\n\n# only a comment\n\n-DOCSTART- O\nD O\n"
+    assert sentence_blocks(text) == ["A B-PER\nb O", "# sent_id = 2\nC O", "D O"]
+    (tmp_path / "train.txt").write_text(text)
+    path = sample_file(str(tmp_path / "train.txt"), 2, 1, tmp_path / "samples")
+    assert len(read_task(path, Task.NER)) == 2
+    assert Path(path).read_text().endswith("\n\n")
+    assert sample_file(str(tmp_path / "train.txt"), "all", 1, tmp_path) == str(tmp_path / "train.txt")
+
+
+def test_the_plan_has_small_samples_first_and_no_larger_ones_than_the_corpus(tmp_path: Path) -> None:
+    plan = load_sizes_plan(write_sizes(tmp_path))
+    coordinates = [(run.corpus, run.size, run.system, run.seed) for run in plan.runs]
+    assert len({run.name for run in plan.runs}) == len(coordinates)
+    assert [size for _, size, *_ in coordinates[:8]] == [10] * 4 + [20] * 4
+    assert {size for corpus, size, *_ in coordinates if corpus == "without-dev"} == {"all"}
+    assert 1000 not in {size for _, size, *_ in coordinates}
+    # python-crfsuite is trained once on all sentences, but for the corpus whose dev sentences depend on the seed.
+    assert ("tiny", "all", "python-crfsuite", 2) not in coordinates
+    assert ("without-dev", "all", "python-crfsuite", 2) in coordinates
+    changed = load_sizes_plan(tmp_path / "sizes.toml", overrides={"training.epochs": 3})
+    renamed = {a.system for a, b in zip(plan.runs, changed.runs, strict=True) if a.name != b.name}
+    assert renamed == {"unigram"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"unigram", ', '"bigram", ', "systems must be some of unigram"),
+        ("[1, 2]", "[1, 1]", "seeds must name 1 once"),
+        ("[1, 2]", "[]", "seeds is empty"),
+        ("[10, 20", "[0, 20", "sizes"),
+        ('"cpu"', '"tpu"', "device"),
+        ('["tiny"]', '["huge"]', "there is no corpus 'huge'"),
+        ("device", "place", "the key device is missing"),
+    ],
+)
+def test_mistakes_in_a_plan_are_told(tmp_path: Path, old: str, new: str, problem: str) -> None:
+    path = write_sizes(tmp_path, SIZES.replace(old, new, 1))
+    with pytest.raises(InputError) as caught:
+        load_sizes_plan(path)
+    assert problem in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["gpu", "cpu"])
+def test_shipped_plans_are_valid(name: str) -> None:
+    path = PLANS / "sizes" / f"{name}.toml"
+    plan = SizesFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    known = known_corpora_of(path.parent / plan.corpora_file)
+    assert {*plan.corpora, *plan.whole_corpora} <= known.keys()
+    assert "python-crfsuite" in plan.systems
+    if name == "cpu":
+        assert plan.workers == 1, "times are compared"
+
+
+def test_other_plans_need_dev(tmp_path: Path) -> None:
+    write_sizes(tmp_path)
+    path = tmp_path / "plan.toml"
+    path.write_text('systems = ["unigram"]\ncorpora = ["without-dev"]\nseeds = [1]\n')
+    with pytest.raises(InputError, match="the corpus 'without-dev' has no dev file; add dev = FILE"):
+        load_plan(path)
+
+
+def test_counts_of_a_sentence() -> None:
+    pos = Sentence(units=("a", "b", "c"), labels=("X", "Y", "X"))
+    assert sentence_counts(Task.POS, LabelScheme.PLAIN, pos, ["X", "X", "X"]) == (2, 3, 3)
+    ner = Sentence(units=("a", "b", "c"), labels=("B-PER", "E-PER", "S-LOC"))
+    assert sentence_counts(Task.NER, LabelScheme.BMES, ner, ["B-PER", "E-PER", "O"]) == (1, 1, 2)
+    assert sentence_counts(Task.NER, LabelScheme.BMES, ner, ["S-PER", "S-PER", "S-LOC"]) == (1, 3, 2)
+
+
+def start(plan: Path, output: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "diffusion_mf.cli", "benchmark", "sizes", str(plan), "--output", str(output)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    return subprocess.Popen(
+        [*command, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def results_of(output: Path) -> dict[str, dict[str, Any]]:
+    return {path.parent.name: json.loads(path.read_text()) for path in (output / "runs").glob("*/result.json")}
+
+
+def is_trained_now(output: Path) -> bool:
+    begun = {path.parent.name for path in (output / "runs").glob("*/log.jsonl")}
+    return bool(begun - results_of(output).keys())
+
+
+def test_killed_runs_continue_and_finished_ones_are_kept(tmp_path: Path) -> None:
+    text = (
+        SIZES.replace(', "python-crfsuite"', "").replace('20, 1000, "all"', "20").replace("epochs = 2", "epochs = 12")
+    )
+    plan = write_sizes(tmp_path, text.replace('whole_corpora = ["without-dev"]', ""))
+    output = tmp_path / "runs"
+    process = start(plan, output)
+    # One is finished, and the same worker trains another.
+    while process.poll() is None and not (results_of(output) and is_trained_now(output)):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    finished = {name: result["date"] for name, result in results_of(output).items()}
+    last = start(plan, output, "--json")
+    rows, errors = last.communicate(timeout=120)
+    assert last.returncode == 0, errors
+    results = results_of(output)
+    assert len(results) == 4
+    assert {name: results[name]["date"] for name in finished} == finished
+    assert all(outcomes[-1] == "complete" for outcomes in attempts_of(output).values())
+    assert {(row["size"], row["sentences"]) for row in json.loads(rows)} == {(10, 10), (20, 20)}
+    for name, result in results.items():
+        place = RunPlace(output / "runs" / name)
+        with numpy.load(place.root / "counts.npz") as stored:
+            correct, predicted, gold = stored["test"].sum(axis=0).tolist()
+            assert stored["test"].shape == (8, 3)
+        assert result["test"]["f1"] == pytest.approx(100 * 2 * correct / (predicted + gold))
+        assert not place.model.exists()
+        assert not place.checkpoint.exists()
+        assert {"command", "commit", "hardware", "seconds"} <= result.keys()
+
+
+@pytest.mark.gpu
+def test_samples_are_trained_on_a_gpu(tmp_path: Path) -> None:
+    text = SIZES.replace(', "python-crfsuite"', ', "lcrf", "diffusion-mf"').replace('"cpu"', '"cuda"')
+    plan = write_sizes(tmp_path, text.replace('20, 1000, "all"', "20").replace("[1, 2]", "[1]"))
+    process = start(plan, tmp_path / "runs", "--workers", "2", "--json")
+    rows, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert [row["device"] for row in json.loads(rows)] == ["cuda"] * 9
+    assert all(0 <= row["test"] <= 100 for row in json.loads(rows))
+
+
+def test_a_worker_takes_the_next_run_unless_one_failed(tmp_path: Path) -> None:
+    folder = ExperimentFolder(tmp_path)
+    claims, pool = Claims(folder.claims), WorkerPool()
+    missing = {"train": str(tmp_path / "missing.txt"), "test": str(tmp_path / "missing.txt")}
+    refused = {"corpus": "c", "size": 10, "seed": 1, "system": "unigram", "device": "cpu", "task": "ner"}
+    refused |= {"files": missing, "samples": str(tmp_path), "settings": {}}
+
+    def run(name: str, sample: dict[str, Any]) -> tuple[int, Outcome | None]:
+        claim = claims.take(name)
+        assert claim is not None
+        folder.run(name).describe({"sample": sample, "evaluation": {}, "command": ""})
+        process = pool.start(folder.run(name), claim=claim)
+        while process.exit_status is None:
+            time.sleep(0.02)
+        return process.worker_id, process.outcome()
+
+    try:
+        first, second, third, fourth = run("a", refused), run("b", refused), run("c", {}), run("d", {})
+    finally:
+        pool.close()
+    assert [outcome for _, outcome in (first, second, third, fourth)] == [Outcome.REFUSED] * 2 + [Outcome.FAILED] * 2
+    assert first[0] == second[0] == third[0] != fourth[0]
+    assert "missing.txt" in folder.run("b").last_lines()[-1]
+
+
+def test_a_stopped_worker_was_interrupted(tmp_path: Path) -> None:
+    folder = ExperimentFolder(tmp_path)
+    claim, pool = Claims(folder.claims).take("a"), WorkerPool()
+    assert claim is not None
+    process = pool.start(folder.run("a"), claim=claim)
+    process.stop()
+    while process.exit_status is None:
+        time.sleep(0.02)
+    pool.close()
+    assert process.outcome() is Outcome.INTERRUPTED
+
+
+def test_crfsuite_takes_the_regularisation_that_is_best_on_dev_and_continues(tmp_path: Path) -> None:
+    pytest.importorskip("pycrfsuite")
+    plan = load_sizes_plan(write_sizes(tmp_path))
+    run = next(run for run in plan.runs if run.system == "python-crfsuite" and run.size == 20)
+    folder = ExperimentFolder(tmp_path / "runs")
+    (job,) = plan.jobs(folder, runs=[run], command="dmf benchmark sizes")
+    place = folder.run(run.name)
+    place.describe(job.description)
+    # A pair that an interrupted attempt has scored is not trained again.
+    place.root.joinpath("c1=0,c2=0.01.crfsuite").touch()
+    scored = {"c1": 0.0, "c2": 0.01, "dev": {"f1": -1.0}, "seconds": 1.0, "processor_seconds": 1.0}
+    write_json(place.root / "regularisation.json", {"c1=0,c2=0.01.crfsuite": scored})
+    train_on_sample(place, device="cpu")
+    found = json.loads((place.root / "regularisation.json").read_text())
+    result = place.result()
+    assert result is not None
+    assert len(found) == 6
+    assert found["c1=0,c2=0.01.crfsuite"] == scored
+    assert result["dev"]["f1"] == max(each["dev"]["f1"] for each in found.values())
+    best = max(found.values(), key=lambda each: each["dev"]["f1"])
+    assert (result["settings"]["c1"], result["settings"]["c2"]) == (best["c1"], best["c2"])
+    assert result["device"] == "cpu"
+    assert result["sentences"] == 20
+    assert not list(place.root.glob("*.crfsuite"))
