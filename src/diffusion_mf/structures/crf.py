@@ -163,21 +163,19 @@ class CRF(nn.Module):
             lengths = self._lengths(mask.bool())
         elif lengths is None:
             lengths = [emissions.shape[1]] * emissions.shape[0]
-        starts, ends, transitions = self.start_transitions, self.end_transitions, self.transitions
-        if self.has_constraints:
-            starts = starts.masked_fill(self.get_buffer("illegal_starts"), -torch.inf)
-            ends = ends.masked_fill(self.get_buffer("illegal_ends"), -torch.inf)
-            transitions = transitions.masked_fill(self.get_buffer("illegal_transitions"), -torch.inf)
         return LinearChain(
             emissions,
-            transitions,
+            self._legal(self.transitions, "transitions"),
             lengths,
-            start_scores=starts,
-            end_scores=ends,
+            start_scores=self._legal(self.start_transitions, "starts"),
+            end_scores=self._legal(self.end_transitions, "ends"),
             allowed=allowed,
             backend=self.backend,
             check=self.check,
         )
+
+    def _legal(self, scores: Tensor, name: str) -> Tensor:
+        return scores.masked_fill(self.get_buffer(f"illegal_{name}"), -torch.inf) if self.has_constraints else scores
 
     def _lengths(self, is_unit: Tensor) -> Tensor:
         """The number of units of each sentence; raises `ValueError` for padding before a unit and for sentences without units."""
