@@ -29,6 +29,7 @@ ROOMS = (
     "training",
     "tagger",
     "api",
+    "sklearn",
     "lab",
     "cli",
 )

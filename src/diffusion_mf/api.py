@@ -107,7 +107,7 @@ class _Callback:
         self._update(progress)
 
     def note(self, message: str) -> None:
-        logging.getLogger("diffusion_mf").warning(message)
+        logging.getLogger("diffusion_mf").info(message)
 
 
 def _files(
