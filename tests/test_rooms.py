@@ -30,6 +30,7 @@ ROOMS = (
     "tagger",
     "api",
     "sklearn",
+    "spacy",
     "lab",
     "cli",
 )
