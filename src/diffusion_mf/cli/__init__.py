@@ -12,7 +12,19 @@ from typing import Annotated, Any
 
 import typer
 
-from diffusion_mf.cli import benchmark, config, convert_encoder, data, demo, evaluate, experiment, score, tag, train
+from diffusion_mf.cli import (
+    benchmark,
+    config,
+    convert_encoder,
+    data,
+    demo,
+    errors,
+    evaluate,
+    experiment,
+    score,
+    tag,
+    train,
+)
 from diffusion_mf.errors import DiffusionMFError, InputError
 
 app = typer.Typer(
@@ -32,6 +44,7 @@ app.command(name="train")(train.train)
 app.add_typer(config.app, name="config")
 app.command(name="search")(experiment.search)
 app.command(name="evaluate")(evaluate.evaluate)
+app.command(name="errors")(errors.errors)
 app.command(name="tag")(tag.tag)
 app.command(name="convert-encoder")(convert_encoder.convert_encoder)
 

@@ -68,6 +68,18 @@ class TaggedSentence:
         """Where a span begins and ends in the text, the end exclusive; None for units that were given as a list."""
         return None if self.offsets is None else (self.offsets[span.start][0], self.offsets[span.end - 1][1])
 
+    def second_best(self, labels: Sequence[str]) -> list[tuple[str, float]]:
+        """Of every unit the most probable label but the one it has, and how probable; ``labels`` are the columns of `marginals`."""
+        if self.marginals is None:
+            raise ValueError("the sentence was tagged without marginals")
+        columns = {label: column for column, label in enumerate(labels)}
+        others = self.marginals.copy()
+        for row, label in zip(others, self.labels, strict=True):
+            if label in columns:
+                row[columns[label]] = -1
+        best = others.argmax(1) if len(others) else []
+        return [(labels[column], max(0.0, float(row[column]))) for row, column in zip(others, best, strict=True)]
+
     def to_dict(self) -> dict[str, Any]:
         """Units, labels, scores and spans as lists and numbers, ready for JSON; offsets where there is a text."""
         spans = []
