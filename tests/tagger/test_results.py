@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import io
 import json
 import zipfile
@@ -108,3 +109,21 @@ def test_a_tagger_says_what_it_is() -> None:
     assert ", decoder mask-viterbi, on cpu)" in shown
     assert "calls" in shown
     assert "calls" not in repr(small_tagger("lcrf", Task.POS))
+
+
+def test_the_package_says_that_it_has_types() -> None:
+    assert (importlib.resources.files("diffusion_mf") / "py.typed").is_file()
+
+
+def test_second_best_labels() -> None:
+    marginals = np.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.4, 0.4, 0.2]], dtype=np.float32)
+    result = TaggedSentence(("a", "b", "c"), ["X", "Y", "_"], [0.5, 0.2, 0.0], [], marginals=marginals)
+    assert result.second_best("XYZ") == [
+        ("Y", pytest.approx(0.3)),
+        ("Z", pytest.approx(0.7)),
+        ("X", pytest.approx(0.4)),
+    ]
+    with pytest.raises(ValueError, match="tagged without marginals"):
+        TaggedSentence(("a",), ["X"], [1.0], []).second_best("X")
+    only = TaggedSentence(("a",), ["X"], [1.0], [], marginals=np.ones((1, 1), dtype=np.float32))
+    assert only.second_best("X") == [("X", 0.0)]

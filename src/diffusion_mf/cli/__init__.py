@@ -21,6 +21,7 @@ from diffusion_mf.cli import (
     errors,
     evaluate,
     experiment,
+    explain,
     score,
     tag,
     train,
@@ -45,6 +46,7 @@ app.add_typer(config.app, name="config")
 app.command(name="search")(experiment.search)
 app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="errors")(errors.errors)
+app.command(name="explain")(explain.explain)
 app.command(name="tag")(tag.tag)
 app.command(name="convert-encoder")(convert_encoder.convert_encoder)
 

@@ -44,6 +44,8 @@ from diffusion_mf.tagger.requests import Allowed, Clamp, PlacedClamp, Request, R
 from diffusion_mf.tagger.results import Steps, TaggedSentence, tagged_sentences
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from diffusion_mf.model import Prediction
     from diffusion_mf.networks.encoders import PretrainedEncoder
     from diffusion_mf.networks.pretrained.subwords import OnLong
@@ -482,6 +484,17 @@ class Tagger:
         from diffusion_mf.tagger.files import tag_text
 
         return tag_text(self, text, language=language, **options)
+
+    def tag_frame(self, frame: DataFrame, column: Hashable, **options: Any) -> DataFrame:
+        """Label the texts or the lists of words in a column of a pandas frame; returns the frame with columns more.
+
+        These are ``units``, ``labels``, ``scores`` and, of labels that mark spans, ``spans`` (as in `TaggedSentence.to_dict`), with a
+        list in each cell; ``explode`` gives each unit a row. Texts are split as by `tag_text`, and the sentences of a cell are joined.
+        Missing values have empty lists. ``options`` are those of `tag`.
+        """
+        from diffusion_mf.tagger.frames import tag_frame
+
+        return tag_frame(self, frame, column, **options)
 
 
 def _without_units(options: _Options) -> TaggedSentence:
