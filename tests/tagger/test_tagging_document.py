@@ -39,7 +39,7 @@ def test_the_example_of_spacy_runs(tmp_path: pathlib.Path, monkeypatch: pytest.M
     exec(block, {})
 
 
-@pytest.mark.parametrize("command", ["tag", "evaluate"])
+@pytest.mark.parametrize("command", ["tag", "evaluate", "errors", "explain"])
 def test_the_options_are_those_of_the_command(command: str) -> None:
     usage = re.search(rf"dmf {command} MODEL.*?(?=\n\s+dmf |\n\n)", DOCUMENT, flags=re.DOTALL)
     assert usage is not None
