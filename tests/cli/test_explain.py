@@ -62,6 +62,9 @@ def test_a_page_needs_nothing_else_and_shows_every_sentence(dmf: Callable, tmp_p
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     found = Page(page)
     assert all(address.startswith("#") for address in found.addresses)
+    names = re.findall(r'\bid="([^"]+)"', page)
+    assert len(set(names)) == len(names)
+    assert {address[1:] for address in found.addresses} | set(re.findall(r"url\(#([^)]+)\)", page)) <= set(names)
     assert "<script" not in page
     assert not re.search(r"url\((?!#)", page)
     results = Tagger.load(model, device="cpu").tag_text(text, marginals=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 
 from diffusion_mf.data.files import StrPath, open_output
@@ -25,7 +26,7 @@ def write_page(
     path: StrPath, results: Sequence[TaggedSentence], labels: Sequence[str], *, first_step: int | None, title: str
 ) -> None:
     """Write a page with the picture of every sentence, and below it a table of labels, scores and second-best labels."""
-    sections = [_section(result, labels, first_step) for result in results]
+    sections = [_section(number, result, labels, first_step) for number, result in enumerate(results, 1)]
     text = (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
         f"<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{html.escape(title)}</h1>\n{''.join(sections)}</body>\n</html>\n"
@@ -34,9 +35,12 @@ def write_page(
         stream.write(text.encode("utf-8"))
 
 
-def _section(result: TaggedSentence, labels: Sequence[str], first_step: int | None) -> str:
+def _section(number: int, result: TaggedSentence, labels: Sequence[str], first_step: int | None) -> str:
     sentence = html.escape(result.separator.join(result.units))
-    picture = trajectory_svg(result, labels, first_step=first_step)
+    # Names are unique on a page, and those of every picture are the same.
+    picture = re.sub(
+        r'(\bid="|href="#|url\(#)', rf"\g<1>s{number}-", trajectory_svg(result, labels, first_step=first_step)
+    )
     has_calls = first_step is not None
     names = ["unit", "label", "probability", "second best", "probability", *(["settled by call"] if has_calls else [])]
     head = "".join(f"<th>{name}</th>" for name in names)
