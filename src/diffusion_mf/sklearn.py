@@ -16,8 +16,8 @@ try:
     from sklearn.base import BaseEstimator
     from sklearn.utils import check_consistent_length
     from sklearn.utils.validation import check_is_fitted
-except ImportError as error:
-    raise ImportError("diffusion_mf.sklearn needs scikit-learn: pip install 'diffusion-mf[sklearn]'") from error
+except ModuleNotFoundError:
+    raise ImportError("diffusion_mf.sklearn needs scikit-learn: pip install 'diffusion-mf[sklearn]'") from None
 
 Sentences = Sequence[Sequence[str]]
 

@@ -21,8 +21,8 @@ try:
     from spacy.tokens import Doc, Span, Token
     from spacy.training import Example
     from spacy.util import minibatch
-except ImportError as error:
-    raise ImportError("diffusion_mf.spacy needs spaCy: pip install 'diffusion-mf[spacy]'") from error
+except ModuleNotFoundError:
+    raise ImportError("diffusion_mf.spacy needs spaCy: pip install 'diffusion-mf[spacy]'") from None
 
 BATCH_SIZE = 256
 """documents that are tagged together, unless ``nlp.pipe`` says otherwise"""
