@@ -172,8 +172,10 @@ def test_wrong_settings_are_the_packages_errors() -> None:
         estimator("unigrm").fit(X, Y)
 
 
-def test_training_is_silent_unless_asked(capfd: pytest.CaptureFixture[str]) -> None:
+def test_training_is_silent_unless_asked(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     estimator().fit(X, Y)
     assert capfd.readouterr() == ("", "")
+    # What was chosen is of interest, but no warning; what went wrong is one.
+    assert not any("task: ner" in record.message for record in caplog.records)
     estimator(verbose=True).fit(X, Y)
     assert "epoch 2 of 2" in capfd.readouterr().err
