@@ -200,6 +200,18 @@ def operations(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     return [*row[:2], half_up(peer, 1), *times]
 
 
+def crf_layer(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    shape = [int(number) for number in row[2].split(" × ")]
+    place = {"op": row[0], "shape": shape, "transitions": "global", "mode": "eager"}
+    place |= {"device": "cuda"} if row[1] == "GPU" else {"device": "cpu", "threads": 1}
+    place["direction"] = "forward" if row[0] == "viterbi" else "both"
+    found = [each for each in rows_of("ops") if all(each.get(key) == value for key, value in place.items())]
+    times = {each["library"]: half_up(each["milliseconds"], 2 if each["milliseconds"] < 10 else 1) for each in found}
+    ratio = one("ops", **place, library="diffusion_mf")["speedup_over_fastest_peer"]
+    peers = [times.get(library, "–") for library in ("pytorch-crf", "torch-struct")]
+    return [*row[:3], *peers, f"{times['diffusion_mf']} ({half_up(ratio, 0)}×)"]
+
+
 def throughput_of_denoisers(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     phase, corpus = row[:2]
     uni, mean_field, chain = (
@@ -311,6 +323,7 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/findings.md", "test score (exact match, %)"): under_the_papers_settings,
     ("docs/pretrained.md", "dev | EN-EWT, mpnet"): dev_with_pretrained_encoders,
     ("docs/benchmarks.md", "operation, forward and backward"): operations,
+    ("docs/crf-layer.md", "operation of a CRF | device"): crf_layer,
     ("docs/benchmarks.md", " | corpus | Diffusion-Uni"): throughput_of_denoisers,
     ("docs/benchmarks.md", "base of the reverse schedule"): bases,
     ("docs/benchmarks.md", "runs at a time"): runs_at_a_time,

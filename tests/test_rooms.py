@@ -29,6 +29,8 @@ ROOMS = (
     "training",
     "tagger",
     "api",
+    "sklearn",
+    "spacy",
     "lab",
     "cli",
 )

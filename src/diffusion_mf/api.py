@@ -87,7 +87,8 @@ def train(
             )
             config, most_epochs = chosen.config, chosen.most_epochs
             for line in chosen.lines:
-                display.note(line)
+                # Whoever shows progress in a way of their own need not hear of it unless they ask; of trouble they must.
+                display.note(line) if on_progress is None else logging.getLogger("diffusion_mf").info(line)
         else:
             raise InputError("there is nothing to train on", remedy="give train data or a configuration")
         if minutes is not None and begun is None:

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
-import jaxtyping
 import numpy
 import pytest
 import torch
@@ -25,14 +23,6 @@ from diffusion_mf.structures import (
     Potentials,
     Unigram,
 )
-
-
-@pytest.fixture
-def without_annotations() -> Iterator[None]:
-    """Outside the tests nothing enforces annotations; these errors are for users."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("without_annotations")

@@ -15,7 +15,20 @@ from typing import Annotated, Any
 
 import typer
 
-from diffusion_mf.cli import benchmark, config, convert_encoder, data, demo, evaluate, experiment, score, tag, train
+from diffusion_mf.cli import (
+    benchmark,
+    config,
+    convert_encoder,
+    data,
+    demo,
+    errors,
+    evaluate,
+    experiment,
+    explain,
+    score,
+    tag,
+    train,
+)
 from diffusion_mf.errors import DiffusionMFError, InputError, TerminatedError
 
 app = typer.Typer(
@@ -35,6 +48,8 @@ app.command(name="train")(train.train)
 app.add_typer(config.app, name="config")
 app.command(name="search")(experiment.search)
 app.command(name="evaluate")(evaluate.evaluate)
+app.command(name="errors")(errors.errors)
+app.command(name="explain")(explain.explain)
 app.command(name="tag")(tag.tag)
 app.command(name="convert-encoder")(convert_encoder.convert_encoder)
 

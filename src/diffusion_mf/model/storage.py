@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import math
 import os
@@ -24,6 +25,7 @@ import re
 import shutil
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -198,6 +200,30 @@ def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
         source_scheme=source_scheme,
         legal_decoder=legal,
     )
+
+
+def pack_folder(folder: Path) -> bytes:
+    """The files of a model folder as a ZIP archive without compression: weights hardly shrink, and equal folders give equal bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            archive.writestr(zipfile.ZipInfo(path.relative_to(folder).as_posix()), path.read_bytes())
+    return buffer.getvalue()
+
+
+def unpack_folder(data: bytes, folder: Path) -> None:
+    """Write the files of `pack_folder` to a new folder; what is no such archive is an `InputError`."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            for name in archive.namelist():
+                if name not in MODEL_FILES and not _is_encoder_file(name):
+                    raise InputError(
+                        f"the bytes of a model hold {name!r}, which is no file of one", remedy="save it again"
+                    )
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(archive.read(name))
+    except (zipfile.BadZipFile, EOFError):
+        raise InputError("these bytes are no model", remedy="give what Tagger.to_bytes returned") from None
 
 
 def read_config(folder: StrPath) -> Config:

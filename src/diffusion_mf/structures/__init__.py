@@ -5,6 +5,7 @@ by name. `docs/structures.md` has an example.
 """
 
 from diffusion_mf.plugins import Table
+from diffusion_mf.structures.crf import CRF, Constraints
 from diffusion_mf.structures.distribution import Factorised, InferenceSettings, LabelDistribution, Potentials
 from diffusion_mf.structures.linear_chain import LinearChain
 from diffusion_mf.structures.mean_field import MeanField
@@ -15,7 +16,9 @@ STRUCTURES: Table[type[LabelDistribution]] = Table(
 )
 
 __all__ = [
+    "CRF",
     "STRUCTURES",
+    "Constraints",
     "Factorised",
     "InferenceSettings",
     "LabelDistribution",

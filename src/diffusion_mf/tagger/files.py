@@ -40,7 +40,7 @@ from diffusion_mf.data.label_schemes import LabelScheme, split_label
 from diffusion_mf.data.raw_text import Offsets, characters_of, read_paragraphs
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence, with_first_document
-from diffusion_mf.errors import DiffusionMFError, InputError, quoted
+from diffusion_mf.errors import DiffusionMFError, InputError
 from diffusion_mf.evaluation.calibration import expected_calibration_error
 from diffusion_mf.evaluation.report import Report, TaskScorer
 from diffusion_mf.tagger.requests import PlacedClamp
@@ -186,14 +186,24 @@ def tag_text(tagger: Tagger, text: str, *, language: str | None = None, **option
     """The work of `Tagger.tag_text`."""
     if not isinstance(text, str):
         raise InputError(f"the text is {quoted(text)}", remedy="give a string")
-    record = Record(text)
+    return next(tag_texts(tagger, [text], language=language, **options))
+
+
+def tag_texts(
+    tagger: Tagger, texts: Sequence[str], *, language: str | None = None, **options: Any
+) -> Iterator[list[TaggedSentence]]:
+    """The sentences of every text, each of which is a document; all are tagged together."""
     language = language or tagger.model.config.data.language
-    items = [item for item in _text_items(record, tagger.task, language, document=1) if item.sentence.units]
-    results = tagger.tag((item.sentence for item in items), **options)
-    return [
-        dataclasses.replace(result, offsets=tuple(item.part.tokens) if item.part is not None else None)
-        for item, result in zip(items, results, strict=True)
+    items = [
+        [item for item in _text_items(Record(text), tagger.task, language, document=number) if item.sentence.units]
+        for number, text in enumerate(texts, 1)
     ]
+    results = iter(tagger.tag((item.sentence for members in items for item in members), **options))
+    for members in items:
+        yield [
+            dataclasses.replace(next(results), offsets=tuple(item.part.tokens) if item.part is not None else None)
+            for item in members
+        ]
 
 
 def _check_plain(sentence: Sentence, path: StrPath) -> None:

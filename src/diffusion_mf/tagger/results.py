@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float32
@@ -49,6 +50,47 @@ class TaggedSentence:
     """the beliefs after every call, if they were asked for"""
     offsets: tuple[tuple[int, int], ...] | None = None
     """where each unit begins and ends in the text it was tagged in; the end is exclusive"""
+    marginals: Float32[np.ndarray, "N K"] | None = None
+    """the calibrated probability of every label, if it was asked for; the columns are `Tagger.labels`"""
+    separator: str = " "
+    """what stands between units where offsets do not tell"""
+
+    def text_of(self, span: Span) -> str:
+        """The words of a span as they stand in the text; units that were given as a list are joined by `separator`."""
+        units = self.units[span.start : span.end]
+        if self.offsets is None:
+            return self.separator.join(units)
+        places = self.offsets[span.start : span.end]
+        gaps = [" " if before[1] < after[0] else "" for before, after in itertools.pairwise(places)]
+        return "".join(itertools.chain.from_iterable(zip(units, [*gaps, ""], strict=True)))
+
+    def characters_of(self, span: Span) -> tuple[int, int] | None:
+        """Where a span begins and ends in the text, the end exclusive; None for units that were given as a list."""
+        return None if self.offsets is None else (self.offsets[span.start][0], self.offsets[span.end - 1][1])
+
+    def second_best(self, labels: Sequence[str]) -> list[tuple[str, float]]:
+        """Of every unit the most probable label but the one it has, and how probable; ``labels`` are the columns of `marginals`."""
+        if self.marginals is None:
+            raise ValueError("the sentence was tagged without marginals")
+        columns = {label: column for column, label in enumerate(labels)}
+        others = self.marginals.copy()
+        for row, label in zip(others, self.labels, strict=True):
+            if label in columns:
+                row[columns[label]] = -1
+        best = others.argmax(1) if len(others) else []
+        return [(labels[column], max(0.0, float(row[column]))) for row, column in zip(others, best, strict=True)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Units, labels, scores and spans as lists and numbers, ready for JSON; offsets where there is a text."""
+        spans = []
+        for span in self.spans:
+            values: dict[str, Any] = {**span._asdict(), "text": self.text_of(span)}
+            place = self.characters_of(span)
+            if place is not None:
+                values |= {"start_char": place[0], "end_char": place[1]}
+            spans.append(values)
+        found = {"units": list(self.units), "labels": self.labels, "scores": self.scores, "spans": spans}
+        return found if self.offsets is None else found | {"offsets": [list(place) for place in self.offsets]}
 
 
 def scored_spans(labels: Sequence[str], scores: Sequence[float], scheme: LabelScheme) -> list[Span]:
@@ -67,7 +109,9 @@ def tagged_sentences(
     output: OutputLabels,
     *,
     scores: list[list[float]] | None = None,
+    marginals: Float32[np.ndarray, "B N K"] | None = None,
     steps: Steps | None = None,
+    separator: str = " ",
 ) -> list[TaggedSentence]:
     """The results of a batch; rows of ids and scores, which are used up, may be longer and more than the sentences.
 
@@ -94,6 +138,8 @@ def tagged_sentences(
                 score_row,
                 spans,
                 None if steps is None else tuple(TrajectoryStep(t, beliefs[index, :size]) for t, beliefs in steps),
+                marginals=None if marginals is None else marginals[index, :size],
+                separator=separator,
             )
         )
     return results

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -24,7 +25,7 @@ from diffusion_mf.diffusion import Reading
 from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.evaluation.calibration import calibrated
 from diffusion_mf.model.hub import download, upload
-from diffusion_mf.model.storage import HUB_PREFIX, StoredModel, load_model, save_model
+from diffusion_mf.model.storage import HUB_PREFIX, StoredModel, load_model, pack_folder, save_model, unpack_folder
 from diffusion_mf.plugins import import_plugins
 from diffusion_mf.prediction.cpu import (
     CPU_BATCH_UNITS,
@@ -52,6 +53,8 @@ from diffusion_mf.tagger.requests import (
 from diffusion_mf.tagger.results import Steps, TaggedSentence, tagged_sentences
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from diffusion_mf.model import Prediction
     from diffusion_mf.networks.encoders import PretrainedEncoder
     from diffusion_mf.networks.pretrained.subwords import OnLong
@@ -104,6 +107,7 @@ class _Options(NamedTuple):
     calls: int | None
     decoder: str
     trajectory: bool
+    marginals: bool
     budget: int
     output: OutputLabels
 
@@ -129,6 +133,7 @@ class Tagger:
         self._most_units = CPU_BATCH_UNITS if self.device.type == "cpu" and has_transformer(model) else None
         self._own = OutputLabels(model.vocabulary.labels, model.scheme, model.scheme)
         self._output = OutputLabels(model.vocabulary.labels, model.scheme, model.output_scheme)
+        self._separator = "" if model.config.task is Task.SEG_POS else " "
         self._read_requests = RequestReader(model.config.task, model.config.data, model.labeller.legality, self._output)
         self._one_thread_units = (
             ONE_THREAD_WORK // max(1, num_multiplications(model)) if self.device.type == "cpu" else 0
@@ -174,6 +179,34 @@ class Tagger:
     def save(self, folder: StrPath) -> None:
         """Write a model folder that `load` reads."""
         save_model(folder, *self._model)
+
+    def to_bytes(self) -> bytes:
+        """The files that `save` writes as one ZIP archive; `from_bytes` reads it. The same model gives the same bytes."""
+        with tempfile.TemporaryDirectory(prefix="diffusion-mf-") as temporary:
+            self.save(Path(temporary) / "model")
+            return pack_folder(Path(temporary) / "model")
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, device: str | torch.device = "auto", plugins: Sequence[str] = ()) -> Tagger:
+        """The tagger that `to_bytes` put into ``data``; runs no code of the model's, as `load` runs none."""
+        with tempfile.TemporaryDirectory(prefix="diffusion-mf-") as temporary:
+            unpack_folder(data, Path(temporary) / "model")
+            return cls.load(Path(temporary) / "model", device=device, plugins=plugins)
+
+    def __repr__(self) -> str:
+        """What it is: system, task, labels, size and device."""
+        config, labels = self._model.config, self.labels
+        shown = ", ".join(labels) if len(labels) <= 8 else f"{', '.join(labels[:6])} … {labels[-1]}"
+        scheme = "" if self.scheme is LabelScheme.PLAIN else f" in {self.scheme}"
+        calls = ""
+        if config.system_entry.is_diffusion:
+            number, base = config.inference.calls_and_base(None, None)
+            calls = f", {number} calls" if number is not None else f", calls by base {base:g}"
+        num_parameters = sum(parameter.numel() for parameter in self._labeller.parameters())
+        return (
+            f"Tagger({config.system} for {config.task}: {len(labels)} labels{scheme} ({shown});"
+            f" {config.encoder.title}, {num_parameters:,} parameters{calls}, decoder {self.decoder}, on {self.device})"
+        )
 
     def push_to_hub(
         self, name: str, *, private: bool = False, token: str | None = None, message: str = "Upload a tagger"
@@ -287,13 +320,14 @@ class Tagger:
         clamp: Iterable[Clamp | PlacedClamp | None] | None = None,
         scheme: LabelScheme | str | None = None,
         trajectory: bool = False,
+        marginals: bool = False,
         documents: Iterable[Hashable] | None = None,
     ) -> list[TaggedSentence]:
         """Label ``sentences``, each a sequence of units (of characters a string will do).
 
         ``batch_tokens`` bounds the units computed at once, padding counted. ``calls`` is the number of denoising steps of a
         diffusion system. ``clamp`` gives, for every sentence, None or the labels known beforehand (`requests.Clamp`); they are
-        always honoured. ``scheme`` is that of the labels, if not the training data's; ``"bmes"`` is the model's own. ``trajectory`` keeps the beliefs after every call. ``documents`` gives, for every sentence, None or the
+        always honoured. ``scheme`` is that of the labels, if not the training data's; ``"bmes"`` is the model's own. ``trajectory`` keeps the beliefs after every call, ``marginals`` the probabilities of all labels. ``documents`` gives, for every sentence, None or the
         name of its document: a model with recall labels sentences of one document together, if they follow each other.
         """
         return list(
@@ -305,6 +339,7 @@ class Tagger:
                 clamp=clamp,
                 scheme=scheme,
                 trajectory=trajectory,
+                marginals=marginals,
                 documents=documents,
             )
         )
@@ -319,6 +354,7 @@ class Tagger:
         clamp: Iterable[Clamp | PlacedClamp | None] | None = None,
         scheme: LabelScheme | str | None = None,
         trajectory: bool = False,
+        marginals: bool = False,
         documents: Iterable[Hashable] | None = None,
     ) -> Iterator[TaggedSentence]:
         """`tag`, one result after the other in the order given; looks ahead no further than a window of sentences."""
@@ -333,7 +369,9 @@ class Tagger:
                 remedy="start processes by spawn, or load a tagger in each of them",
             )
         output = self._output if scheme is None else self._checked_output(scheme)
-        options = _Options(self._checked_calls(calls), self._checked_decoder(decoder), trajectory, budget, output)
+        options = _Options(
+            self._checked_calls(calls), self._checked_decoder(decoder), trajectory, marginals, budget, output
+        )
         # The arguments are checked at once; the sentences only as they are read.
         return self._stream(self._read_requests(sentences, clamp, documents, output), options)
 
@@ -369,6 +407,8 @@ class Tagger:
             found = [label_ids, self._own.scores(probabilities, label_ids)]
             if not output.is_one_to_one:
                 found.append(output.scores(probabilities, label_ids, pairs))
+            if options.marginals:
+                found.append(output.probabilities(probabilities, pairs))
             if options.trajectory:
                 found += _steps(prediction, functools.partial(output.probabilities, pairs=pairs))
             return found
@@ -390,15 +430,22 @@ class Tagger:
             for members, (label_ids, own_scores, *others) in batches:
                 units = [window[index].units for index in members]
                 scores = None if output.is_one_to_one else others.pop(0).tolist()
+                marginals = others.pop(0).numpy().copy() if options.marginals else None
                 results = tagged_sentences(
-                    units, label_ids.tolist(), own_scores.tolist(), output, scores=scores, steps=_as_arrays(others)
+                    units,
+                    label_ids.tolist(),
+                    own_scores.tolist(),
+                    output,
+                    scores=scores,
+                    marginals=marginals,
+                    steps=_as_arrays(others),
+                    separator=self._separator,
                 )
                 found.update(zip(members, results, strict=True))
         except DoesNotFitError as error:
             raise InputError(error.problem, remedy="split it") from None
         # What has no units was in no batch.
-        trajectory = () if options.trajectory else None
-        return [found.get(index) or TaggedSentence((), [], [], [], trajectory) for index in range(len(window))]
+        return [found.get(index) or _without_units(options) for index in range(len(window))]
 
     def _checked_calls(self, calls: int | None) -> int | None:
         if calls is None:
@@ -451,6 +498,28 @@ class Tagger:
         from diffusion_mf.tagger.files import tag_text
 
         return tag_text(self, text, language=language, **options)
+
+    def tag_frame(self, frame: DataFrame, column: Hashable, **options: Any) -> DataFrame:
+        """Label the texts or the lists of words in a column of a pandas frame; returns the frame with columns more.
+
+        These are ``units``, ``labels``, ``scores`` and, of labels that mark spans, ``spans`` (as in `TaggedSentence.to_dict`), with a
+        list in each cell; ``explode`` gives each unit a row. Texts are split as by `tag_text`, and the sentences of a cell are joined.
+        Missing values have empty lists. ``options`` are those of `tag`.
+        """
+        from diffusion_mf.tagger.frames import tag_frame
+
+        return tag_frame(self, frame, column, **options)
+
+
+def _without_units(options: _Options) -> TaggedSentence:
+    return TaggedSentence(
+        (),
+        [],
+        [],
+        [],
+        () if options.trajectory else None,
+        marginals=np.zeros((0, len(options.output.names)), dtype=np.float32) if options.marginals else None,
+    )
 
 
 def _stack_pairs(clamps: Sequence[Allowed | None], allowed: Bool[Tensor, "B N K"]) -> Bool[Tensor, "B M K K"] | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import colorsys
 import functools
+import io
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from matplotlib import font_manager, rc_context
@@ -79,8 +80,12 @@ def decisions(result: TaggedSentence, labels: Sequence[str]) -> list[Decision]:
         raise ValueError("the sentence was tagged without its trajectory")
     found = []
     for position, label in enumerate(result.labels):
-        column = labels.index(label)
         call = len(result.trajectory)
+        if label not in labels:
+            # A code of DiffusionSL without label: nothing was ever believed of it.
+            found.append(Decision(call, label))
+            continue
+        column = labels.index(label)
         for number in range(len(result.trajectory), 0, -1):
             if result.trajectory[number - 1].beliefs[position, column] <= 0.5:
                 break
@@ -110,27 +115,58 @@ def draw_trajectory(
     labels: Sequence[str],
     *,
     groups: Sequence[DependentGroup] = (),
-    first_step: int = 1000,
+    first_step: int | None = 1000,
     title: str = "",
 ) -> None:
-    """Write a PNG of ``result.trajectory``; ``groups`` are bound together above the sentence."""
-    if not result.trajectory:
-        raise ValueError("a picture needs a sentence with units and its trajectory")
-    with rc_context({"font.family": _fonts("".join((title, *result.units, *labels)))}), warnings.catch_warnings():
-        # `_fonts` has said it once, for all of them.
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
-        _draw_picture(path, result, labels, groups=groups, first_step=first_step, title=title)
+    """Write a PNG of ``result.trajectory``; ``groups`` are bound together above the sentence.
+
+    ``first_step`` is the noise step before the first call, None for a direct system, whose only call has no noise.
+    """
+    with open_output(path) as stream:
+        _save(stream, "png", result, labels, groups=groups, first_step=first_step, title=title)
 
 
-def _draw_picture(
-    path: StrPath,
+def trajectory_svg(
+    result: TaggedSentence, labels: Sequence[str], *, first_step: int | None = 1000, title: str = ""
+) -> str:
+    """The same picture as SVG, for a page: letters are drawn, so that it needs no fonts."""
+    stream = io.BytesIO()
+    _save(stream, "svg", result, labels, groups=(), first_step=first_step, title=title)
+    text = stream.getvalue().decode("utf-8")
+    # Without the head of a file of its own.
+    return text[text.index("<svg") :]
+
+
+def _save(
+    stream: IO[bytes],
+    file_format: str,
     result: TaggedSentence,
     labels: Sequence[str],
     *,
     groups: Sequence[DependentGroup],
-    first_step: int,
+    first_step: int | None,
     title: str,
 ) -> None:
+    if not result.trajectory:
+        raise ValueError("a picture needs a sentence with units and its trajectory")
+    fonts = _fonts("".join((title, *result.units, *labels)))
+    with rc_context({"font.family": fonts, "svg.hashsalt": "trajectory"}), warnings.catch_warnings():
+        # `_fonts` has said it once, for all of them.
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
+        figure = _draw_picture(result, labels, groups=groups, first_step=first_step, title=title)
+        # No software or date in the file: the same trajectory gives the same bytes.
+        metadata = {"Software": None} if file_format == "png" else {"Creator": None, "Date": None}
+        figure.savefig(stream, format=file_format, metadata=metadata)
+
+
+def _draw_picture(
+    result: TaggedSentence,
+    labels: Sequence[str],
+    *,
+    groups: Sequence[DependentGroup],
+    first_step: int | None,
+    title: str,
+) -> Figure:
     trajectory = result.trajectory or ()
     num_units = len(result.units)
     uniform = np.full((1, num_units, len(labels)), 1 / len(labels))
@@ -144,20 +180,21 @@ def _draw_picture(
         _draw_stream(axes, position, beliefs[:, position], heights, labels, colours)
     _draw_calls(axes, [first_step, *(step.t for step in trajectory)], heights)
     for position, decision in enumerate(decisions(result, labels)):
-        _draw_decision(axes, position, heights[decision.call], colours[decision.label])
-        _draw_ends(axes, position, heights[-1], result, colours[decision.label])
+        colour = colours.get(decision.label, _OUTSIDE)
+        _draw_decision(axes, position, heights[decision.call], colour)
+        _draw_ends(axes, position, heights[-1], result, colour)
     axes.set_xlim(-0.6, num_units - 0.4)
     axes.set_ylim(heights[-1], 0)
     for index, group in enumerate(sorted(groups, key=lambda group: group.positions[-1] - group.positions[0])):
         _draw_group(axes, group, index)
     left = axes.get_position().x0
     inch = 1 / figure.get_figheight()
-    legend = "The width of a colour is the belief in a label. A ring marks the call that settles a word."
+    legend = "The width of a colour is the belief in a label."
+    if first_step is not None:
+        legend += " A ring marks the call that settles a word."
     figure.text(left, 1 - 0.32 * inch, title, fontsize=15, fontweight="bold", color=_INK, va="center")
     figure.text(left, 1 - 0.62 * inch, legend, fontsize=10, color=_FAINT, va="center")
-    with open_output(path) as stream:
-        # No software or date in the file: the same trajectory gives the same bytes.
-        figure.savefig(stream, format="png", metadata={"Software": None})
+    return figure
 
 
 def _fonts(text: str) -> list[str]:
@@ -234,15 +271,17 @@ def _draw_stream(
         colour = colours[labels[column]]
         left, right = edges[:, index], edges[:, index + 1]
         axes.fill_betweenx(places, left, right, facecolor=colour, linewidth=0.25, edgecolor=_PAPER)
-        widest = int(shares[:, index].argmax())
+        # Not at the very end, where the ring and the final label are.
+        widest = int(shares[: -_POINTS_PER_CALL // 2, index].argmax())
         if beliefs[-1, column] < 0.5 and shares[widest, index] > _RIVAL_BELIEF:
             axes.text(
                 (left[widest] + right[widest]) / 2, places[widest], labels[column], rotation=90, fontsize=6.5,
-                fontweight="bold", ha="center", va="center", color=_readable(colour), zorder=4,
+                fontweight="bold", ha="center", va="center", color=readable(colour), zorder=4,
             )  # fmt: skip
 
 
-def _draw_calls(axes: Axes, steps: Sequence[int], heights: np.ndarray) -> None:
+def _draw_calls(axes: Axes, steps: Sequence[int | None], heights: np.ndarray) -> None:
+    is_direct = steps[0] is None
     axes.set_facecolor(_PAPER)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -259,10 +298,12 @@ def _draw_calls(axes: Axes, steps: Sequence[int], heights: np.ndarray) -> None:
     if num_skipped * _QUIET_HEIGHT > 0.5:
         places.append(middle)
         names.append(f"{num_skipped} quiet calls")
+    if is_direct:
+        names = ["before", "after"]
     axes.set_yticks(places, names, fontsize=9, color=_FAINT)
     axes.set_xticks([])
     axes.tick_params(length=0, pad=4)
-    for height, words in ((heights[0], "noise"), (heights[-1], "labels")):
+    for height, words in ((heights[0], "uniform" if is_direct else "noise"), (heights[-1], "labels")):
         axes.annotate(
             words, (0, height), xytext=(-50, 0), textcoords="offset points", xycoords=("axes fraction", "data"),
             ha="right", va="center", rotation=90, fontsize=10, fontweight="bold", color=_INK, annotation_clip=False,
@@ -282,7 +323,7 @@ def _draw_ends(axes: Axes, position: int, height: float, result: TaggedSentence,
     pill = {"boxstyle": "round,pad=0.32", "fc": colour, "ec": "none"}
     score = f"{100 * result.scores[position]:.0f} %"
     _write(axes, result.units[position], (position, 0), above=13, size=10.5, color=_INK)
-    _write(axes, result.labels[position], (position, height), above=-15, color=_readable(colour), bold=True, box=pill)
+    _write(axes, result.labels[position], (position, height), above=-15, color=readable(colour), bold=True, box=pill)
     _write(axes, score, (position, height), above=-34, color=_FAINT)
 
 
@@ -331,7 +372,7 @@ def _in_points(axes: Axes, position: float, above: float) -> tuple[float, float]
     return float(x), float(y) + above
 
 
-def _readable(colour: str) -> str:
+def readable(colour: str) -> str:
     """The colour of text on ``colour``."""
     red, green, blue = to_rgb(colour)
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.62 else _INK
