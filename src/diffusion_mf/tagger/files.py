@@ -1,4 +1,4 @@
-"""Files in, labelled files out, streaming."""
+"""Tags files as a stream: reads the sentences of a file and writes them with labels."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from diffusion_mf.tagger.tagger import Tagger
 
 
 class TextPart(NamedTuple):
-    """A sentence of a text: its tokens, and whether it is the last; ``start`` is where the text begins in its file."""
+    """A sentence of a raw text: its tokens and whether it is the last; ``start`` is the text's offset in its file."""
 
     record: Record
     tokens: Sequence[Offsets]
@@ -58,7 +58,7 @@ class TextPart(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A sentence to tag, and what it comes from: CoNLL-U, a column file, a row of a Hugging Face dataset, or a text."""
+    """A sentence to tag and its source: CoNLL-U, a column file, a row of a Hugging Face dataset, or a raw text."""
 
     sentence: Sentence
     block: ConlluBlock | None = None
@@ -66,7 +66,7 @@ class Item(NamedTuple):
     row: TokenRow | None = None
     part: TextPart | None = None
     clamp: PlacedClamp | None = None
-    """what the file says of its labels before they are tagged"""
+    """the labels that the file gives in advance"""
 
 
 def read_items(
@@ -78,10 +78,10 @@ def read_items(
     is_guess: bool = False,
     repairs: Repairs | None = None,
 ) -> Iterator[Item]:
-    """Stream the sentences of ``path``, for Seg-POS as characters; of a file without any sentence, none.
+    """Stream the sentences of ``path``, for Seg-POS as characters; a file without sentences yields none.
 
-    ``is_guess`` says that nobody told the format: what plainly is no plain text is then refused. With ``repairs`` a line of a
-    column file without a form keeps its place, so that a labelled file can be tagged and scored.
+    ``is_guess`` means that plain text is only assumed: a file that is clearly something else is refused. With ``repairs``, a line
+    without a form in a column file keeps its place, so that a labelled file can be tagged and scored.
     """
     if file_format is FileFormat.CONLLU:
         clamp_column = _conllu_clamps(fields.clamp_column, task)
@@ -126,13 +126,13 @@ def read_items(
         return
     if file_format.annotation is not None:
         for number, record in enumerate(file_format.annotation.read(path, repairs), 1):
-            # Labels that are there must not decide where sentences end.
+            # Existing labels must not influence where sentences end.
             yield from _text_items(record._replace(spans=None), task, fields.language, document=number)
         return
     for number, sentence in enumerate(read_plain_text(path)):
         if is_guess and number == 0:
             _check_plain(sentence, path)
-        # Blanks between words of plain text would give away what is to be found.
+        # The spaces in plain text would reveal the word boundaries that the model has to find.
         units = tuple("".join(sentence.units)) if task is Task.SEG_POS else sentence.units
         yield Item(sentence._replace(units=units, labels=None))
 
@@ -155,7 +155,7 @@ def _placed(clamp: Any, path: StrPath, sentence: Sentence, lines_per_unit: int =
 
 
 def _json_clamp(value: Any) -> Any:
-    """What stands in a file, with numbers for positions: the keys of JSON's objects are strings."""
+    """A clamp from a JSON file with its positions as integers, since JSON keys are strings."""
     if isinstance(value, list):
         return [_json_clamp(part) for part in value]
     if not isinstance(value, dict):
@@ -179,7 +179,7 @@ def _text_items(record: Record, task: Task, language: str | None, *, document: i
 
 
 def tag_text(tagger: Tagger, text: str, *, language: str | None = None, **options: Any) -> list[TaggedSentence]:
-    """The work of `Tagger.tag_text`."""
+    """Implements `Tagger.tag_text`."""
     record = Record(text)
     language = language or tagger.model.config.data.language
     items = [item for item in _text_items(record, tagger.task, language, document=1) if item.sentence.units]
@@ -209,15 +209,15 @@ _DEFAULT_COLUMN = {Task.POS: ConlluColumn.UPOS, Task.NER: ConlluColumn.MISC, Tas
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """How results are to be written."""
+    """How results are written."""
 
     task: Task
     file_format: FileFormat
     column: ConlluColumn | None = None
-    """of CoNLL-U; None: UPOS for POS, MISC for entities, XPOS for Seg-POS"""
+    """the CoNLL-U column; None means UPOS for POS, MISC for entities, XPOS for Seg-POS"""
     use_scores: bool = False
     is_bare: bool = False
-    """columns: unit and label alone, whatever else the input has"""
+    """in column files, write only unit and label, without the input's other columns"""
 
     def __post_init__(self) -> None:
         if self.file_format is FileFormat.RAW:
@@ -229,7 +229,7 @@ class OutputOptions:
             raise InputError("plain text cannot hold labels", remedy="write columns, jsonl or conllu")
 
     def text(self, item: Item, result: TaggedSentence) -> str:
-        """The sentence of ``item`` as the output is to have it."""
+        """The sentence of ``item`` with its labels, in the format of the output."""
         return _TEXTS[self.file_format](item, result, self)
 
 
@@ -240,7 +240,7 @@ class _Words(NamedTuple):
 
 
 def _words(result: TaggedSentence) -> _Words:
-    """The predicted words with tags and confidence; a character in no complete word stands by itself."""
+    """The predicted words with tags and confidence; a character outside any complete word becomes a word by itself."""
     words: list[tuple[str, str, float]] = []
     starts = {span.start: span for span in result.spans}
     position = 0
@@ -269,7 +269,7 @@ def _conllu(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
 
 
 def _bare_block(units: tuple[str, ...], item: Item) -> ConlluBlock:
-    """Lines with nothing but the units, below the comments of the sentence they come from."""
+    """CoNLL-U lines with only the units, after the comments of the sentence they come from."""
     if not units:
         return ConlluBlock("" if item.block is None else item.block.text, None)
     sentence = Sentence(units, None, item.sentence.line)
@@ -319,7 +319,7 @@ def _hugging_face(item: Item, result: TaggedSentence, layout: OutputOptions) -> 
 
 def _text(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
     words = _words(result).units
-    check_fields(Sentence(words, None, item.sentence.line), _TEXT_FIELD, "a line of words parted by blanks")
+    check_fields(Sentence(words, None, item.sentence.line), _TEXT_FIELD, "a line of words separated by spaces")
     return " ".join(words) + "\n"
 
 
@@ -333,7 +333,7 @@ _TEXTS: dict[FileFormat, Callable[[Item, TaggedSentence, OutputOptions], str]] =
 
 
 class _TextCollector:
-    """Puts the labelled sentences of a text together, and writes it once it is complete."""
+    """Collects the labelled sentences of a text and writes the text once it is complete."""
 
     def __init__(self, write: Callable[[Record], None], layout: OutputOptions) -> None:
         self._write = write
@@ -368,8 +368,8 @@ def _shown(score: float) -> str:
 _JSON_LINES_FORMATS = (FileFormat.DOCCANO, FileFormat.PRODIGY, FileFormat.HUGGING_FACE)
 
 _OTHER_READINGS = {
-    FileFormat.COLUMNS: "read as columns, one unit a line; --format text takes lines for sentences",
-    FileFormat.TEXT: "read as plain text, one sentence a line; --format columns takes lines for units",
+    FileFormat.COLUMNS: "read as columns, one unit per line; use --format text if each line is a sentence",
+    FileFormat.TEXT: "read as plain text, one sentence per line; use --format columns if each line is a unit",
 }
 
 Advance = Callable[[int], None]
@@ -378,13 +378,13 @@ Advance = Callable[[int], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggingOptions:
-    """How a file's sentences are tagged; None is the model's own."""
+    """How a file's sentences are tagged; None stands for the model's own setting."""
 
     batch_tokens: int | None = None
     calls: int | None = None
     decoder: str | None = None
     one_document: bool = False
-    """a file is one document, whatever it says"""
+    """treat the file as one document, whatever marks it contains"""
     scheme: LabelScheme | None = None
     """of the labels written"""
 
@@ -403,27 +403,27 @@ def tag_file(
     advance: Advance = lambda count: None,
     note: Callable[[str], None] = lambda message: None,
 ) -> int:
-    """Write the sentences of ``path`` with predicted labels to ``output``, ``-`` being a standard stream; count them.
+    """Write the sentences of ``path`` with predicted labels to ``output`` (``-`` is a standard stream), and count them.
 
-    Formats are given or told by the files' names, of an input also by its first lines (`content_format`); standard input is plain
-    text, an output is what its input is (columns for plain text). Memory does not grow with the file. ``note`` hears of units
-    without a form, and what a file was taken for that could be columns or plain text.
+    Formats that are not given are detected from file names, and for an input from its first lines (`content_format`). Standard
+    input is plain text, and an output has the format of its input (columns for plain text). Memory does not grow with the file.
+    ``note`` is called with messages about units without a form and about the format assumed for an ambiguous file.
     """
     options = options or TaggingOptions()
     if path != "-" and not os.path.exists(path):
-        # Said before anything about its name.
+        # A missing file is reported before any complaint about its name.
         raise InputError("no such file", path=path, remedy="check the path")
     named = file_format or (None if path == "-" else input_format(path))
     source_format = named or content_format(path)
     if named is None and source_format is not None and (other := _OTHER_READINGS.get(source_format)) is not None:
         note(f"{os.fspath(path)}: {other}")
-    # A pipe cannot be looked into without taking something out of it.
+    # The first lines of a pipe cannot be read without consuming them.
     is_guess = source_format is None
     source_format = source_format or FileFormat.TEXT
     natural = FileFormat.COLUMNS if source_format in (FileFormat.TEXT, FileFormat.RAW) else source_format
     asked_for = output_format or suffix_format(output)
     if output_format is None and asked_for is FileFormat.JSONL and natural in _JSON_LINES_FORMATS:
-        asked_for = natural  # their files have the same suffix
+        asked_for = natural  # these formats share the suffix .jsonl
     fields = fields._replace(language=fields.language or tagger.model.config.data.language)
     layout = OutputOptions(
         task=tagger.task,
@@ -444,11 +444,11 @@ def tag_file(
             yield item.sentence._replace(document=1) if options.one_document else item.sentence
 
     def known() -> Iterator[PlacedClamp | None]:
-        # A sentence is always read before its clamp is asked for.
+        # The tagger always reads a sentence before its clamp.
         while clamps:
             yield clamps.popleft()
 
-    # Whoever writes into a pipe may wait for an answer before writing more.
+    # A program that writes into a pipe may wait for labels before it writes more.
     looks_ahead = source_format is FileFormat.COLUMNS and path != "-" and os.path.isfile(path)
     results = tagger.stream(
         with_first_document(sentences()) if looks_ahead else sentences(),
@@ -477,11 +477,11 @@ def tag_file(
             text = layout.text(item, result)
             is_own = item.rows is None or layout.is_bare
             if num_sentences == 0 and is_own and layout.file_format in (FileFormat.COLUMNS, FileFormat.TEXT):
-                # A reader takes a mark at the very beginning for the file's own, so a unit's needs another before it.
+                # Readers drop a byte order mark at the start of a file, so one that belongs to a unit is doubled.
                 text = BYTE_ORDER_MARK * text.startswith(BYTE_ORDER_MARK) + text
             stream.write(text.encode())
             if output == "-":
-                # Whoever types sentences into a pipe waits for the answer.
+                # A program that writes sentences into a pipe waits for their labels.
                 stream.flush()
             num_sentences += bool(result.units)
             advance(1)
@@ -492,11 +492,11 @@ def tag_file(
 
 @dataclasses.dataclass(frozen=True)
 class CorpusEvaluation:
-    """How a model does on a corpus."""
+    """The scores of a model on a corpus."""
 
     report: Report
     mean_score: float
-    """of the chosen labels; equal to their accuracy if scores are calibrated"""
+    """of the predicted labels; equal to their accuracy if scores are calibrated"""
     calibration_error: float
     """see `evaluation.calibration.expected_calibration_error`"""
 
@@ -508,10 +508,9 @@ def evaluate_corpus(
     options: TaggingOptions | None = None,
     advance: Advance = lambda count: None,
 ) -> CorpusEvaluation:
-    """Tag the sentences of a labelled corpus and score labels and scores against what stands there.
+    """Tag the sentences of a labelled corpus, and evaluate the labels and their scores against the gold labels.
 
-    Labels are compared in the scheme that the model works in; unless another is asked for, the decoder is the best of all on
-    dev, as in training.
+    Labels are compared in the model's own scheme. The default decoder is the best on dev, as in training.
     """
     options = options or TaggingOptions()
     scorer = TaskScorer(tagger.task, corpus.scheme)

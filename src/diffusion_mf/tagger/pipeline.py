@@ -1,4 +1,4 @@
-"""A tagger that is called like a token-classification pipeline of transformers: text in, dictionaries out."""
+"""A tagger with the interface of a token-classification pipeline of transformers: text in, dictionaries out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Entity = dict[str, Any]
 AggregationStrategy = Literal["none", "simple", "first", "average", "max"]
 Offsets = list[tuple[int, int]]
 
-# Words with their apostrophes, hyphens and inner points and commas; else one character that is no blank.
+# A word with its apostrophes, hyphens, and periods and commas inside, or any other single non-space character.
 _WORD = re.compile(r"\w+(?:['’.,:-]\w+)*|[^\w\s]")
 
 
@@ -25,14 +25,14 @@ class TokenClassificationPipeline:
     """``pipeline("John lives in Paris")`` gives ``[{"entity_group": "PER", "score": …, "word": "John", …}, …]``.
 
     A text gives a list of entities, a list of texts a list of lists. A sentence may also be given as a list of its words, which
-    is better than leaving it to a few rules to find them (characters, for segmentation). ``start`` and ``end`` count characters
-    of the text, or of the words with a blank between them.
+    is more reliable than the simple rules that split a text (for segmentation, characters). ``start`` and ``end`` count
+    characters of the text, or of the words joined by spaces.
 
     | aggregation_strategy | an entity is |
     |---|---|
     | none | a unit: ``entity``, ``score``, ``index`` (from 1), ``word``, ``start``, ``end`` |
     | simple | a span, or a unit where labels have no boundaries: ``entity_group``, ``score``, ``word``, ``start``, ``end`` |
-    | first, average, max | the same: in transformers they say which subword's label a word gets, and here words are labelled |
+    | first, average, max | the same: in transformers they combine the labels of subwords, but here whole words are labelled |
     """
 
     task = "token-classification"
@@ -62,7 +62,7 @@ class TokenClassificationPipeline:
         plugins: Sequence[str] = (),
         aggregation_strategy: AggregationStrategy = "none",
     ) -> TokenClassificationPipeline:
-        """The pipeline of a model folder, or of a model on the hub; ``plugins`` as for `Tagger.load`."""
+        """Load the pipeline from a model folder or from the hub; ``plugins`` as for `Tagger.load`."""
         tagger = Tagger.from_pretrained(name, device=device, plugins=plugins)
         return cls(tagger, aggregation_strategy=aggregation_strategy)
 

@@ -123,15 +123,15 @@ def _described(config: Config, data: TrainingData, size: CorpusSize) -> list[str
         whole = "whole documents" if apart else "sentences"
         lines.append(
             f"dev: {len(data.dev):,} training sentences are held out ({whole}, drawn by seed {config.seed}); --dev FILE or "
-            "--set data.held_out=NUMBER says otherwise"
+            "--set data.held_out=NUMBER overrides this"
         )
     else:
         lines.append("dev: none, so that the last model is kept; --dev FILE names some")
     encoder, training = config.encoder, config.training
     network = encoder.title if encoder.kind == "pretrained" else f"an encoder of width {encoder.width} from scratch"
-    lines.append(f"system: {config.system} on {network}; --system or --encoder says otherwise")
+    lines.append(f"system: {config.system} on {network}; --system or --encoder overrides this")
     lines.append(
         f"training: {training.epochs:,} epoch{'s' * (training.epochs > 1)}, batches of {training.budget:,} units, learning rate {training.learning_rate:g}, "
-        f"warm-up of {training.warmup_steps:,} steps; --minutes or --set says otherwise, --print-config shows everything"
+        f"warm-up of {training.warmup_steps:,} steps; --minutes or --set overrides this, --print-config shows everything"
     )
     return lines

@@ -31,7 +31,7 @@ DIFFUSION_SYSTEMS = ("diffusion-uni", "diffusion-mf", "diffusion-lcrf")
 
 
 class BenchmarkCorpus(NamedTuple):
-    """A task of the table."""
+    """A task of the efficiency table."""
 
     name: str
     transitions: str
@@ -58,7 +58,7 @@ IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
 
 
 def benchmark_config(task: Task, system: str, *, folder: str, overrides: Sequence[str] = ()) -> Config:
-    """The configuration of a cell: the paper's for the task, at size L, everything else equal for all systems."""
+    """The configuration of a cell: the paper's for the task, at size L, and otherwise equal for all systems."""
     denoiser = ["denoiser.layers=8", "denoiser.heads=16"] if SYSTEM_TABLE[system].is_diffusion else []
     return load_config(
         f"{folder}/{task.value}/{system}.toml",
@@ -85,8 +85,8 @@ def measure_throughput(
     overrides: Mapping[Task, Sequence[str]],
     repeats: int = REPEATS,
 ) -> Iterator[list[dict[str, Any]]]:
-    """The rows of one system on one task after the other: training and inference."""
-    torch.backends.cudnn.allow_tf32 = False  # matters to float32 alone
+    """Yield the training and inference rows of every system on every task."""
+    torch.backends.cudnn.allow_tf32 = False  # affects only float32
     corpora: dict[Task, TrainingData] = {}
     for implementation in implementations:
         for task in tasks:
@@ -149,7 +149,7 @@ def _num_calls(config: Config) -> int:
 def measure_iterations(
     numbers: Sequence[int], *, device: torch.device, folder: str, overrides: Sequence[str]
 ) -> Iterator[list[dict[str, Any]]]:
-    """Throughput against Mean-Field iterations (paper: “Relative throughput in the iteration sweep”), English POS.
+    """Throughput by number of Mean-Field iterations (paper: “Relative throughput in the iteration sweep”), English POS.
 
     Relative throughput is relative to the first of the ``numbers`` of iterations.
     """
@@ -179,7 +179,7 @@ BASES = (1.5, 2.0, 3.0, 4.0)
 
 
 def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-    """Inference throughput against the base of the reverse schedule, on one-layer denoisers (paper: speed–accuracy sweep)."""
+    """Inference throughput by base of the reverse schedule, on one-layer denoisers (paper: speed–accuracy sweep)."""
     data: TrainingData | None = None
     for system in DIFFUSION_SYSTEMS:
         config = benchmark_config(
@@ -194,7 +194,7 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
         for base in BASES:
             num_calls = len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(base=base)) - 1
             median = statistics.median(session.inference_seconds(data.dev, repeats=REPEATS, base=base))
-            # The paper's sweep has a pretrained encoder: no ratio to it means anything for another.
+            # The paper's sweep has a pretrained encoder, so a ratio to it is meaningless for another.
             is_comparable = config.encoder.kind == "pretrained"
             paper = paper_tables()["base"].get(system, {}).get(f"{base:g}") if is_comparable else None
             yield [

@@ -1,7 +1,7 @@
-"""Time and memory of calls, measured so that rivals meet the same machine, and the problems they are measured on.
+"""Measures the time and memory of calls under equal conditions, and makes the problems they are measured on.
 
-Calls that are compared take turns in short blocks within one process; each has its median over all blocks. A run's time is
-the wall clock between two synchronisations of the device: Python, autograd, launches and the work itself.
+Calls to be compared take turns in short blocks within one process, and each gets its median over all blocks. The time of a run is
+the wall-clock time between two synchronisations of the device: Python, autograd, launches and the computation itself.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _MEGABYTE = 2**20
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done all it was given."""
+    """Wait until the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def raise_clocks(device: torch.device, *, seconds: float = _CLOCK_SECONDS) -> None:
-    """Keep a GPU busy with matrix products for a while: idle clocks are low, and take time to rise."""
+    """Keep a GPU busy with matrix products for a while, because its clock is low when idle and takes time to rise."""
     if device.type != "cuda":
         return
     matrix = torch.ones((4096, 4096), dtype=torch.bfloat16, device=device)
@@ -78,9 +78,9 @@ def median_milliseconds(
 
 
 def peak_memory_mb(run: Run, device: torch.device) -> float | None:
-    """The most GPU memory a run holds beyond what was held before, in MiB; None on a CPU.
+    """The peak GPU memory of a run beyond what was allocated before, in MiB; None on a CPU.
 
-    What the run leaves behind (gradients, results) counts as its own.
+    Gradients and results that the run leaves allocated are included.
     """
     if device.type != "cuda":
         return None
@@ -114,7 +114,7 @@ def as_graph(run: Run) -> Run:
 
 
 class ProblemShape(NamedTuple):
-    """Sentences, units of each, labels."""
+    """The number of sentences, units per sentence, and labels."""
 
     num_sentences: int
     num_units: int
@@ -122,7 +122,7 @@ class ProblemShape(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Scores that take gradients, and what goes with them."""
+    """Scores that require gradients, with labels, lengths and weights."""
 
     unary: Tensor
     transition: Tensor
@@ -138,12 +138,12 @@ class Problem(NamedTuple):
 
     @property
     def scores(self) -> tuple[Tensor, Tensor]:
-        """What gradients are taken with respect to."""
+        """The tensors that gradients are taken with respect to."""
         return self.unary, self.transition
 
 
 def random_problem(shape: ProblemShape, *, is_local: bool, device: torch.device) -> Problem:
-    """A problem of standard normal unary scores and small transition scores, always the same."""
+    """A problem of standard normal unary scores and small transition scores, from a fixed seed."""
     B, N, K = shape
     generator = torch.Generator().manual_seed(0)
 
