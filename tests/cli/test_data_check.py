@@ -58,9 +58,7 @@ def test_all_problems_of_a_usable_corpus(check: Callable) -> None:
 def test_forms_with_several_labels_are_one_line_a_file(check: Callable) -> None:
     _, _, kinds = check("a.tsv", a_tsv="a\tB-X\nb\tI-X\na\tO\n\nb\tO\nb\tB-Y\n")
     assert kinds == {
-        "forms with several labels": [
-            ["a.tsv", None, "2 of 2 forms; most labels: b (X 1, O 1, Y 1); a (X 1, O 1)"]
-        ]
+        "forms with several labels": [["a.tsv", None, "2 of 2 forms; most labels: b (X 1, O 1, Y 1); a (X 1, O 1)"]]
     }
 
 

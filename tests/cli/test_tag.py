@@ -225,7 +225,10 @@ def test_tagging_reads_what_evaluation_reads(dmf: Callable, models: dict, tmp_pa
         file.write_text("Ada\tS-PER\nsings\tO\n\nin\tO\nOslo\tS-LOC\n")
     outcome = dmf("tag", models[Task.NER], path)
     assert outcome.stdout == dmf("tag", models[Task.NER], named).stdout
-    assert outcome.stderr == f"dmf: {path}: read as columns, one unit per line; use --format text if each line is a sentence\n"
+    assert (
+        outcome.stderr
+        == f"dmf: {path}: read as columns, one unit per line; use --format text if each line is a sentence\n"
+    )
     assert dmf("evaluate", models[Task.NER], path).status == 0
     path.write_text("Ada sings\nin Oslo\n")
     outcome = dmf("tag", models[Task.NER], path)

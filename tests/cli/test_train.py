@@ -81,9 +81,7 @@ def test_scores_that_were_not_kept_are_a_note(dmf, config: Path, copy: Path) -> 
     (copy / "model/metrics.json").unlink()
     outcome = dmf("train", config, "--output", copy, "--device", "cpu", "--resume")
     assert outcome.status == 0, outcome.stderr
-    assert (
-        "metrics.json is missing, so the dev scores are unknown; dmf evaluate computes them" in outcome.stderr
-    )
+    assert "metrics.json is missing, so the dev scores are unknown; dmf evaluate computes them" in outcome.stderr
 
 
 def test_a_run_is_recorded_once(dmf, config: Path, copy: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -147,8 +147,7 @@ def test_a_file_may_be_said_to_be_one_document(tmp_path: Path) -> None:
     assert tagged("plain.tok", "--one-document") == tagged("marked.tsv")
     told = CliRunner().invoke(app, ["tag", str(model), str(tmp_path / "plain.tok")]).stderr
     assert (
-        told
-        == "dmf: no documents are marked, so this model had nothing to recall; mark them, or use --one-document\n"
+        told == "dmf: no documents are marked, so this model had nothing to recall; mark them, or use --one-document\n"
     )
     assert CliRunner().invoke(app, ["tag", str(model), str(tmp_path / "marked.tsv")]).stderr == ""
     # Some files mark where documents end.

@@ -109,9 +109,7 @@ def throughput(
     compare: Annotated[
         bool, typer.Option("--compare", help="Also measure a plain float32 implementation of the same models.")
     ] = False,
-    only_plain: Annotated[
-        bool, typer.Option("--only-plain", help="Measure only the plain implementation.")
-    ] = False,
+    only_plain: Annotated[bool, typer.Option("--only-plain", help="Measure only the plain implementation.")] = False,
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs after warm-up; the median is reported.")] = 5,
     device: Device = "auto",
     configs: Folder = "configs",
@@ -187,7 +185,9 @@ def schedule(
 @app.command()
 def cpu(
     *,
-    train: Annotated[str, typer.Option(metavar="FILE", help="Training file for the peers; our models were trained on it too.")],
+    train: Annotated[
+        str, typer.Option(metavar="FILE", help="Training file for the peers; our models were trained on it too.")
+    ],
     dev: Annotated[str, typer.Option(metavar="FILE", help="Development file for selecting among trained peers.")],
     test: Annotated[str, typer.Option(metavar="FILE", help="File to tag.")],
     models: Annotated[
@@ -199,17 +199,19 @@ def cpu(
         ),
     ] = None,
     peers: Annotated[
-        str, typer.Option(metavar="DIR", help="Folder of trained peers; peers that are missing are trained and saved here.")
+        str,
+        typer.Option(metavar="DIR", help="Folder of trained peers; peers that are missing are trained and saved here."),
     ] = "runs/cpu-peers",
     only: Annotated[
-        str | None, typer.Option(metavar="PEER,…", help="Peers to measure: python-crfsuite, udpipe-1, spacy, or none (our models only).")
+        str | None,
+        typer.Option(
+            metavar="PEER,…", help="Peers to measure: python-crfsuite, udpipe-1, spacy, or none (our models only)."
+        ),
     ] = None,
     udpipe_iterations: Annotated[int, typer.Option(min=1, help="Training iterations of UDPipe.")] = 20,
     spacy_epochs: Annotated[int, typer.Option(min=1, help="Training epochs of spaCy.")] = 8,
     passes: Annotated[int, typer.Option(min=1, help="Timed passes over the test file; the median is reported.")] = 5,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads PyTorch may use (default: one per core).")
-    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads PyTorch may use (default: one per core).")] = None,
     output: Annotated[
         str | None, typer.Option(metavar="FILE", help="Result file to write the rows to, such as results/cpu.json.")
     ] = None,

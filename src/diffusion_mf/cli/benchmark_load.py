@@ -30,7 +30,9 @@ def scaling(
     *,
     task: Annotated[str, typer.Option(help="One of pos, ner and seg-pos.")] = ONE_TASK,
     times: Annotated[str, typer.Option(metavar="N,…", help="Numbers of copies of the data to measure.")] = TIMES,
-    lengths: Annotated[str, typer.Option(metavar="N,…", help="Lengths of the generated sentences, in units.")] = LENGTHS,
+    lengths: Annotated[
+        str, typer.Option(metavar="N,…", help="Lengths of the generated sentences, in units.")
+    ] = LENGTHS,
     units: Annotated[int, typer.Option(min=1, help="Approximate total number of units per length.")] = 200_000,
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs after warm-up; the median is reported.")] = 5,
     device: Device = "auto",
@@ -133,7 +135,11 @@ def agreement(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file with gold labels, usually dev.")],
     *,
     precision: Annotated[
-        str, typer.Option(metavar="auto|float32|bfloat16", help="Precision of the fast path: auto (bfloat16 on a GPU), float32 or bfloat16.")
+        str,
+        typer.Option(
+            metavar="auto|float32|bfloat16",
+            help="Precision of the fast path: auto (bfloat16 on a GPU), float32 or bfloat16.",
+        ),
     ] = "auto",
     device: Device = "auto",
     output: Output = None,

@@ -93,7 +93,9 @@ def numbers_of(option: str, text: str) -> list[int]:
     """Parse a list of numbers such as 1,4,16, the value of ``option``."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise InputError(f"{option}: {text!r} is not a list of numbers", remedy="write numbers of at least 1, as in 1,4,16")
+        raise InputError(
+            f"{option}: {text!r} is not a list of numbers", remedy="write numbers of at least 1, as in 1,4,16"
+        )
     return [int(part) for part in parts]
 
 

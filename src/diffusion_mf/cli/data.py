@@ -197,7 +197,9 @@ def stats(
     files: Annotated[
         list[str] | None, typer.Argument(metavar="FILE…", help="Labelled files.", show_default=False)
     ] = None,
-    train: Annotated[str | None, typer.Option(help="Training split, from which the OOV rates of the others are computed.")] = None,
+    train: Annotated[
+        str | None, typer.Option(help="Training split, from which the OOV rates of the others are computed.")
+    ] = None,
     dev: Annotated[str | None, typer.Option(help="Development split.")] = None,
     test: Annotated[str | None, typer.Option(help="Test split.")] = None,
     column: ColumnOption = None,
@@ -351,7 +353,8 @@ def check(
         list[str] | None, typer.Argument(metavar="FILE…", help="Labelled files.", show_default=False)
     ] = None,
     task: Annotated[
-        Task | None, typer.Option(help="What is labelled.", show_default="pos for CoNLL-U; otherwise detected from the labels")
+        Task | None,
+        typer.Option(help="What is labelled.", show_default="pos for CoNLL-U; otherwise detected from the labels"),
     ] = None,
     train: Annotated[str | None, typer.Option(help="Training split.")] = None,
     dev: Annotated[str | None, typer.Option(help="Development split.")] = None,
@@ -439,7 +442,9 @@ def _print_check(result: CheckResult, *, list_all: bool) -> None:
 
 @app.command()
 def convert(
-    source: Annotated[str, typer.Argument(metavar="IN", help="Input file, optionally .gz, .xz or .zst; - is standard input.")],
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="Input file, optionally .gz, .xz or .zst; - is standard input.")
+    ],
     target: Annotated[str, typer.Argument(metavar="OUT", help="Output file; - is standard output.")],
     source_format: Annotated[
         FileFormat | None, typer.Option("--from", help="Format of IN; inferred from its name unless given.")
@@ -450,7 +455,8 @@ def convert(
     column: ColumnOption = None,
     scheme: SchemeOption = None,
     target_scheme: Annotated[
-        LabelScheme | None, typer.Option("--to-scheme", help="Label scheme to write; without it, labels stay as they are.")
+        LabelScheme | None,
+        typer.Option("--to-scheme", help="Label scheme to write; without it, labels stay as they are."),
     ] = None,
     characters: Annotated[
         bool,

@@ -56,7 +56,8 @@ def evaluate(
     one_document: OneDocument = False,
     device: Device = "auto",
     details: Annotated[
-        bool, typer.Option("--details", help="Also report scores by label, type and sentence length, and the confusions.")
+        bool,
+        typer.Option("--details", help="Also report scores by label, type and sentence length, and the confusions."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
 ) -> None:

@@ -37,9 +37,12 @@ def run(
         int | None, typer.Option(min=1, help="Runs at a time.", show_default="as the plan says, else 1")
     ] = None,
     time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Stop all runs after this many minutes, with checkpoints.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Stop all runs after this many minutes, with checkpoints."),
     ] = None,
-    grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time allowed for writing those checkpoints.")] = 90.0,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Time allowed for writing those checkpoints.")
+    ] = 90.0,
     devices: Annotated[
         str, typer.Option("--devices", help="Devices to spread runs over, as in cuda:0,cuda:1.")
     ] = "auto",
@@ -314,9 +317,12 @@ def search(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Trials at a time.")] = 1,
     time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Stop all trials after this many minutes, with checkpoints.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Stop all trials after this many minutes, with checkpoints."),
     ] = None,
-    grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time allowed for writing those checkpoints.")] = 90.0,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Time allowed for writing those checkpoints.")
+    ] = 90.0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     overrides: Annotated[
         list[str] | None,
@@ -355,7 +361,7 @@ def search(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot be made ({error.strerror})", path=folder, remedy="name another folder") from None
+        raise InputError(f"cannot be created ({error.strerror})", path=folder, remedy="name another folder") from None
     # The command is stored with the results, which must not contain a password.
     shown = [
         argument if storage is None else argument.replace(storage, without_password(storage)) for argument in sys.argv

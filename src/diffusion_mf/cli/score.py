@@ -47,7 +47,8 @@ def score(
         bool, typer.Option("--strict", help="Refuse irregular tags in GOLD instead of repairing them.")
     ] = False,
     details: Annotated[
-        bool, typer.Option("--details", help="Also report scores by label, type and sentence length, and the confusions.")
+        bool,
+        typer.Option("--details", help="Also report scores by label, type and sentence length, and the confusions."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
 ) -> None:

@@ -38,7 +38,8 @@ BatchTokens = Annotated[
 OnLong = Annotated[
     Literal["window", "error", "truncate"] | None,
     typer.Option(
-        help="How to handle sentences too long for a pretrained encoder: window, error or truncate.", show_default="as trained"
+        help="How to handle sentences too long for a pretrained encoder: window, error or truncate.",
+        show_default="as trained",
     ),
 ]
 OneDocument = Annotated[
@@ -53,13 +54,17 @@ def tag(
     file_format: Annotated[
         FileFormat | None,
         typer.Option(
-            "--format", help="Format of FILE.", show_default="detected from its name or first lines; text for standard input"
+            "--format",
+            help="Format of FILE.",
+            show_default="detected from its name or first lines; text for standard input",
         ),
     ] = None,
     output: Annotated[str, typer.Option(metavar="FILE", help="Output file; - is standard output.")] = "-",
     output_format: Annotated[
         FileFormat | None,
-        typer.Option("--to", help="Format to write.", show_default="by the name of --output, else as FILE; columns for text"),
+        typer.Option(
+            "--to", help="Format to write.", show_default="by the name of --output, else as FILE; columns for text"
+        ),
     ] = None,
     column: Annotated[
         ConlluColumn | None,

@@ -90,7 +90,10 @@ def train(
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="The same as --set data.strict=true: refuse irregular data instead of repairing them.")
+        bool,
+        typer.Option(
+            "--strict", help="The same as --set data.strict=true: refuse irregular data instead of repairing them."
+        ),
     ] = False,
     resume: Annotated[
         bool,

@@ -160,7 +160,8 @@ def read_doccano(path: StrPath, repairs: Repairs | None = None) -> Iterator[Reco
             for item in row.items(row.value[key], key):
                 if not isinstance(item, list) or len(item) != 3:
                     row.refuse(
-                        f'"{key}" contains an entry that is not [start, end, label]', "export a sequence labelling project"
+                        f'"{key}" contains an entry that is not [start, end, label]',
+                        "export a sequence labelling project",
                     )
                 spans.append(row.span(text, *item))
         yield Record(text, None if spans is None else tuple(spans), None, path, line, row.value)

@@ -54,7 +54,11 @@ class Kind(enum.Enum):
         Severity.REPAIRED,
         "The span is extended to the whole token, since labels belong to tokens.",
     )
-    OVERLAPPING = ("overlapping spans", Severity.REPAIRED, "The longest span is kept, or the first of equally long ones.")
+    OVERLAPPING = (
+        "overlapping spans",
+        Severity.REPAIRED,
+        "The longest span is kept, or the first of equally long ones.",
+    )
     LEFT_OUT = (
         "annotation left out",
         Severity.WARNING,
@@ -208,7 +212,11 @@ def _detect_task(
     if named is FileFormat.CONLLU:
         return Task.POS
     if path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)):
-        raise InputError("the task of a stream that can be read only once cannot be detected", path=path, remedy="name it with --task")
+        raise InputError(
+            "the task of a stream that can be read only once cannot be detected",
+            path=path,
+            remedy="name it with --task",
+        )
     options = FormatOptions(column=column or ConlluColumn.UPOS, scheme=LabelScheme.PLAIN, fields=fields)
     collected = _Collected(path)
     try:

@@ -533,9 +533,7 @@ def read_column_blocks(
             size = size + len(raw) if block else len(raw)
             # Twice the limit: once for comments and blank lines before a sentence, once for the sentence.
             if size > 2 * limits.size or len(block) > 2 * limits.units:
-                limits.refuse(
-                    "too much text between two sentences", path, number, "check that this is the right file"
-                )
+                limits.refuse("too much text between two sentences", path, number, "check that this is the right file")
             block.append(raw)
             yield bare(raw, number)
 

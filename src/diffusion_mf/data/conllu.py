@@ -192,7 +192,8 @@ def with_labels(
         label = next(remaining)
         if not _FIELD.fullmatch(label) or (column is ConlluColumn.MISC and "|" in label):
             raise InputError(
-                f"the label {label!r} cannot be written to the column {column}", remedy="choose another column or format"
+                f"the label {label!r} cannot be written to the column {column}",
+                remedy="choose another column or format",
             )
         if column is ConlluColumn.MISC:
             text = fields[_MISC_INDEX]

@@ -441,7 +441,10 @@ def _whole_lines(stream: IO[bytes], path: StrPath) -> Iterator[tuple[int, bytes]
         num_blank = num_blank + len(chunk) if chunk.isspace() else 0
         if num_blank > limits.size:
             limits.refuse(
-                f"more than {limits} of consecutive blank lines end here", path, line, "check that this is the right file"
+                f"more than {limits} of consecutive blank lines end here",
+                path,
+                line,
+                "check that this is the right file",
             )
         end = chunk.find(b"\n")
         if num_pending + (len(chunk) if end < 0 else end) > limits.size:

@@ -233,7 +233,9 @@ def _read_annotations(
 
 
 def _refuse_raw() -> NoReturn:
-    raise InputError("raw text can only be read, not written", remedy="use the format text, which has spaces between units")
+    raise InputError(
+        "raw text can only be read, not written", remedy="use the format text, which has spaces between units"
+    )
 
 
 def _refuse_stream(sentences: Iterable[Sentence], stream: IO[bytes], options: FormatOptions) -> NoReturn:
@@ -382,7 +384,9 @@ def format_of(path: StrPath, *, option: str = "--format", is_output: bool = Fals
     found = suffix_format(path) if is_output else input_format(path)
     if found is None:
         raise InputError(
-            "the format cannot be determined from the name", path=path, remedy=f"name it with {option} ({', '.join(FileFormat)})"
+            "the format cannot be determined from the name",
+            path=path,
+            remedy=f"name it with {option} ({', '.join(FileFormat)})",
         )
     return found
 

@@ -131,7 +131,10 @@ def _tag_key(
     ]
     if given is not None:
         if given not in found:
-            fail(f'the tags under the key "{given}" are missing or do not match the tokens', "name another key with --tag-column")
+            fail(
+                f'the tags under the key "{given}" are missing or do not match the tokens',
+                "name another key with --tag-column",
+            )
         return given
     usual = [key for key in _TAG_KEYS.get(task or Task.NER, ()) if key in found]
     if usual:

@@ -5,7 +5,8 @@ as they are and transposed, 8 bytes per pair of labels; beside them a tile of 64
 three products for the gradient of the transitions, 6 bytes per pair. The largest power of two that fits is the limit (`max_global_labels`).
 
 **Tensor cores** multiply for the gradient of a chain's global transitions, where Triton compiles the products for them: with more
-than 64 labels it does not for compute capability 8 and 12 (Triton 3.7), and they are computed without (`multiplies_on_tensor_cores`).
+than 64 labels it does not for compute capability 8 and 12 (Triton 3.7), and the products do without them
+(`multiplies_on_tensor_cores`).
 
 | card | compute capability | shared memory of a program, KiB | Mean-Field: labels with global transitions | chain: labels with products on tensor cores |
 |---|---|---|---|---|
@@ -14,8 +15,8 @@ than 64 labels it does not for compute capability 8 and 12 (Triton 3.7), and the
 | L4 | 8 | 99 | 64 | 64 |
 | T4 | 7 | 64 | 32 | 256 |
 
-**Registers** are 65,536 per multiprocessor on every card since compute capability 5, so sizes that they bound are constants, which
-stand beside the kernels.
+**Registers** are 65,536 per multiprocessor on every card since compute capability 5, so sizes limited by them are constants next to
+the kernels.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from typing import NamedTuple
 import torch
 
 MAX_SUMMED_LABELS = 64
-"""up to so many labels Mean-Field's gradient of global transitions is summed on chip, in registers"""
+"""the number of labels up to which Mean-Field's gradient of global transitions is summed in registers"""
 _MAX_ROWS = 64
 _BLOCKS = (128, 64, 32, 16)
 
 
 class Card(NamedTuple):
-    """What of a GPU sizes depend on."""
+    """The properties of a GPU that kernel sizes depend on."""
 
     compute_capability: int
-    """without the number after the point"""
+    """the major number of the compute capability"""
     shared_memory: int
-    """bytes that a program may have at most"""
+    """maximum bytes per program"""
 
 
 H200 = Card(compute_capability=9, shared_memory=227 * 1024)
@@ -45,26 +46,26 @@ H200 = Card(compute_capability=9, shared_memory=227 * 1024)
 
 @functools.cache
 def card_of(device: torch.device) -> Card:
-    """The card that ``device`` is; for a CPU, on which Triton's interpreter has no limits, an H200."""
+    """The card of ``device``; an H200 for a CPU, since Triton's interpreter has no limits."""
     if device.type != "cuda":
         return H200
     properties = torch.cuda.get_device_properties(device)
-    # AMD's cards have no larger one to opt in to.
+    # AMD's cards have no larger opt-in limit.
     shared_memory = getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block)
     return Card(properties.major, shared_memory)
 
 
 def global_shared_memory(block: int) -> int:
-    """Bytes that Mean-Field's global kernels take for ``block`` labels, a power of two."""
+    """The bytes of shared memory that Mean-Field's global kernels need for ``block`` labels, a power of two."""
     sums = 6 * block**2 if block <= MAX_SUMMED_LABELS else 0
     return 8 * block**2 + 4 * _MAX_ROWS * block + sums
 
 
 def max_global_labels(card: Card) -> int:
-    """How many labels Mean-Field's global kernels take."""
+    """The maximum number of labels for Mean-Field's global kernels."""
     return next((block for block in _BLOCKS if global_shared_memory(block) <= card.shared_memory), 0)
 
 
 def multiplies_on_tensor_cores(card: Card, block: int) -> bool:
-    """Whether the chain's gradient kernel takes its products for ``block`` labels, a power of two, to tensor cores."""
+    """Whether the chain's gradient kernel computes its products for ``block`` labels, a power of two, on tensor cores."""
     return block <= 64 or card.compute_capability not in (8, 12)

@@ -131,7 +131,9 @@ class _ClampReader:
                 "count units from 0; end is the position after the last unit",
             )
         if self.output.source is LabelScheme.PLAIN:
-            raise self.error(f"{self.owner} has a span, but this model's labels do not mark spans", "give a label instead")
+            raise self.error(
+                f"{self.owner} has a span, but this model's labels do not mark spans", "give a label instead"
+            )
         labels = encode_spans([LabelledSpan(start, end, kind)], num_units, self.output.source)
         for position in range(start, end):
             label = labels[position]
@@ -260,11 +262,15 @@ class RequestReader:
         ``output`` is the scheme of the labels in clamps, except for clamps from files, which are in the training data's scheme.
         """
         if documents is not None and (isinstance(documents, str) or not isinstance(documents, Iterable)):
-            raise InputError("documents must be given per sentence", remedy="give a list of names, one for each sentence")
+            raise InputError(
+                "documents must be given per sentence", remedy="give a list of names, one for each sentence"
+            )
         if isinstance(sentences, str):
             raise InputError("sentences must be given as a list", remedy="put the sentence into a list")
         if isinstance(clamps, Mapping):
-            raise InputError("clamps must be given per sentence", remedy="give a list of mappings, one for each sentence")
+            raise InputError(
+                "clamps must be given per sentence", remedy="give a list of mappings, one for each sentence"
+            )
         if documents is not None:
             sentences = self._with_documents(sentences, documents)
         return self._read(sentences, clamps, output)
@@ -307,7 +313,8 @@ class RequestReader:
             document = sentence.document if isinstance(sentence, Sentence) else 0
             if not isinstance(document, int) or document < 0:
                 raise InputError(
-                    f"the document of sentence {number} is {document!r}", remedy="give a number of at least 1, or 0 for no document"
+                    f"the document of sentence {number} is {document!r}",
+                    remedy="give a number of at least 1, or 0 for no document",
                 )
             yield Request(units, self._prepare(Sentence(units, document=document)), allowed)
         if clamps is not None and next(known, self) is not self:
@@ -328,7 +335,5 @@ class RequestReader:
             pass
         for position, unit in enumerate(units):
             if not isinstance(unit, str) or not unit:
-                raise InputError(
-                    f"unit {position} of sentence {number} is {unit!r}", remedy="give non-empty strings"
-                )
+                raise InputError(f"unit {position} of sentence {number} is {unit!r}", remedy="give non-empty strings")
         return units

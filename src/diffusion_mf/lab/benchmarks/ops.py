@@ -98,7 +98,9 @@ class TorchStruct:
         pairs = transition.transpose(-1, -2) + unary[:, 1:, :, None]
         first = pairs[:, :1] + unary[:, :1, None, :]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it leaves PyTorch's argument checks on, but defines no constraints to check
+            warnings.simplefilter(
+                "ignore"
+            )  # it leaves PyTorch's argument checks on, but defines no constraints to check
             return self._distribution(torch.cat([first, pairs[:, 1:]], 1), lengths=self._problem.lengths)
 
     def log_partition(self) -> Tensor:

@@ -78,7 +78,7 @@ class Session:
         self._num_pieces = 1
 
     def training_seconds(self, *, repeats: int, members: Sequence[int] | None = None) -> list[float]:
-        """Wall-clock seconds of ``num_epochs`` epochs of full updates, including collation, after warm-up.
+        """Wall-clock seconds of ``repeats`` epochs of full updates, including collation, after warm-up.
 
         Every epoch has the same batches, so that all batch shapes are recorded after a few. ``members`` restricts the sentences.
         """
@@ -185,7 +185,7 @@ class Session:
 
 
 def linear_operations(labeller: Labeller, *, num_calls: int) -> tuple[float, float]:
-    """Floating-point operations of linear layers per unit, in a training step and in inference with ``calls`` calls.
+    """Floating-point operations of linear layers per unit, in a training step and in inference with ``num_calls`` calls.
 
     The backward pass counts as twice the forward pass. Attention, the character LSTM, structures and work done once per sentence
     are left out, so utilisation is understated.

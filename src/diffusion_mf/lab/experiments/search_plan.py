@@ -153,7 +153,7 @@ def load_search(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: S
     plan, text = read_plan_file(SearchFile, path)
     for system in [name for stage in plan.stages for name in (*stage.system, *(stage.only or ()))]:
         if system not in SYSTEMS:
-            raise InputError(f"there is no system {system!r}", path=path, remedy=f"known are {', '.join(SYSTEMS)}")
+            raise InputError(f"there is no system {system!r}", path=path, remedy=f"choose from {', '.join(SYSTEMS)}")
     corpora = chosen_corpora(plan.corpora, known_corpora(plan, path, corpora_file), path, text)
     check_names([stage.name for stage in plan.stages], path)
     search = SearchPlan(path, plan, corpora, overrides)

@@ -61,7 +61,9 @@ def write_corpus(
     """
     for split, size in sizes.items():
         if size < 1:
-            raise InputError(f"the {split} split must have at least 1 sentence, found {size}", remedy="ask for 1 or more")
+            raise InputError(
+                f"the {split} split must have at least 1 sentence, found {size}", remedy="ask for 1 or more"
+            )
     # Everything is generated before anything is written, so that bad settings leave no files behind.
     corpora = {
         name: {

@@ -45,7 +45,9 @@ def generate(
         )
     for knob, value in (("adjacent", adjacent), ("distant", distant)):
         if math.isnan(value) or not 0 <= value <= 1:
-            raise InputError(f"{knob} must be a share of sentences, found {value:g}", remedy="give a number from 0 to 1")
+            raise InputError(
+                f"{knob} must be a share of sentences, found {value:g}", remedy="give a number from 0 to 1"
+            )
     return _sentences(found, num_sentences, Draws("synthetic corpus", found.name, split, seed), adjacent, distant)
 
 

@@ -60,8 +60,7 @@ _COMMA = ","
 
 # Three characters that are segmented a|bc, ab|c or abc.
 _ADJACENT_SLOT = [word_class(_take(3), exponent=0) for _ in range(3)]
-# A long compound: where it begins and where it ends are settled together, at either end of characters that are inside it in
-# any case.
+# A long compound, whose beginning and end depend on each other, on either side of characters that always belong to it.
 _DISTANT_SLOTS = [[word_class(_take(3), exponent=0) for _ in range(length)] for length in (2, 4)]
 _DISTANT_FILLING = (word_class(_take(5)), "M-NN")
 

@@ -238,9 +238,7 @@ def with_significance(table: Table) -> Table:
         "An asterisk marks p < .05 in that test; many differences are tested, and p is not corrected for that.",
     ]
     if any(len(difference.seeds) < FEWEST_SEEDS_FOR_TEST for difference in found):
-        notes.append(
-            f"With fewer than {FEWEST_SEEDS_FOR_TEST} seeds there is no test, so no p and no asterisk."
-        )
+        notes.append(f"With fewer than {FEWEST_SEEDS_FOR_TEST} seeds there is no test, so no p and no asterisk.")
     return replace(table, notes=notes)
 
 
