@@ -61,7 +61,7 @@ ENDLESS = [
 def test_every_reader_refuses_what_does_not_end(
     name: str, begin: str, piece: str, line: int | None, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from diffusion_mf.tagger.files import read_items
+    from diffusion_mf.tagger.files import read_source_sentences
 
     monkeypatch.setenv(LIMIT_VARIABLE, "1")
     path = write_repeated(tmp_path / f"{name}.zst", piece, begin=begin, mebibytes=8)
@@ -69,7 +69,7 @@ def test_every_reader_refuses_what_does_not_end(
     readers: list[Callable[[], object]] = [
         lambda: list(read_source(path, file_format, FormatOptions()).sentences),
         lambda: list(read_source(path, file_format, FormatOptions(scheme=LabelScheme.PLAIN)).sentences),
-        lambda: list(read_items(path, file_format, Task.POS)),
+        lambda: list(read_source_sentences(path, file_format, Task.POS)),
     ]
     if file_format is FileFormat.CONLLU:
         readers.append(lambda: list(read_conllu_blocks(path)))

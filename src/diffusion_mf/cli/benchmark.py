@@ -71,8 +71,8 @@ def ops(
     place = choose_device(device)
     from diffusion_mf.lab.benchmarks.ops import (
         CONTESTS,
+        OPS_ROW_KEY,
         PEERS,
-        ROW_KEY,
         default_shapes,
         import_peers,
         measure_ops,
@@ -88,7 +88,7 @@ def ops(
         measure_ops(wanted, device=place, note=note, only=chosen),
         total=num_contests(wanted, device=place, only=chosen),
         output=output,
-        replace_by=ROW_KEY,
+        replace_by=OPS_ROW_KEY,
         unit="operations",
         packages=list(PEERS),
         measured_files=["ops", "structures", "benchmarks"],
@@ -226,7 +226,7 @@ def cpu(
     from diffusion_mf.data.corpus import Task
     from diffusion_mf.data.formats import read_task
     from diffusion_mf.lab.benchmarks.cpu import (
-        ROW_KEY,
+        CPU_ROW_KEY,
         all_peers,
         measure_cpu,
         model_contestant,
@@ -256,7 +256,7 @@ def cpu(
     corpus = Path(test).name.split(".")[0]
     rows = [{"corpus": corpus, **row, **source} for row in measured]
     if output is not None:
-        write_rows(output, rows, replace_by=ROW_KEY)
+        write_rows(output, rows, replace_by=CPU_ROW_KEY)
     if json:
         print_json(rows)
     else:
@@ -305,9 +305,9 @@ def _chosen_systems(text: str) -> list[str]:
 
 def _show(measured: Iterable[list[dict[str, Any]]], *, total: int, output: str | None, as_json: bool) -> None:
     """Measure every task, save the rows and print them."""
-    from diffusion_mf.lab.benchmarks.throughput import ROW_KEY
+    from diffusion_mf.lab.benchmarks.throughput import THROUGHPUT_ROW_KEY
 
-    rows = collect(measured, total=total, output=output, replace_by=ROW_KEY)
+    rows = collect(measured, total=total, output=output, replace_by=THROUGHPUT_ROW_KEY)
     if as_json:
         print_json(rows)
     else:

@@ -47,7 +47,7 @@ def scaling(
     place = choose_device(device)
     counts, sizes = numbers_of("--times", times), numbers_of("--lengths", lengths)
     from diffusion_mf.lab.benchmarks.load import measure_scaling
-    from diffusion_mf.lab.benchmarks.throughput import ROW_KEY
+    from diffusion_mf.lab.benchmarks.throughput import THROUGHPUT_ROW_KEY
 
     chosen = measured_task("--task", task)
     measured = measure_scaling(
@@ -61,7 +61,7 @@ def scaling(
         repeats=repeats,
     )
     total = 2 * len(counts) + len(sizes)
-    rows = collect(measured, total=total, output=output, replace_by=ROW_KEY, unit="settings")
+    rows = collect(measured, total=total, output=output, replace_by=THROUGHPUT_ROW_KEY, unit="settings")
     if json:
         print_json(rows)
         return
@@ -102,13 +102,15 @@ def sharing(
     numbers = numbers_of("--counts", counts)
     from diffusion_mf.config import load_config
     from diffusion_mf.lab.benchmarks.load import best_count, measure_sharing
-    from diffusion_mf.lab.benchmarks.throughput import CORPORA, ROW_KEY
+    from diffusion_mf.lab.benchmarks.throughput import BENCHMARK_CORPORA, THROUGHPUT_ROW_KEY
 
     chosen = measured_task("--task", task)
     # Same size and compilation settings as in experiments, not those of the efficiency table.
     config = load_config(f"{configs}/{chosen.value}/{system}.toml", overrides_of(chosen.value, overrides))
-    measured = measure_sharing(config, corpus=CORPORA[chosen].name, device=place.type, counts=numbers, seconds=seconds)
-    rows = collect(measured, total=len(numbers), output=output, replace_by=ROW_KEY, unit="settings")
+    measured = measure_sharing(
+        config, corpus=BENCHMARK_CORPORA[chosen].name, device=place.type, counts=numbers, seconds=seconds
+    )
+    rows = collect(measured, total=len(numbers), output=output, replace_by=THROUGHPUT_ROW_KEY, unit="settings")
     if json:
         print_json(rows)
         return

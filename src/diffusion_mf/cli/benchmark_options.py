@@ -84,9 +84,9 @@ def known_one(option: str, name: str, known: Mapping[str, Known], *, kind: str) 
 
 def measured_task(option: str, name: str) -> Task:
     """The task called ``name``, if it has a corpus to measure on."""
-    from diffusion_mf.lab.benchmarks.throughput import CORPORA
+    from diffusion_mf.lab.benchmarks.throughput import BENCHMARK_CORPORA
 
-    return known_one(option, name, {task.value: task for task in CORPORA}, kind="task")
+    return known_one(option, name, {task.value: task for task in BENCHMARK_CORPORA}, kind="task")
 
 
 def numbers_of(option: str, text: str) -> list[int]:

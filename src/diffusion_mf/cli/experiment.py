@@ -200,10 +200,10 @@ def table(
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
     from diffusion_mf.lab.experiments.record import save_rows
     from diffusion_mf.lab.experiments.selection import read_outcomes
-    from diffusion_mf.lab.experiments.tables import FORMATS, NEEDED, TABLES, render
+    from diffusion_mf.lab.experiments.tables import NEEDED, TABLE_FORMATS, TABLES, render
 
     chosen_format = "json" if as_json else table_format
-    _check_choice("--format", chosen_format, FORMATS)
+    _check_choice("--format", chosen_format, TABLE_FORMATS)
     details, outcomes = read_outcomes(ExperimentFolder(folder), plan=plan)
     chosen = kind or details["table"]
     _check_choice("--kind", chosen, TABLES)

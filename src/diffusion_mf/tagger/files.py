@@ -57,7 +57,7 @@ class TextPart(NamedTuple):
     start: int = 0
 
 
-class Item(NamedTuple):
+class SourceSentence(NamedTuple):
     """A sentence to tag and its source: CoNLL-U, a column file, a row of a Hugging Face dataset, or a raw text."""
 
     sentence: Sentence
@@ -69,7 +69,7 @@ class Item(NamedTuple):
     """the labels that the file gives in advance"""
 
 
-def read_items(
+def read_source_sentences(
     path: StrPath,
     file_format: FileFormat,
     task: Task,
@@ -77,7 +77,7 @@ def read_items(
     fields: FieldChoice = DETECTED,
     is_guess: bool = False,
     repairs: Repairs | None = None,
-) -> Iterator[Item]:
+) -> Iterator[SourceSentence]:
     """Stream the sentences of ``path``, for Seg-POS as characters; a file without sentences yields none.
 
     ``is_guess`` means that plain text is only assumed: a file that is clearly something else is refused. With ``repairs``, a line
@@ -90,7 +90,7 @@ def read_items(
             units = tuple("".join(words.units)) if task is Task.SEG_POS else words.units
             known = () if clamp_column is None else enumerate(words.labels or ())
             clamp = {position: label for position, label in known if label != FREE}
-            yield Item(words._replace(units=units, labels=None), block, clamp=_placed(clamp, path, words, 1))
+            yield SourceSentence(words._replace(units=units, labels=None), block, clamp=_placed(clamp, path, words, 1))
         return
     if file_format is FileFormat.COLUMNS:
         blocks = read_column_blocks(
@@ -102,7 +102,7 @@ def read_items(
         )
         for rows in blocks:
             words = rows.sentence or Sentence(())
-            yield Item(words._replace(labels=None), rows=rows, clamp=_placed(rows.clamps, path, words, 1))
+            yield SourceSentence(words._replace(labels=None), rows=rows, clamp=_placed(rows.clamps, path, words, 1))
         return
     if fields.clamp_column is not None:
         raise InputError(
@@ -112,12 +112,12 @@ def read_items(
     if file_format is FileFormat.HUGGING_FACE:
         for row in read_token_rows(path, fields, task=task, repairs=repairs):
             clamp = _json_clamp(row.row.get("clamp"))
-            yield Item(row.sentence._replace(labels=None), row=row, clamp=_placed(clamp, path, row.sentence))
+            yield SourceSentence(row.sentence._replace(labels=None), row=row, clamp=_placed(clamp, path, row.sentence))
         return
     if file_format is FileFormat.JSONL:
         for sentence, values in read_json_rows(path, repairs=repairs):
             clamp = _json_clamp(values.get("clamp"))
-            yield Item(sentence._replace(labels=None), clamp=_placed(clamp, path, sentence))
+            yield SourceSentence(sentence._replace(labels=None), clamp=_placed(clamp, path, sentence))
         return
     if file_format is FileFormat.RAW:
         for paragraph in read_paragraphs(path):
@@ -134,7 +134,7 @@ def read_items(
             _check_plain(sentence, path)
         # The spaces in plain text would reveal the word boundaries that the model has to find.
         units = tuple("".join(sentence.units)) if task is Task.SEG_POS else sentence.units
-        yield Item(sentence._replace(units=units, labels=None))
+        yield SourceSentence(sentence._replace(units=units, labels=None))
 
 
 def _conllu_clamps(name: str | None, task: Task) -> ConlluColumn | None:
@@ -163,11 +163,13 @@ def _json_clamp(value: Any) -> Any:
     return {int(key) if key.isdecimal() and len(key) < 10 else key: labels for key, labels in value.items()}
 
 
-def _text_items(record: Record, task: Task, language: str | None, *, document: int, start: int = 0) -> Iterator[Item]:
+def _text_items(
+    record: Record, task: Task, language: str | None, *, document: int, start: int = 0
+) -> Iterator[SourceSentence]:
     limits = SentenceLimits.from_environment()
     sentences = sentences_of(record, language=language)
     if not sentences:
-        yield Item(Sentence(()), part=TextPart(record, (), True, start))
+        yield SourceSentence(Sentence(()), part=TextPart(record, (), True, start))
     for number, tokens in enumerate(sentences, 1):
         if task is Task.SEG_POS:
             begin, end = tokens[0][0], tokens[-1][1]
@@ -175,7 +177,7 @@ def _text_items(record: Record, task: Task, language: str | None, *, document: i
         units = tuple(record.text[slice(*token)] for token in tokens)
         sentence = Sentence(units, None, record.line, document)
         limits.check_units(sentence, record.path)
-        yield Item(sentence, part=TextPart(record, tokens, number == len(sentences), start))
+        yield SourceSentence(sentence, part=TextPart(record, tokens, number == len(sentences), start))
 
 
 def tag_text(tagger: Tagger, text: str, *, language: str | None = None, **options: Any) -> list[TaggedSentence]:
@@ -228,7 +230,7 @@ class OutputOptions:
         if self.file_format is FileFormat.TEXT and self.task is not Task.SEG_POS:
             raise InputError("plain text cannot hold labels", remedy="write columns, jsonl or conllu")
 
-    def text(self, item: Item, result: TaggedSentence) -> str:
+    def text(self, item: SourceSentence, result: TaggedSentence) -> str:
         """The sentence of ``item`` with its labels, in the format of the output."""
         return _TEXTS[self.file_format](item, result, self)
 
@@ -254,7 +256,7 @@ def _words(result: TaggedSentence) -> _Words:
     return _Words(tuple(word for word, _, _ in words), [tag for _, tag, _ in words], [score for _, _, score in words])
 
 
-def _conllu(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
+def _conllu(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
     column = layout.column or _DEFAULT_COLUMN[layout.task]
     block, labels, scores = item.block, result.labels, result.scores
     if layout.task is Task.SEG_POS:
@@ -268,7 +270,7 @@ def _conllu(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
     return block.text
 
 
-def _bare_block(units: tuple[str, ...], item: Item) -> ConlluBlock:
+def _bare_block(units: tuple[str, ...], item: SourceSentence) -> ConlluBlock:
     """CoNLL-U lines with only the units, after the comments of the sentence they come from."""
     if not units:
         return ConlluBlock("" if item.block is None else item.block.text, None)
@@ -281,7 +283,7 @@ def _bare_block(units: tuple[str, ...], item: Item) -> ConlluBlock:
     return ConlluBlock("\n".join(lines) + "\n\n", sentence)
 
 
-def _columns(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
+def _columns(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
     if item.rows is not None and not layout.is_bare:
         scores = [_shown(score) for score in result.scores] if layout.use_scores else None
         return item.rows.with_tags(result.labels, scores)
@@ -294,7 +296,7 @@ def _columns(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
     return "\n".join(map("\t".join, zip(*columns, strict=True))) + "\n\n"
 
 
-def _json(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
+def _json(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
     if not result.units:
         return ""
     row: dict[str, object] = {"units": result.units, "labels": result.labels}
@@ -306,7 +308,7 @@ def _json(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _hugging_face(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
+def _hugging_face(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
     if not result.units:
         return ""
     row: dict[str, object] = {"tokens": result.units} if item.row is None else dict(item.row.row)
@@ -317,13 +319,13 @@ def _hugging_face(item: Item, result: TaggedSentence, layout: OutputOptions) -> 
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def _text(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
+def _text(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
     words = _words(result).units
     check_fields(Sentence(words, None, item.sentence.line), _TEXT_FIELD, "a line of words separated by spaces")
     return " ".join(words) + "\n"
 
 
-_TEXTS: dict[FileFormat, Callable[[Item, TaggedSentence, OutputOptions], str]] = {
+_TEXTS: dict[FileFormat, Callable[[SourceSentence, TaggedSentence, OutputOptions], str]] = {
     FileFormat.CONLLU: _conllu,
     FileFormat.COLUMNS: _columns,
     FileFormat.JSONL: _json,
@@ -340,7 +342,7 @@ class _TextCollector:
         self._layout = layout
         self._spans: list[TextSpan] = []
 
-    def add(self, item: Item, result: TaggedSentence) -> None:
+    def add(self, item: SourceSentence, result: TaggedSentence) -> None:
         part = item.part
         if part is None:
             if not result.units:
@@ -432,12 +434,14 @@ def tag_file(
         use_scores=use_scores,
         is_bare=output_format is FileFormat.COLUMNS,
     )
-    pending: deque[Item] = deque()
+    pending: deque[SourceSentence] = deque()
     clamps: deque[PlacedClamp | None] = deque()
     repairs = Repairs(path)
 
     def sentences() -> Iterator[Sentence]:
-        items = read_items(path, source_format, tagger.task, fields=fields, is_guess=is_guess, repairs=repairs)
+        items = read_source_sentences(
+            path, source_format, tagger.task, fields=fields, is_guess=is_guess, repairs=repairs
+        )
         for item in items:
             pending.append(item)
             clamps.append(item.clamp)

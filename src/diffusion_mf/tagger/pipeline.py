@@ -9,13 +9,13 @@ from typing import Any, Literal, get_args, overload
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.raw_text import Offsets
 from diffusion_mf.errors import InputError
 from diffusion_mf.tagger.results import TaggedSentence
 from diffusion_mf.tagger.tagger import Tagger
 
 Entity = dict[str, Any]
 AggregationStrategy = Literal["none", "simple", "first", "average", "max"]
-Offsets = list[tuple[int, int]]
 
 # A word with its apostrophes, hyphens, and periods and commas inside, or any other single non-space character.
 _WORD = re.compile(r"\w+(?:['’.,:-]\w+)*|[^\w\s]")
@@ -86,12 +86,12 @@ class TokenClassificationPipeline:
         ]
         return found[0] if isinstance(inputs, str) else found
 
-    def _find_units(self, text: str) -> Offsets:
+    def _find_units(self, text: str) -> list[Offsets]:
         if self.tagger.task is Task.SEG_POS:
             return [(index, index + 1) for index, character in enumerate(text) if not character.isspace()]
         return [found.span() for found in _WORD.finditer(text)]
 
-    def _entities(self, result: TaggedSentence, text: str, places: Offsets) -> list[Entity]:
+    def _entities(self, result: TaggedSentence, text: str, places: list[Offsets]) -> list[Entity]:
         has_groups = self.aggregation_strategy != "none"
         if has_groups and self.tagger.scheme is not LabelScheme.PLAIN:
             return [
@@ -112,8 +112,8 @@ def _entity(name: str, label: str, score: float, text: str, start: int, end: int
     return {name: label, "score": float(score), "word": text[start:end], "start": start, "end": end}
 
 
-def _joined(units: Sequence[str]) -> Offsets:
-    offsets: Offsets = []
+def _joined(units: Sequence[str]) -> list[Offsets]:
+    offsets: list[Offsets] = []
     start = 0
     for unit in units:
         offsets.append((start, start + len(unit)))

@@ -58,7 +58,7 @@ class Progress:
         return bar(f"epoch {self.epoch}/{self.num_epochs}", self.step, self.num_steps, f"{steps} {self.details()}")
 
 
-class Display(Protocol):
+class RunDisplay(Protocol):
     """Where the progress and notes of a run are shown: `terminal.Display`, or `NotesOnly`."""
 
     def update(self, progress: Progress, *, at_once: bool = False) -> None:

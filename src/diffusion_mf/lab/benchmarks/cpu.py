@@ -271,7 +271,7 @@ def all_peers(*, udpipe_iterations: int, spacy_epochs: int) -> list[Peer]:
     return [Crfsuite(), UDPipe(iterations=udpipe_iterations), Spacy(epochs=spacy_epochs)]
 
 
-ROW_KEY = ("corpus", "system", "calls", "pytorch_threads", "hardware")
+CPU_ROW_KEY = ("corpus", "system", "calls", "pytorch_threads", "hardware")
 PASSES = 5
 
 

@@ -22,7 +22,14 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import DiffusionMFError, InputError
 from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
 from diffusion_mf.lab.benchmarks.sessions import Session, read_data
-from diffusion_mf.lab.benchmarks.throughput import CORPORA, FAST, IMPLEMENTATIONS, PLAIN, REPEATS, benchmark_config
+from diffusion_mf.lab.benchmarks.throughput import (
+    BENCHMARK_CORPORA,
+    FAST,
+    IMPLEMENTATIONS,
+    PLAIN,
+    REPEATS,
+    benchmark_config,
+)
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import StructuredCore
 from diffusion_mf.prediction.precision import Precision
@@ -60,7 +67,7 @@ def measure_scaling(
     session = Session(config, repeated, device)
     common = {
         "benchmark": "scaling",
-        "corpus": CORPORA[task].name,
+        "corpus": BENCHMARK_CORPORA[task].name,
         "system": SYSTEM,
         "implementation": FAST,
         "parameters": session.labeller.num_parameters(),

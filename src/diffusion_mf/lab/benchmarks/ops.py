@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.benchmarks.timing import (
-    Problem,
+    ChainProblem,
     ProblemShape,
-    Run,
+    Workload,
     as_graph,
     median_milliseconds,
     peak_memory_mb,
@@ -53,7 +53,7 @@ class PytorchCRF:
 
     library = "pytorch-crf"
 
-    def __init__(self, problem: Problem, module: Any) -> None:
+    def __init__(self, problem: ChainProblem, module: Any) -> None:
         self._problem = problem
         self._crf = module.CRF(problem.unary.shape[-1], batch_first=True).to(problem.device)
         with torch.no_grad():
@@ -84,7 +84,7 @@ class TorchStruct:
 
     library = "torch-struct"
 
-    def __init__(self, problem: Problem, module: Any) -> None:
+    def __init__(self, problem: ChainProblem, module: Any) -> None:
         self._problem = problem
         self._distribution: Callable[..., Any] = module.LinearChainCRF
 
@@ -153,7 +153,7 @@ CONTESTS = {
     "mean-field": 2,
 }
 
-ROW_KEY = ("op", "shape", "transitions", "library", "direction", "mode", "threads", "hardware")
+OPS_ROW_KEY = ("op", "shape", "transitions", "library", "direction", "mode", "threads", "hardware")
 
 Note = Callable[[str], None]
 
@@ -166,8 +166,8 @@ class Contest(NamedTuple):
 
     op: str
     direction: str
-    runs: dict[str, Run]
-    on_device: Run | None = None
+    runs: dict[str, Workload]
+    on_device: Workload | None = None
 
 
 def default_shapes(device: torch.device) -> list[ProblemShape]:
@@ -177,7 +177,7 @@ def default_shapes(device: torch.device) -> list[ProblemShape]:
     )
 
 
-def _forward(function: Callable[[], object]) -> Run:
+def _forward(function: Callable[[], object]) -> Workload:
     """Only the operation, as in inference."""
 
     def run() -> object:
@@ -187,12 +187,12 @@ def _forward(function: Callable[[], object]) -> Run:
     return run
 
 
-def _both(function: Callable[[], Tensor], parameters: Sequence[Tensor]) -> Run:
+def _both(function: Callable[[], Tensor], parameters: Sequence[Tensor]) -> Workload:
     """The operation and its gradients, as in training."""
     return lambda: torch.autograd.grad(function().sum(), parameters)
 
 
-def contests(problem: Problem, peer_modules: dict[str, Any]) -> Iterator[Contest]:
+def contests(problem: ChainProblem, peer_modules: dict[str, Any]) -> Iterator[Contest]:
     """All measurements on one problem."""
     unary, transition, lengths, labels, _, weights = problem
     is_local = transition.dim() == 4
@@ -278,7 +278,7 @@ def num_contests(
 
 
 def _measure_contest(
-    contest: Contest, problem: Problem, denoiser: dict[str, Any] | None, *, note: Note
+    contest: Contest, problem: ChainProblem, denoiser: dict[str, Any] | None, *, note: Note
 ) -> list[dict[str, Any]]:
     device = problem.device
     runs = {(library, "eager"): run for library, run in contest.runs.items()}

@@ -12,7 +12,7 @@ from diffusion_mf.batches.batching import EncodedSentences
 from diffusion_mf.config import Config
 from diffusion_mf.data.sentence import Sentence, cut_documents
 from diffusion_mf.evaluation.terminal import note
-from diffusion_mf.lab.benchmarks.timing import Run, seconds_of, synchronise
+from diffusion_mf.lab.benchmarks.timing import Workload, seconds_of, synchronise
 from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
@@ -174,7 +174,7 @@ class Session:
 
         return run
 
-    def _warm_up(self, run: Run, num_recordings: Callable[[], int]) -> None:
+    def _warm_up(self, run: Workload, num_recordings: Callable[[], int]) -> None:
         """Run once or, if graphs are recorded, until no new one is: shapes are recorded when they are seen again."""
         before = 0
         for count in range(MOST_WARM_UPS):

@@ -21,7 +21,7 @@ from diffusion_mf.lab.experiments.paper import paper_tables
 from diffusion_mf.systems import SYSTEMS as SYSTEM_TABLE
 from diffusion_mf.training.corpora import TrainingData
 
-ROW_KEY = ("benchmark", "corpus", "system", "phase", "implementation", "setting", "parameters", "hardware")
+THROUGHPUT_ROW_KEY = ("benchmark", "corpus", "system", "phase", "implementation", "setting", "parameters", "hardware")
 REPEATS = 5
 BUDGET = 5000
 PEAK_OPERATIONS = 790e12
@@ -37,7 +37,7 @@ class BenchmarkCorpus(NamedTuple):
     transitions: str
 
 
-CORPORA: dict[Task, BenchmarkCorpus] = {
+BENCHMARK_CORPORA: dict[Task, BenchmarkCorpus] = {
     Task.POS: BenchmarkCorpus("en-ewt", "local"),
     Task.NER: BenchmarkCorpus("conll2003", "global"),
     Task.SEG_POS: BenchmarkCorpus("zh-gsdsimp", "global"),
@@ -65,7 +65,7 @@ def benchmark_config(task: Task, system: str, *, folder: str, overrides: Sequenc
         [
             "size=L",
             *denoiser,
-            f"structure.transitions={CORPORA[task].transitions}",
+            f"structure.transitions={BENCHMARK_CORPORA[task].transitions}",
             "structure.num_iterations=15",
             f"training.budget={BUDGET}",
             "training.accumulation=1",
@@ -104,7 +104,7 @@ def _measure(
     session = Session(config, data, device, is_plain=implementation == PLAIN)
     num_calls = _num_calls(config)
     training, inference = linear_operations(session.labeller, num_calls=num_calls)
-    corpus = CORPORA[config.task].name
+    corpus = BENCHMARK_CORPORA[config.task].name
     assert data.dev is not None
     rows = []
     for phase, sentences, operations in (("training", data.train, training), ("inference", data.dev, inference)):

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-Run = Callable[[], object]
+Workload = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)
 
 _BLOCKS = 7
@@ -43,7 +43,7 @@ def raise_clocks(device: torch.device, *, seconds: float = _CLOCK_SECONDS) -> No
         synchronise(device)
 
 
-def seconds_of(run: Run, device: torch.device) -> float:
+def seconds_of(run: Workload, device: torch.device) -> float:
     """Wall-clock seconds of one run, from an idle device to an idle device."""
     synchronise(device)
     start = time.perf_counter()
@@ -53,7 +53,7 @@ def seconds_of(run: Run, device: torch.device) -> float:
 
 
 def median_milliseconds(
-    runs: Mapping[Name, Run], device: torch.device, *, blocks: int = _BLOCKS, block_seconds: float = _BLOCK_SECONDS
+    runs: Mapping[Name, Workload], device: torch.device, *, blocks: int = _BLOCKS, block_seconds: float = _BLOCK_SECONDS
 ) -> dict[Name, float]:
     """The median time of each of ``runs``, which take turns; every block begins with an untimed run."""
     counts = {}
@@ -77,7 +77,7 @@ def median_milliseconds(
     return {name: 1e3 * statistics.median(times) for name, times in found.items()}
 
 
-def peak_memory_mb(run: Run, device: torch.device) -> float | None:
+def peak_memory_mb(run: Workload, device: torch.device) -> float | None:
     """The peak GPU memory of a run beyond what was allocated before, in MiB; None on a CPU.
 
     Gradients and results that the run leaves allocated are included.
@@ -94,7 +94,7 @@ def peak_memory_mb(run: Run, device: torch.device) -> float | None:
     return (torch.cuda.max_memory_allocated(device) - before) / _MEGABYTE
 
 
-def as_graph(run: Run) -> Run:
+def as_graph(run: Workload) -> Workload:
     """``run`` captured as a CUDA graph: replaying it costs the device's time and next to no host time."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -121,7 +121,7 @@ class ProblemShape(NamedTuple):
     num_labels: int
 
 
-class Problem(NamedTuple):
+class ChainProblem(NamedTuple):
     """Scores that require gradients, with labels, lengths and weights."""
 
     unary: Tensor
@@ -142,7 +142,7 @@ class Problem(NamedTuple):
         return self.unary, self.transition
 
 
-def random_problem(shape: ProblemShape, *, is_local: bool, device: torch.device) -> Problem:
+def random_problem(shape: ProblemShape, *, is_local: bool, device: torch.device) -> ChainProblem:
     """A problem of standard normal unary scores and small transition scores, from a fixed seed."""
     B, N, K = shape
     generator = torch.Generator().manual_seed(0)
@@ -150,7 +150,7 @@ def random_problem(shape: ProblemShape, *, is_local: bool, device: torch.device)
     def normal(*size: int) -> Tensor:
         return torch.randn(size, generator=generator).to(device)
 
-    return Problem(
+    return ChainProblem(
         unary=normal(B, N, K).requires_grad_(),
         transition=(0.1 * (normal(B, N - 1, K, K) if is_local else normal(K, K))).requires_grad_(),
         lengths=torch.full((B,), N, device=device),

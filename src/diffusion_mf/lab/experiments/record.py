@@ -19,7 +19,7 @@ from diffusion_mf.lab.experiments.tables.main_results import primary_metric
 from diffusion_mf.lab.results import read_rows, write_rows
 from diffusion_mf.systems import SYSTEMS
 
-ROW_KEY = ("experiment", "corpus", "system", "encoder", "decoder", "metric", "setting")
+EXPERIMENT_ROW_KEY = ("experiment", "corpus", "system", "encoder", "decoder", "metric", "setting")
 """rows with the same values of these replace each other"""
 
 # These kinds have one file per recipe; sweeps share one file.
@@ -131,7 +131,9 @@ def save_rows(path: StrPath, outcomes: Outcomes, *, experiment: str) -> int:
     """Merge the rows of ``outcomes`` into a result file; returns how many there were."""
     rows = record_rows(outcomes, experiment=experiment)
     # Sweeps of our recipe and of the paper's settings share a file.
-    write_rows(path, rows, replace_by=ROW_KEY if experiment in _OF_ONE_RECIPE else (*ROW_KEY, "configs"))
+    write_rows(
+        path, rows, replace_by=EXPERIMENT_ROW_KEY if experiment in _OF_ONE_RECIPE else (*EXPERIMENT_ROW_KEY, "configs")
+    )
     return len(rows)
 
 
@@ -149,7 +151,7 @@ def _wrong_by_rarity(group: Group, decoder: str) -> dict[str, float]:
     return {name: statistics.fmean(values) for name, values in found.items()}
 
 
-CORPORA = {
+README_CORPORA = {
     "en-ewt": "EN-EWT POS accuracy",
     "fr-gsd": "FR-GSD POS accuracy",
     "conll2003": "CoNLL-2003 NER F1",
@@ -162,7 +164,7 @@ RECALL_VARIANT = "documents"
 """of the plan ours-recall.toml"""
 
 
-class Place(NamedTuple):
+class ResultColumn(NamedTuple):
     """What a column shows."""
 
     corpus: str
@@ -178,7 +180,7 @@ def results_table(
 ) -> str:
     """Test scores with a scratch encoder and the paper's, followed by those of systems with document recall."""
     chosen = _selected(rows, "scratch")
-    columns = {Place(corpus, "scratch"): title for corpus, title in CORPORA.items()}
+    columns = {ResultColumn(corpus, "scratch"): title for corpus, title in README_CORPORA.items()}
     recalling = {key: row for key, row in _selected(recall, "scratch").items() if row["variant"] == RECALL_VARIANT}
     return _described(
         chosen,
@@ -197,7 +199,7 @@ def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> s
     found = dict.fromkeys(place for _, place in chosen)
     columns = {
         place: f"{title}, {place.encoder}"
-        for corpus, title in CORPORA.items()
+        for corpus, title in README_CORPORA.items()
         for place in found
         if place.corpus == corpus
     }
@@ -208,13 +210,13 @@ def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> s
     )
 
 
-TABLES: dict[str, Callable[..., str]] = {"results": results_table, "pretrained": pretrained_table}
+README_TABLES: dict[str, Callable[..., str]] = {"results": results_table, "pretrained": pretrained_table}
 """by the name in their markers"""
 
 
-def _selected(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[str, Place], Mapping[str, Any]]:
+def _selected(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[str, ResultColumn], Mapping[str, Any]]:
     return {
-        (row["system"], Place(row["corpus"], row["encoder"])): row
+        (row["system"], ResultColumn(row["corpus"], row["encoder"])): row
         for row in rows
         if row.get("selected") and kind_of_encoder(row["encoder"]) == kind and row.get("experiment", "main") == "main"
     }
@@ -227,13 +229,13 @@ def _has_choice(rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _described(
-    chosen: Mapping[tuple[str, Place], Mapping[str, Any]],
-    columns: Mapping[Place, str],
+    chosen: Mapping[tuple[str, ResultColumn], Mapping[str, Any]],
+    columns: Mapping[ResultColumn, str],
     source: StrPath,
     *,
     about: str,
     paper: str,
-    recalling: Mapping[tuple[str, Place], Mapping[str, Any]],
+    recalling: Mapping[tuple[str, ResultColumn], Mapping[str, Any]],
     has_choice: bool,
 ) -> str:
     """The table, and a sentence on where it comes from."""
@@ -298,7 +300,7 @@ def update_readme(path: StrPath, sources: Mapping[str, StrPath], *, recall: StrP
             )
         if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
             raise InputError(f"the markers of {name} are missing", path=path, remedy=f"add the lines {begin} and {end}")
-        make = TABLES[name]
+        make = README_TABLES[name]
         if name == "results" and recall is not None and Path(recall).exists():
             make = functools.partial(results_table, recall=read_rows(recall), recall_source=recall)
         table = make(read_rows(rows_path), source=rows_path).strip()

@@ -151,7 +151,7 @@ def _calibration(scores: Sequence[float], is_right: Sequence[bool]) -> dict[str,
     }
 
 
-Scores = dict[str, dict[str, float]]
+DecoderScores = dict[str, dict[str, float]]
 """metrics by decoder"""
 
 
@@ -199,7 +199,7 @@ def score_model(
 
 def _own_scores(model: StoredModel, config: Config, data: TrainingData, processes: Processes) -> dict[str, Any]:
     """Dev scores from training if available, and test scores of all decoders in one pass."""
-    decoders: Scores = {name: dict(scores) for name, scores in (model.metrics.get("decoders") or {}).items()}
+    decoders: DecoderScores = {name: dict(scores) for name, scores in (model.metrics.get("decoders") or {}).items()}
     if not decoders and data.dev:
         decoders = _scores(model, config, data, data.dev, processes)
     scores: dict[str, Any] = {"decoders": decoders, "dev": decoders.get(model.decoder)}
@@ -216,7 +216,7 @@ def _split_scores(
     processes: Processes,
     *,
     decoders: Sequence[str] | None = None,
-) -> dict[str, Scores]:
+) -> dict[str, DecoderScores]:
     """Scores on dev and test, if the corpus has them."""
     return {
         split: _scores(model, config, data, sentences, processes, decoders=decoders)
@@ -233,7 +233,7 @@ def _scores(
     processes: Processes,
     *,
     decoders: Sequence[str] | None = None,
-) -> Scores:
+) -> DecoderScores:
     found = evaluate(
         Predictor(model.labeller, config, processes.device),
         sentences,

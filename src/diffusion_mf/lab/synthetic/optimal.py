@@ -145,7 +145,7 @@ def decode(sentence: SyntheticSentence, *, flavour: Flavour, decoder: str) -> li
     return labels
 
 
-Scores = dict[str, float | None]
+SyntheticScores = dict[str, float | None]
 
 
 @dataclass
@@ -208,7 +208,7 @@ def collect_facts(sentences: Sequence[SyntheticSentence], *, flavour: Flavour) -
     return facts
 
 
-def expected_scores(facts: SplitFacts, *, flavour: Flavour) -> dict[str, Scores]:
+def expected_scores(facts: SplitFacts, *, flavour: Flavour) -> dict[str, SyntheticScores]:
     """The expected scores of every decoder, and under ``bound`` the best that any decoder can reach on each metric.
 
     The bound is reached separately for each metric: by position-wise argmax for accuracy, by the joint decoder for exact match
@@ -222,7 +222,7 @@ def expected_scores(facts: SplitFacts, *, flavour: Flavour) -> dict[str, Scores]
     return {**values, "bound": bound}
 
 
-def _decoder_scores(facts: SplitFacts, flavour: Flavour, predictions: Mapping[str, tuple[str, ...]]) -> Scores:
+def _decoder_scores(facts: SplitFacts, flavour: Flavour, predictions: Mapping[str, tuple[str, ...]]) -> SyntheticScores:
     groups = facts.groups
     correct_units = float(facts.certain_units)
     probability_exact: dict[str, float] = {}
@@ -235,7 +235,7 @@ def _decoder_scores(facts: SplitFacts, flavour: Flavour, predictions: Mapping[st
     exact = sum(
         number * math.prod(probability_exact[kind] for kind in kinds) for kinds, number in facts.sentences.items()
     )
-    scores: Scores = {
+    scores: SyntheticScores = {
         "accuracy": _percentage(correct_units, facts.units),
         "exact_match": _percentage(exact, facts.sentences.total()),
     }
@@ -307,7 +307,7 @@ def _heaviest_spans(weights: Mapping[tuple[int, int, str], float]) -> list[tuple
     return best[-1][1]
 
 
-def realised_scores(sentences: Sequence[SyntheticSentence], *, flavour: Flavour) -> dict[str, Scores]:
+def realised_scores(sentences: Sequence[SyntheticSentence], *, flavour: Flavour) -> dict[str, SyntheticScores]:
     """The scores of the same decoders against the labels drawn, for comparison with a model's scores."""
     return {
         name: drawn_scores(
@@ -319,7 +319,7 @@ def realised_scores(sentences: Sequence[SyntheticSentence], *, flavour: Flavour)
 
 def drawn_scores(
     sentences: Sequence[SyntheticSentence], predicted: Sequence[Sequence[str]], *, flavour: Flavour
-) -> Scores:
+) -> SyntheticScores:
     """Accuracy, exact match, span F1 and consistency of predicted labels against the labels drawn."""
     gold = [sentence.labels for sentence in sentences]
     metrics = score_sentences(flavour.name, flavour.scheme, gold, predicted)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from diffusion_mf.lab.experiments.plan import TableKind
 from diffusion_mf.lab.experiments.selection import Outcomes
-from diffusion_mf.lab.experiments.tables.grid import FORMATS, Cell, Table, render
+from diffusion_mf.lab.experiments.tables.grid import TABLE_FORMATS, Cell, Table, render
 from diffusion_mf.lab.experiments.tables.main_results import (
     denoiser_tables,
     main_tables,
@@ -53,4 +53,4 @@ NEEDED: Mapping[str, str] = {
 }
 """What a plan must contain for each kind."""
 
-__all__ = ["FORMATS", "NEEDED", "TABLES", "Cell", "Table", "render"]
+__all__ = ["NEEDED", "TABLES", "TABLE_FORMATS", "Cell", "Table", "render"]

@@ -248,8 +248,8 @@ MOST_NARROW_COLUMNS = 4
 
 
 def render(tables: Sequence[Table], format_name: str) -> str:
-    """The tables in a format of `FORMATS`."""
-    return FORMATS[format_name](tables)
+    """The tables in a format of `TABLE_FORMATS`."""
+    return TABLE_FORMATS[format_name](tables)
 
 
 def number(value: float, digits: int = 2) -> str:
@@ -396,7 +396,7 @@ def json_text(tables: Sequence[Table]) -> str:
     return json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Sequence[Table]], str]] = {
+TABLE_FORMATS: Mapping[str, Callable[[Sequence[Table]], str]] = {
     "markdown": markdown,
     "latex": latex,
     "csv": comma_separated,
