@@ -209,7 +209,7 @@ def saved_config(values: Mapping[str, Any], *, path: StrPath, is_trained: bool =
     """
     values = _without_removed(values, path, is_trained=is_trained)
     plugins, system = values.get("plugins"), values.get("system")
-    # What is no list of names is left to the validation below.
+    # Anything but a list of names is left to the validation below.
     needed = [plugin for plugin in plugins if isinstance(plugin, str)] if isinstance(plugins, list) else []
     check_imported(needed, path=path)
     if isinstance(system, str) and system not in SYSTEMS:

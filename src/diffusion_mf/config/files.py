@@ -159,7 +159,7 @@ def _import_plugins(given: Mapping[str, Any], files: Sequence[_File], system: st
 
 
 def import_listed(plugins: object, *, path: str | None = None, text: str = "") -> None:
-    """Import the plugins that the key ``plugins`` of a file lists; what is no list of names is left to its validation."""
+    """Import the plugins that the key ``plugins`` of a file lists; anything but a list of names is left to validation."""
     if isinstance(plugins, list) and all(isinstance(plugin, str) for plugin in plugins):
         import_plugins(plugins, path=path, line=line_of(("plugins",), text))
 

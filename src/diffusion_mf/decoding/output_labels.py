@@ -1,17 +1,17 @@
-"""The labels that users read: those of a model in another scheme, with what is probable of them and what clamps mean by them.
+"""The labels that users see: a model's labels printed in another scheme, with their probabilities and the meaning of clamps.
 
-A model of entities works in BMES. An open scheme cannot tell all of its labels apart, so that several print alike:
+A model of entities works in BMES. An open scheme has fewer labels, so several labels of the model are printed as one:
 
 | scheme | prints | for |
 |---|---|---|
 | bmes, iobes, bilou | a label | one label of the model |
 | bio2 | B-x | B-x, S-x |
 | bio2 | I-x | M-x, E-x |
-| iob1 | B-x | B-x, S-x where the unit before is of type x, too |
+| iob1 | B-x | B-x, S-x if the previous unit is also of type x |
 | iob1 | I-x | M-x, E-x; B-x and S-x elsewhere |
 
-The probability of a printed label is the sum over the labels that print so. For IOB1, where that depends on the unit before, units
-are taken to be independent: P(B-x at i) = (pᵢ(B-x) + pᵢ(S-x)) · pᵢ₋₁(type x).
+The probability of a printed label is the sum over the labels printed that way. For IOB1, where this depends on the previous unit,
+units are assumed to be independent: P(B-x at i) = (pᵢ(B-x) + pᵢ(S-x)) · pᵢ₋₁(type x).
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ class _Tables(NamedTuple):
 
     alone: Int[Tensor, " K"]
     behind: Int[Tensor, " K"]
-    """the same behind a unit of its type"""
+    """the same after a unit of its type"""
     is_behind: Bool[Tensor, "K K"]
 
 
 class OutputLabels:
-    """The labels of a model, which are of the scheme ``source``, as the scheme ``target`` writes them."""
+    """The labels of a model in the scheme ``source``, printed in the scheme ``target``."""
 
     def __init__(self, labels: Sequence[str], source: LabelScheme, target: LabelScheme) -> None:
         self.source, self.target = source, target
         self.model_labels = tuple(labels)
         self.is_same = source is target
-        """these are the model's own"""
+        """the model's own labels"""
         self.is_one_to_one = self.is_same or target.is_closed
         self.depends_on_previous = target is LabelScheme.IOB1
-        """whether what a label prints as depends on the one before it"""
+        """whether the printed label depends on the previous label"""
         self._alone = self.model_labels
         if not self.is_same:
             self._alone = tuple(translate_label(label, source, target) for label in labels)
@@ -79,7 +79,7 @@ class OutputLabels:
         return torch.tensor([[begins_behind(a, b, self.source) for b in self.model_labels] for a in self.model_labels])
 
     def printed(self, labels: Sequence[str]) -> list[str]:
-        """What a sequence of the model's labels, legal or not, prints as, label by label; what is no label stays as it is.
+        """A sequence of the model's labels, legal or not, as printed, label by label; anything else stays unchanged.
 
         >>> OutputLabels(["B-X", "E-X", "M-X", "O", "S-X"], LabelScheme.BMES, LabelScheme.IOB1).printed(["S-X", "B-X", "E-X"])
         ['I-X', 'B-X', 'I-X']
@@ -99,16 +99,16 @@ class OutputLabels:
             return name  # labels without boundaries, and those of another scheme
 
     def ids(self, name: str) -> list[int]:
-        """The labels of the model that may print as ``name``; none if it is no name."""
+        """The labels of the model that may be printed as ``name``; empty if no label is."""
         pairs = zip(self._alone, self._behind, strict=True)
         return [index for index, printed in enumerate(pairs) if name in printed]
 
     def prints_at_the_start(self, names: Collection[str]) -> Bool[Tensor, " K"]:
-        """Which labels of the model print as one of ``names`` in the first unit of a sentence."""
+        """Which labels of the model are printed as one of ``names`` at the first unit of a sentence."""
         return torch.tensor([name in names for name in self._alone])
 
     def prints_after(self, names: Collection[str]) -> Bool[Tensor, "K K"]:
-        """[previous, next]: which labels of the model print as one of ``names`` behind which others."""
+        """[previous, next]: which labels of the model are printed as one of ``names`` after which others."""
         behind = torch.tensor([name in names for name in self._behind])
         return torch.where(self.is_behind, behind, self.prints_at_the_start(names))
 
@@ -117,7 +117,7 @@ class OutputLabels:
     ) -> Float[Tensor, "B N U"]:
         """The probability of every name, given those of the model's labels.
 
-        ``pairs`` are the neighbours that clamps of IOB1 leave (`DecoderInput.allowed_pairs`): P is conditional on them.
+        ``pairs`` are the pairs that clamps in IOB1 allow (`DecoderInput.allowed_pairs`), on which P is conditioned.
         """
         if self.is_one_to_one:
             return values
@@ -128,7 +128,7 @@ class OutputLabels:
             behind = values[:, 1:] * (values[:, :-1] @ is_behind.to(values.dtype))
             alone = values[:, 1:] - behind
         else:
-            # Where beliefs have given up what a clamp leaves, that shares all there is.
+            # If the beliefs in everything a clamp allows are 0, the allowed names share the probability.
             exact = values.double() + _NEXT_TO_NOTHING
             joint = exact[:, :-1, :, None] * exact[:, 1:, None, :] * pairs  # (B, N − 1, K, K)
             joint = joint / joint.sum((-2, -1), keepdim=True).clamp(min=torch.finfo(joint.dtype).tiny)
@@ -142,7 +142,7 @@ class OutputLabels:
         label_ids: Int[Tensor, "B N"],
         pairs: Bool[Tensor, "B M K K"] | None = None,
     ) -> Float[Tensor, "B N"]:
-        """The probability of the name that each of the model's labels prints as; 0 for what is no label."""
+        """The probability of the name that each chosen label is printed as; 0 for a code without a label."""
         known = label_ids.clamp(min=0)
         tables = self._tables(values.device)
         columns = known if self.is_one_to_one else tables.alone[known]
@@ -156,7 +156,7 @@ class OutputLabels:
         return values.new_zeros(*values.shape[:-1], len(self.names)).index_add(-1, columns, values)
 
     def _tables(self, device: torch.device) -> _Tables:
-        """Made once for every device: copying them there makes a GPU wait."""
+        """The tables on a device, copied once because a copy makes a GPU wait."""
         if device not in self._made:
             ids = {name: index for index, name in enumerate(self.names)}
             alone, behind = (
