@@ -16,7 +16,7 @@ from diffusion_mf import Tagger
 from diffusion_mf.errors import InputError
 
 DOCUMENT = (Path(__file__).parent.parent.parent / "docs" / "systems.md").read_text(encoding="utf-8")
-SECTION = DOCUMENT[DOCUMENT.index("## Adding one") :]
+SECTION = DOCUMENT[DOCUMENT.index("## Adding a system") :]
 
 
 def blocks(kind: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""``dmf experiment``: many runs, and the paper's tables beside ours."""
+"""``dmf experiment``: many runs, and the paper's tables with our results."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from diffusion_mf.lab.experiments.search import Search
 
 
-app = typer.Typer(help="Many runs, and the paper's tables beside ours.", no_args_is_help=True)
+app = typer.Typer(help="Many runs, and the paper's tables with our results.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Many runs, and the paper's tables beside ours."""
+    """Many runs, and the paper's tables with our results."""
 
 
 @app.command()

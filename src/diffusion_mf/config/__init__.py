@@ -254,7 +254,7 @@ def _without_removed(values: Mapping[str, Any], path: StrPath, *, is_trained: bo
 
 @functools.cache
 def _note_once(name: str, note: str, *, is_default: bool) -> None:
-    # At its default nobody misses it: every model of an earlier version holds it.
+    # A removed setting at its default is harmless, and every model of an earlier version has it.
     level = logging.INFO if is_default else logging.WARNING
     logging.getLogger("diffusion_mf").log(level, "the setting %s is left out; it was removed: %s", name, note)
 

@@ -278,7 +278,7 @@ def _matching(
 
 
 def _lay_over(settings: Settings, layer: Mapping[str, Any], source_of: Callable[[Key], SettingSource]) -> None:
-    """Apply ``layer`` on top of the settings so far: a size replaces dimensions set below it, not those set beside it."""
+    """Apply ``layer`` on top of the settings so far: a size replaces dimensions set in layers below it, not in its own layer."""
     size = layer.get("size")
     if size in SIZES:
         # Any system will do: both kinds of preset cover sections that the other kind may also set.

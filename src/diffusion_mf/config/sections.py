@@ -101,7 +101,7 @@ class DataConfig(Section):
     dev: str | None = None
     test: str | None = None
     held_out: NonNegativeInt = 0
-    """without ``dev``, about so many training sentences are: whole documents where marked, chosen by the seed"""
+    """without ``dev``, the approximate number of training sentences held out as dev: whole documents if marked, drawn by the seed"""
     column: Annotated[ConlluColumn, Field(strict=False)] | None = None
     """of CoNLL-U; None: upos for POS, xpos for Chinese"""
     scheme: Annotated[LabelScheme, Field(strict=False)] | None = None

@@ -166,7 +166,7 @@ class _ZstdFrame:
         return self._frame.unused_data + self.unconsumed_tail
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """Unpack at least ``max_length`` bytes if there are so many, exceeding it by the output of one small piece at most."""
+        """Unpack at least ``max_length`` bytes if available, and at most the output of one small piece of ``data`` more."""
         parts: list[bytes] = []
         size = start = 0
         while size < max_length and start < len(data) and not self._frame.eof:

@@ -93,10 +93,10 @@ def _placeholder(repairs: Repairs | None, path: StrPath, line: int) -> str:
     return repairs.add_form(line)
 
 
-def dataset_sentences(dataset: Any, *, task: Task | None = None, tag_column: str | None = None) -> Iterator[Sentence]:
+def dataset_sentences(dataset: Any, *, task: Task | None = None) -> Iterator[Sentence]:
     """The sentences of a ``datasets.Dataset``: tokens, and tags with their names from its features."""
     tasks = tasks_of_row(dataset.features)
-    if task is None and tag_column is None and len(tasks) > 1:
+    if task is None and len(tasks) > 1:
         raise InputError("the dataset has tags for both entities and parts of speech", remedy="choose task ner or pos")
     for number, row in enumerate(dataset, 1):
 
@@ -108,7 +108,7 @@ def dataset_sentences(dataset: Any, *, task: Task | None = None, tag_column: str
             fail('no list of words under the key "tokens"', "rename the column of words")
         if not tokens:
             continue
-        key = _tag_key(row, tokens, tag_column, task or (tasks[0] if tasks else None), fail)
+        key = _tag_key(row, tokens, None, task or (tasks[0] if tasks else None), fail)
         if key is None:
             fail("the tags are missing or do not match the tokens", "choose a labelled dataset")
         tags = row[key]

@@ -278,7 +278,7 @@ def encode_spans(spans: Iterable[LabelledSpan], length: int, scheme: LabelScheme
     previous = LabelledSpan(-1, -1, "")
     for span in sorted(spans):
         if not max(previous.end, 0) <= span.start < span.end <= length:
-            raise ValueError(f"spans must lie within the sentence and not overlap, found {span}")
+            raise ValueError(f"spans must be within the sentence and not overlap, found {span}")
         if scheme is LabelScheme.IOB1:
             first = Boundary.BEGIN if (previous.end, previous.label) == (span.start, span.label) else Boundary.INSIDE
             roles = [first] + [Boundary.INSIDE] * (span.end - span.start - 1)

@@ -1,7 +1,7 @@
 """Sizes of Triton kernels that depend on the card, and the rule for each.
 
 **Shared memory** of a program bounds the labels of Mean-Field's global kernels, which keep the transitions on chip: as float16 halves,
-as they are and transposed, 8 bytes per pair of labels; beside them a tile of 64 positions in float32; and up to 64 labels
+as they are and transposed, 8 bytes per pair of labels; in addition a tile of 64 positions in float32; and up to 64 labels
 three products for the gradient of the transitions, 6 bytes per pair. The largest power of two that fits is the limit (`max_global_labels`).
 
 **Tensor cores** multiply for the gradient of a chain's global transitions, where Triton compiles the products for them: with more

@@ -35,7 +35,7 @@ class Progress:
     """steps whose gradient was not finite"""
 
     def details(self) -> str:
-        """What is known beside the position, as text.
+        """What is known besides the position, as text.
 
         >>> Progress(epoch=1, num_epochs=2, step=3, num_steps=8, loss=0.5, seconds_left=75).details()
         'loss 0.5000, 1:15 left'

@@ -51,7 +51,7 @@ def main() -> None:
     with _heartbeats(claim):
         outcome = _run(place, device=arguments.device)
     if os.getppid() != arguments.parent:
-        claim.release()  # nobody else will
+        claim.release()  # no other process would release it
     sys.exit(EXIT_STATUSES[outcome])
 
 
