@@ -244,7 +244,7 @@ def _without_removed(values: Mapping[str, Any], path: StrPath, *, is_trained: bo
             raise InputError(
                 f"was made with {name} = {value}, which was removed: {removed.note}",
                 path=path,
-                remedy="use the version that wrote it, or train anew without that setting",
+                remedy="use the version that wrote it, or train again without that setting",
             )
         rest = {other: setting for other, setting in place.items() if other != key}
         kept = {**kept, section: rest} if section else rest

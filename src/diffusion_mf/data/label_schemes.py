@@ -317,7 +317,7 @@ def convert_labels(labels: Sequence[str], source: LabelScheme, target: LabelSche
     return encode_spans(extract_spans(labels, source), len(labels), target)
 
 
-def begins_behind(previous: str, label: str, scheme: LabelScheme) -> bool:
+def begins_after_its_type(previous: str, label: str, scheme: LabelScheme) -> bool:
     """Whether ``label`` of the closed scheme ``scheme``, after a unit of its type, begins another span, which IOB1 marks by B."""
     boundary, kind = parse_label(label, scheme)
     before, before_kind = parse_label(previous, scheme)

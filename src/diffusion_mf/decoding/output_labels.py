@@ -28,22 +28,22 @@ from torch import Tensor
 from diffusion_mf.data.label_schemes import (
     Boundary,
     LabelScheme,
-    begins_behind,
+    begins_after_its_type,
     format_label,
     parse_label,
     translate_label,
 )
 
-_NEXT_TO_NOTHING = 1e-30
+_SMALLEST_BELIEF = 1e-30
 
 
 class _Tables(NamedTuple):
     """What is printed for each label of the model, on a device."""
 
     alone: Int[Tensor, " K"]
-    behind: Int[Tensor, " K"]
+    following: Int[Tensor, " K"]
     """the same after a unit of its type"""
-    is_behind: Bool[Tensor, "K K"]
+    is_following: Bool[Tensor, "K K"]
 
 
 class OutputLabels:
@@ -60,23 +60,25 @@ class OutputLabels:
         self._alone = self.model_labels
         if not self.is_same:
             self._alone = tuple(translate_label(label, source, target) for label in labels)
-        self._behind = self._alone
+        self._following = self._alone
         if self.depends_on_previous:
-            self._behind = tuple(
+            self._following = tuple(
                 format_label(Boundary.BEGIN, kind, target) if boundary in (Boundary.BEGIN, Boundary.SINGLE) else name
                 for name, (boundary, kind) in zip(
                     self._alone, (parse_label(each, source) for each in labels), strict=True
                 )
             )
-        self.names = self._alone if self.is_one_to_one else tuple(sorted({*self._alone, *self._behind}))
+        self.names = self._alone if self.is_one_to_one else tuple(sorted({*self._alone, *self._following}))
         """what is printed, in the order of a trajectory's columns"""
         self._print = dict(zip(self.model_labels, self._alone, strict=True))
         self._made: dict[torch.device, _Tables] = {}
 
     @functools.cached_property
-    def is_behind(self) -> Bool[Tensor, "K K"]:
+    def is_following(self) -> Bool[Tensor, "K K"]:
         """[previous, next]: where IOB1 prints B."""
-        return torch.tensor([[begins_behind(a, b, self.source) for b in self.model_labels] for a in self.model_labels])
+        return torch.tensor(
+            [[begins_after_its_type(a, b, self.source) for b in self.model_labels] for a in self.model_labels]
+        )
 
     def printed(self, labels: Sequence[str]) -> list[str]:
         """A sequence of the model's labels, legal or not, as printed, label by label; anything else stays unchanged.
@@ -87,8 +89,8 @@ class OutputLabels:
         found = [self._print.get(label, label) for label in labels]
         if self.depends_on_previous:
             for index, pair in enumerate(itertools.pairwise(labels), 1):
-                if self._print.keys() >= {*pair} and begins_behind(*pair, self.source):
-                    found[index] = self._behind[self.model_labels.index(pair[1])]
+                if self._print.keys() >= {*pair} and begins_after_its_type(*pair, self.source):
+                    found[index] = self._following[self.model_labels.index(pair[1])]
         return found
 
     def canonical(self, name: str) -> str:
@@ -100,7 +102,7 @@ class OutputLabels:
 
     def ids(self, name: str) -> list[int]:
         """The labels of the model that may be printed as ``name``; empty if no label is."""
-        pairs = zip(self._alone, self._behind, strict=True)
+        pairs = zip(self._alone, self._following, strict=True)
         return [index for index, printed in enumerate(pairs) if name in printed]
 
     def prints_at_the_start(self, names: Collection[str]) -> Bool[Tensor, " K"]:
@@ -109,8 +111,8 @@ class OutputLabels:
 
     def prints_after(self, names: Collection[str]) -> Bool[Tensor, "K K"]:
         """[previous, next]: which labels of the model are printed as one of ``names`` after which others."""
-        behind = torch.tensor([name in names for name in self._behind])
-        return torch.where(self.is_behind, behind, self.prints_at_the_start(names))
+        following = torch.tensor([name in names for name in self._following])
+        return torch.where(self.is_following, following, self.prints_at_the_start(names))
 
     def probabilities(
         self, values: Float[Tensor, "B N K"], pairs: Bool[Tensor, "B M K K"] | None = None
@@ -123,17 +125,17 @@ class OutputLabels:
             return values
         if not self.depends_on_previous:
             return self._sums(values, self._tables(values.device).alone).clamp(max=1)
-        alone_columns, behind_columns, is_behind = self._tables(values.device)
+        alone_columns, following_columns, is_following = self._tables(values.device)
         if pairs is None:
-            behind = values[:, 1:] * (values[:, :-1] @ is_behind.to(values.dtype))
-            alone = values[:, 1:] - behind
+            following = values[:, 1:] * (values[:, :-1] @ is_following.to(values.dtype))
+            alone = values[:, 1:] - following
         else:
             # If the beliefs in everything a clamp allows are 0, the allowed names share the probability.
-            exact = values.double() + _NEXT_TO_NOTHING
+            exact = values.double() + _SMALLEST_BELIEF
             joint = exact[:, :-1, :, None] * exact[:, 1:, None, :] * pairs  # (B, N − 1, K, K)
             joint = joint / joint.sum((-2, -1), keepdim=True).clamp(min=torch.finfo(joint.dtype).tiny)
-            behind, alone = ((joint * chosen).sum(-2).to(values.dtype) for chosen in (is_behind, ~is_behind))
-        rest = self._sums(alone, alone_columns) + self._sums(behind, behind_columns)
+            following, alone = ((joint * chosen).sum(-2).to(values.dtype) for chosen in (is_following, ~is_following))
+        rest = self._sums(alone, alone_columns) + self._sums(following, following_columns)
         return torch.cat([self._sums(values[:, :1], alone_columns), rest], 1).clamp(min=0, max=1)
 
     def scores(
@@ -147,8 +149,8 @@ class OutputLabels:
         tables = self._tables(values.device)
         columns = known if self.is_one_to_one else tables.alone[known]
         if self.depends_on_previous:
-            is_behind = tables.is_behind[known[:, :-1], known[:, 1:]] & (label_ids[:, :-1] >= 0)
-            columns[:, 1:] = torch.where(is_behind, tables.behind[known[:, 1:]], columns[:, 1:])
+            is_following = tables.is_following[known[:, :-1], known[:, 1:]] & (label_ids[:, :-1] >= 0)
+            columns[:, 1:] = torch.where(is_following, tables.following[known[:, 1:]], columns[:, 1:])
         chosen = self.probabilities(values, pairs).gather(-1, columns[..., None])[..., 0]
         return torch.where(label_ids < 0, 0, chosen)
 
@@ -159,9 +161,9 @@ class OutputLabels:
         """The tables on a device, copied once because a copy makes a GPU wait."""
         if device not in self._made:
             ids = {name: index for index, name in enumerate(self.names)}
-            alone, behind = (
-                torch.tensor([ids[name] for name in names], device=device) for names in (self._alone, self._behind)
+            alone, following = (
+                torch.tensor([ids[name] for name in names], device=device) for names in (self._alone, self._following)
             )
-            is_behind = self.is_behind if self.depends_on_previous else torch.zeros(0, 0, dtype=torch.bool)
-            self._made[device] = _Tables(alone, behind, is_behind.to(device))
+            is_following = self.is_following if self.depends_on_previous else torch.zeros(0, 0, dtype=torch.bool)
+            self._made[device] = _Tables(alone, following, is_following.to(device))
         return self._made[device]

@@ -37,7 +37,7 @@ class RunState(enum.StrEnum):
     FAILED = "failed"
     """and has no attempts left"""
     PRUNED = "pruned"
-    """given up by a search"""
+    """pruned by a search"""
 
     @property
     def is_open(self) -> bool:
@@ -52,7 +52,7 @@ class Outcome(enum.StrEnum):
     INTERRUPTED = "interrupted"
     DIVERGED = "diverged"
     PRUNED = "pruned"
-    """given up by a search"""
+    """pruned by a search"""
     REFUSED = "refused"
     """bad input: another attempt would fail too"""
     FAILED = "failed"
