@@ -256,7 +256,7 @@ def test_comments_and_header_lines_are_no_units(tmp_path: Path) -> None:
     ("word tag\na b\n", {"tag_column": "ner"}, "no column is called 'ner', only word, tag"),
     ("a b\n", {"form_column": "2"}, "column 2 cannot be both form and tag"),
     ("a b\n", {"form_column": "0"}, "there is no form column 0, only 2 column(s)"),
-    ("word tag\n", {}, "holds no sentences"),
+    ("word tag\n", {}, "contains no sentences"),
 ])  # fmt: skip
 def test_what_is_not_plain_is_asked_for(text: str, options: dict, problem: str, tmp_path: Path) -> None:
     path = write(tmp_path, text)

@@ -204,7 +204,7 @@ def test_an_empty_file_is_refused(task: Task, suffix: str, content: str, tmp_pat
     if task is Task.NER and suffix == ".conllu":
         suffix = ""
     path = write(tmp_path / f"a{suffix}", content)
-    with pytest.raises(InputError, match="holds no sentences"):
+    with pytest.raises(InputError, match="contains no sentences"):
         read_task(path, task)
 
 

@@ -204,7 +204,7 @@ class _Head:
         rows = [(number, line) for number, line in numbered if line[0] != "#"]
         rows = rows or [(number, line) for number, line in numbered if not _COMMENT.match(line)]
         if not rows:
-            raise InputError("holds no sentences", path=path, remedy="check that this is the right file")
+            raise InputError("contains no sentences", path=path, remedy="check that this is the right file")
         self.line, first = rows[0]
         self.separator = separator or (Separator.TAB if "\t" in first else Separator.SPACE)
         self.first = self.separator.fields_of(first)

@@ -52,7 +52,7 @@ def convert(
             _copy_conllu(source, stream, conversion.options.column, advance)
         return []
     if conversion.use_characters and FileFormat.CONLLU not in formats:
-        raise InputError("--characters converts from or to CoNLL-U words", remedy="leave --characters out")
+        raise InputError("--characters converts from or to CoNLL-U words", remedy="leave out --characters")
     repairs = None if conversion.strict else Repairs(source)
     if all(each.annotation is not None for each in formats):
         _copy_records(source, target, conversion, repairs, advance)
@@ -151,7 +151,7 @@ def _copy_conllu(source: StrPath, stream: IO[bytes], column: ConlluColumn, advan
         stream.write(block.text.encode())
         advance(1)
     if is_empty:
-        raise InputError("holds no sentences", path=source, remedy="check that this is the right file")
+        raise InputError("contains no sentences", path=source, remedy="check that this is the right file")
 
 
 def _without_blank_labels(sentences: Iterable[Sentence]) -> Iterator[Sentence]:

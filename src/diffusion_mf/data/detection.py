@@ -116,7 +116,7 @@ def _format(path: StrPath) -> FileFormat:
         found = FileFormat.COLUMNS
     if found in (FileFormat.TEXT, FileFormat.RAW):
         raise InputError(
-            "holds text without labels",
+            "contains text without labels",
             path=path,
             remedy="write a word and its tag on each line and a blank line after each sentence, or name the format with --format",
         )

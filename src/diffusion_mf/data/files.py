@@ -316,7 +316,7 @@ class SentenceLimits(NamedTuple):
         num_units = len(sentence.units)
         if num_units > self.units:
             problem = f"a sentence of {num_units:,} units, more than {self.units:,}"
-            self.refuse(problem, path, sentence.line, "divide it", needed=(num_units >> 16) + 1)
+            self.refuse(problem, path, sentence.line, "split it", needed=(num_units >> 16) + 1)
         for number, unit in enumerate(sentence.units, 1):
             if len(unit) > self.unit_size:
                 problem = f"unit {number:,} of the sentence has {len(unit):,} characters, more than {self.unit_size:,}"

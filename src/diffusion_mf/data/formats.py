@@ -425,7 +425,7 @@ def _not_empty(sentences: Iterable[Sentence], path: StrPath) -> Iterator[Sentenc
         is_empty = False
         yield sentence
     if is_empty:
-        raise InputError("holds no sentences", path=path, remedy="check that this is the right file")
+        raise InputError("contains no sentences", path=path, remedy="check that this is the right file")
 
 
 def read_task(
