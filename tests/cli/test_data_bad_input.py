@@ -169,7 +169,7 @@ def test_what_the_target_cannot_hold_is_named_by_its_source(dmf, tmp_path: Path)
     [
         (("a.txt", "b.jsonl"), "--from"),
         (("a.jsonl", "b.txt"), "--to"),
-        (("a.conllu", "b.conllu", "--to-scheme", "bio2"), "is a copy"),
+        (("a.conllu", "b.conllu", "--to-scheme", "bio2"), "only copies the file"),
         (("a.jsonl", "b.tsv", "--characters"), "leave out --characters"),
         (("a.conllu", "b.tsv", "--column", "misc"), "UPOS or XPOS"),
     ],

@@ -246,7 +246,7 @@ class TestClamps:
                 tagger.tag([["Ada"]], clamp=[clamp])
 
     def test_there_is_one_for_each_sentence(self, tagger: Tagger) -> None:
-        with pytest.raises(InputError, match="fewer clamps than sentences, none for sentence 2"):
+        with pytest.raises(InputError, match="fewer clamps than sentences: none for sentence 2"):
             tagger.tag([["Ada"], ["Ada"]], clamp=[None])
         with pytest.raises(InputError, match=r"more clamps than the 1 sentence\(s\)"):
             tagger.tag([["Ada"]], clamp=[None, None])

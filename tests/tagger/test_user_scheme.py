@@ -292,7 +292,7 @@ class TestClamps:
         assert result.spans[0][:3] == (0, 2, "PER")
 
     @pytest.mark.parametrize(("clamp", "message"), [
-        ({"units": [0, 3], "type": "PER"}, "has a span of the units [0, 3], but the sentence has 2 unit(s); count units from 0, and"),
+        ({"units": [0, 3], "type": "PER"}, "has a span of the units [0, 3], but the sentence has 2 unit(s); count units from 0; end"),
         ({"units": [1, 1], "type": "PER"}, "has a span of the units [1, 1], but the sentence has 2 unit(s)"),
         ({"units": [0.5, 1], "type": "PER"}, "has a span of the units [0.5, 1]"),
         ({"units": [0], "type": "PER"}, "has the span {'units': [0], 'type': 'PER'}; give {\"units\": [start, end], \"type\""),

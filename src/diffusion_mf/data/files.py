@@ -298,7 +298,8 @@ class SentenceLimits(NamedTuple):
         text = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_MEBIBYTES)
         if not (text.isascii() and text.isdecimal() and int(text)):
             raise InputError(
-                f"{LIMIT_VARIABLE} is {text!r}, not a number of MiB", remedy=f"set {LIMIT_VARIABLE}=64, say"
+                f"{LIMIT_VARIABLE} is {text!r}, not a number of MiB",
+                remedy=f"set it to a number, as in {LIMIT_VARIABLE}=64",
             )
         mebibytes = int(text)
         return cls(mebibytes, mebibytes << 20, mebibytes << 16, mebibytes << 12)
