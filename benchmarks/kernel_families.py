@@ -30,7 +30,7 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import half_up, note, print_table
 from diffusion_mf.lab.benchmarks.sessions import Session
-from diffusion_mf.lab.benchmarks.throughput import CORPORA, benchmark_config
+from diffusion_mf.lab.benchmarks.throughput import BENCHMARK_CORPORA, benchmark_config
 from diffusion_mf.lab.benchmarks.timing import raise_clocks
 from diffusion_mf.lab.results import provenance, write_rows
 from diffusion_mf.ops.mean_field import triton as kernels
@@ -124,7 +124,7 @@ def measure(
             rows.append(
                 {
                     "benchmark": "kernel-families",
-                    "corpus": CORPORA[config.task].name,
+                    "corpus": BENCHMARK_CORPORA[config.task].name,
                     "system": config.system,
                     "phase": phase,
                     "without": family,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from diffusion_mf.training.progress import Progress
 
 LabelledData = StrPath | Iterable[tuple[Sequence[str], Sequence[str]]]
-"""a labelled file, (words, labels) pairs, or a Hugging Face data set"""
+"""a labelled file, (words, labels) pairs, or a Hugging Face dataset"""
 
 
 def load(name: StrPath, *, device: str = "auto", plugins: Sequence[str] = ()) -> Tagger:
@@ -50,12 +50,12 @@ def train(
     device: str = "auto",
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Tagger:
-    """Train on labelled data, or what a configuration (or its file or name) describes; returns the best model as a tagger.
+    """Train on labelled data, or by a configuration (an object, file or name); returns the best model as a tagger.
 
-    What ``dmf train`` does, and with the same meaning: ``train`` alone is enough, and data are files, (words, labels) pairs or
-    Hugging Face data sets. ``settings`` are others than those chosen, such as ``{"training.epochs": 3}``. ``output`` keeps
-    checkpoints, log and model; without it nothing is kept but the tagger returned. ``on_progress`` is called with every
-    `Progress` instead of showing it.
+    The arguments have the same meaning as for ``dmf train``: ``train`` alone is enough, and data are files, (words, labels) pairs
+    or Hugging Face datasets. ``settings`` override those chosen, as in ``{"training.epochs": 3}``. ``output`` is a folder for
+    checkpoints, log and model; without it only the tagger is kept. ``on_progress`` is called with every `Progress`, which is then
+    not shown.
     """
     # Not at the top: training imports the tagger.
     from diffusion_mf.training.automatic import choose_config
@@ -120,11 +120,11 @@ def _files(
     task: str | None,
     resume: bool,
 ) -> dict[str, str]:
-    """The settings that name the files of the corpora; those that are in memory are written to the folder of the run."""
+    """The settings that name the files of the corpora; corpora in memory are written to the folder of the run."""
     from diffusion_mf.training.resumption import RunFolder
 
     if isinstance(train, Mapping):
-        # A Hugging Face data set with its splits.
+        # A Hugging Face dataset with its splits.
         dev = train.get("validation") if dev is None else dev
         test = train.get("test") if test is None else test
         train = train["train"]
@@ -141,7 +141,7 @@ def _files(
 
 
 def _file(corpus: LabelledData, path: Path, task: str | None) -> str:
-    """The file of a corpus; one that is in memory is written to ``path`` first, for a run that is resumed needs it again."""
+    """The file of a corpus; a corpus in memory is first written to ``path``, since a resumed run needs it again."""
     if isinstance(corpus, str | os.PathLike):
         return os.fspath(corpus)
     sentences: Iterable[Sentence]

@@ -1,9 +1,8 @@
 """Plugins: modules that add systems, structures, encoders or decoders to the package's tables.
 
-Nothing is imported unasked. A plugin is imported because a user names it: on the command line (``--plugin``), in a
-configuration or plan (``plugins``), in the environment (`VARIABLE`), in Python (``Tagger.load(…, plugins=…)``), or, where an
-installed package has an entry point for it, by the name of the system or encoder that it adds. Saved models only *say* which
-plugins they need. `docs/systems.md` shows all of it to users.
+A plugin is imported only if the user names it: on the command line (``--plugin``), in a configuration or plan (``plugins``), in
+the environment (`VARIABLE`), in Python (``Tagger.load(…, plugins=…)``), or, if an installed package has an entry point for it, by
+the name of the system or encoder that it adds. Saved models only *name* the plugins they need. See `docs/systems.md`.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from typing import TypeVar
 from diffusion_mf.errors import InputError
 
 GROUP = "diffusion_mf.plugins"
-"""of entry points: their names are those of systems or encoders, their values are modules"""
+"""the group of entry points, whose names are systems or encoders and whose values are modules"""
 VARIABLE = "DIFFUSION_MF_PLUGINS"
 """the environment variable that names plugins, separated as in PATH"""
 
 Entry = TypeVar("Entry")
 
 _imported: dict[str, str] = {}
-"""by the module's name, what imports the plugin from anywhere: that name, or the whole path of its file"""
+"""for each module's name, what imports the plugin from anywhere: that name, or the absolute path of its file"""
 _owners: dict[tuple[str, str], str] = {}
-"""the plugin that made an entry, by kind and name, as configurations name it"""
+"""the plugin that added an entry, by kind and name of the entry"""
 _importing: list[str] = []
-"""the plugin that is being imported; more than one while a plugin asks for another"""
+"""the plugins being imported; more than one while a plugin imports another"""
 
 
 class Table(UserDict[str, Entry]):
-    """A table that plugins add to: it knows which of them made an entry, and lets none replace what is not its own."""
+    """A table that plugins extend: it records which plugin added an entry, and no plugin can replace another's entry."""
 
     def __init__(self, kind: str, entries: Mapping[str, Entry]) -> None:
         super().__init__()
         self.kind = kind
-        # Not one by one: a plugin that is the first to import a table did not make what is in it.
+        # Added without ownership: a plugin that is the first to import a table did not add its entries.
         self.data.update(entries)
 
     def __setitem__(self, name: str, entry: Entry) -> None:
@@ -62,7 +61,7 @@ class Table(UserDict[str, Entry]):
 
 
 def short_name(plugin: str) -> str:
-    """A plugin as configurations and models name it: its module, or its file wherever that lies.
+    """The name of a plugin in configurations and models: its module, or its file name without the folder.
 
     >>> short_name("folder/cautious.py"), short_name("package.cautious")
     ('cautious.py', 'package.cautious')
@@ -71,12 +70,12 @@ def short_name(plugin: str) -> str:
 
 
 def owners(names: Iterable[tuple[str, str | None]]) -> list[str]:
-    """The plugins that made the entries of these kinds and names, each once."""
+    """The plugins that added the entries of these kinds and names, each once."""
     return list(dict.fromkeys(_owners[kind, name] for kind, name in names if name and (kind, name) in _owners))
 
 
 def import_plugins(plugins: Iterable[str], *, path: str | None = None, line: int | None = None) -> None:
-    """Import modules by their names, or by the paths of their files; ``path`` and ``line`` are where they are named."""
+    """Import modules by name or by the path of their file; ``path`` and ``line`` say where they were named."""
     for plugin in plugins:
         try:
             _import(os.path.expanduser(os.path.expandvars(plugin)))
@@ -85,7 +84,7 @@ def import_plugins(plugins: Iterable[str], *, path: str | None = None, line: int
 
 
 def import_named(names: Iterable[object]) -> None:
-    """Import the plugins of installed packages that add a system or encoder of one of these names; most have none."""
+    """Import the plugins of installed packages that add a system or encoder of one of these names, if any."""
     for name in names:
         modules = sorted({point.module for point in _entry_points() if point.name == name})
         if len(modules) > 1:
@@ -103,7 +102,7 @@ def import_named(names: Iterable[object]) -> None:
 
 
 def installed_names() -> list[str]:
-    """The names of systems and encoders that plugins of installed packages add; nothing is imported for it."""
+    """The names of systems and encoders that plugins of installed packages add, without importing them."""
     return sorted({point.name for point in _entry_points()})
 
 
@@ -113,7 +112,7 @@ def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
 
 
 def check_imported(plugins: Iterable[str], *, path: str | os.PathLike[str] | None = None) -> None:
-    """`InputError` if one of the plugins that a saved model or run needs has not been imported."""
+    """Raise `InputError` if a plugin that a saved model or run needs has not been imported."""
     missing = [plugin for plugin in plugins if _module_name(plugin) not in sys.modules]
     if missing:
         several = len(missing) > 1
@@ -131,7 +130,7 @@ def from_environment() -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """What to add to the environment of another process for it to find the plugins of this one."""
+    """The environment variables with which another process imports the plugins of this one."""
     return {VARIABLE: os.pathsep.join(_imported.values())} if _imported else {}
 
 
@@ -179,7 +178,7 @@ def _import(plugin: str) -> None:
 
 
 def _is_there_already(name: str, path: str) -> bool:
-    """Whether the file is imported; `InputError` if its module's name belongs to another one."""
+    """Whether the file has been imported; `InputError` if its module's name belongs to another module."""
     module = sys.modules.get(name)
     try:
         spec = None if module is not None else importlib.util.find_spec(name)
@@ -201,7 +200,7 @@ def _import_file(name: str, path: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # As import does it: there while it runs, gone if it fails.
+    # Like `import`: in sys.modules while it runs, and removed if it fails.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

@@ -35,7 +35,7 @@ class ObjectiveWeights:
     bits: int | float = 0.0
     """squared error of DiffusionSL's predicted bits"""
     auxiliary: int | float = 0.0
-    """token cross-entropy of a scorer on the encoder's states, beside the denoiser (ours)"""
+    """token cross-entropy of a scorer on the encoder's states, in addition to the denoiser (ours)"""
     teacher: int | float = 0.0
     """token cross-entropy against a teacher's marginals, in direct systems (ours)"""
 

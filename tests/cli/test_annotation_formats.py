@@ -126,4 +126,4 @@ def test_texts_are_split_as_the_language_says(dmf: Callable, tmp_path: Path) -> 
     path.write_text("A long-term e-mail.")
     assert dmf("data", "convert", path, "-", "--to", "text").stdout == b"A long-term e-mail .\n"
     assert dmf("data", "convert", path, "-", "--to", "text", "--language", "en").stdout == b"A long - term e-mail .\n"
-    assert "raw text is only read" in dmf("data", "convert", path, tmp_path / "b.raw").stderr
+    assert "raw text can only be read, not written" in dmf("data", "convert", path, tmp_path / "b.raw").stderr

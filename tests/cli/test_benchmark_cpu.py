@@ -100,16 +100,19 @@ def test_a_missing_peer_is_noted(
     outcome = dmf(*arguments, "--model", f"ours={model}", "--json")
     assert outcome.status == 0, outcome.stderr
     assert [row["system"] for row in json.loads(outcome.stdout)] == ["ours"]
-    assert "python-crfsuite is not installed and left out; pip install 'diffusion-mf[benchmark-cpu]'" in outcome.stderr
+    assert (
+        "python-crfsuite is not installed, so it is left out; pip install 'diffusion-mf[benchmark-cpu]'"
+        in outcome.stderr
+    )
     nobody = dmf(*arguments)
     assert nobody.status == 2
-    assert "there is nobody to measure" in nobody.stderr
+    assert "there is nothing to measure" in nobody.stderr
 
 
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        (("--model", "folder"), "dmf: --model: 'folder' is no model; write NAME=DIR or NAME=DIR@CALLS.\n"),
+        (("--model", "folder"), "dmf: --model: 'folder' does not name a model; write NAME=DIR or NAME=DIR@CALLS.\n"),
         (("--only", "tnt"), "dmf: --only: unknown peer 'tnt'; choose from python-crfsuite, udpipe-1, spacy.\n"),
     ],
 )

@@ -110,8 +110,8 @@ def test_tables(dmf, options: list[str], tmp_path: Path) -> None:  # type: ignor
     ("arguments", "message"),
     [
         (("scaling", "--task", "nar"), "unknown task 'nar'"),
-        (("scaling", "--times", "1,x"), "'1,x' is no list of numbers"),
-        (("sharing", "--counts", "0"), "'0' is no list of numbers"),
+        (("scaling", "--times", "1,x"), "'1,x' is not a list of numbers"),
+        (("sharing", "--counts", "0"), "'0' is not a list of numbers"),
         (("agreement", "model", "file", "--precision", "half"), "unknown precision 'half'"),
     ],
 )

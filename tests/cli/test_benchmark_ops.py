@@ -73,11 +73,11 @@ def test_some_operations_can_be_measured_alone(dmf: Callable) -> None:
     ("arguments", "sentence"),
     [
         (("--device", "tpu"), "dmf: there is no device 'tpu' here; choose auto"),
-        (("--shapes", "32x17"), "dmf: --shapes: '32x17' is no shape; write"),
-        (("--shapes", "4x4x4,"), "dmf: --shapes: '' is no shape; write"),
-        (("--shapes", "0x4x4"), "dmf: --shapes: '0x4x4' is no shape; write"),
-        (("--shapes", "4x1x4"), "dmf: --shapes: '4x1x4' is no shape; write"),
-        (("--shapes", "4x4xk"), "dmf: --shapes: '4x4xk' is no shape; write"),
+        (("--shapes", "32x17"), "dmf: --shapes: '32x17' is not a shape; write"),
+        (("--shapes", "4x4x4,"), "dmf: --shapes: '' is not a shape; write"),
+        (("--shapes", "0x4x4"), "dmf: --shapes: '0x4x4' is not a shape; write"),
+        (("--shapes", "4x1x4"), "dmf: --shapes: '4x1x4' is not a shape; write"),
+        (("--shapes", "4x4xk"), "dmf: --shapes: '4x4xk' is not a shape; write"),
         (
             ("--device", "cpu", "--only", "viterby"),
             "dmf: --only: unknown operation 'viterby'; choose from log-partition,",
@@ -130,4 +130,4 @@ def test_runs_as_a_module_without_what_only_other_commands_need() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("dmf: --shapes: 'nothing' is no shape")
+    assert done.stderr.startswith("dmf: --shapes: 'nothing' is not a shape")

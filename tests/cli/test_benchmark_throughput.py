@@ -77,4 +77,4 @@ def test_iterations_are_those_asked_for(dmf, options: list[str]) -> None:  # typ
     assert {row["setting"]: row["paper_relative"] is None for row in rows} == {2: False, 20: True}
     outcome = dmf("benchmark", "mean-field", "--iterations", "0,1", *options)
     assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
-    assert outcome.stderr.startswith("dmf: --iterations: '0,1' is no list of numbers")
+    assert outcome.stderr.startswith("dmf: --iterations: '0,1' is not a list of numbers")

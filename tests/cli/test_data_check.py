@@ -52,15 +52,13 @@ def test_all_problems_of_a_usable_corpus(check: Callable) -> None:
     }
     by_kind = {row["kind"]: row for row in answer["problems"]}
     assert by_kind["irregular tags"]["severity"] == "repaired"
-    assert "a span begins where" in by_kind["irregular tags"]["meaning"]
+    assert "a tag that cannot continue a span" in by_kind["irregular tags"]["meaning"]
 
 
 def test_forms_with_several_labels_are_one_line_a_file(check: Callable) -> None:
     _, _, kinds = check("a.tsv", a_tsv="a\tB-X\nb\tI-X\na\tO\n\nb\tO\nb\tB-Y\n")
     assert kinds == {
-        "forms with several labels": [
-            ["a.tsv", None, "2 of 2 forms; those with the most: b (X 1, O 1, Y 1); a (X 1, O 1)"]
-        ]
+        "forms with several labels": [["a.tsv", None, "2 of 2 forms; most labels: b (X 1, O 1, Y 1); a (X 1, O 1)"]]
     }
 
 
@@ -129,7 +127,7 @@ def test_many_problems_are_cut_and_counted_unless_all_are_asked_for(dmf: Callabl
     text = outcome.stdout.decode()
     assert outcome.status == 0
     assert text.count("read as B-X\n") == 10
-    assert "irregular tags: 15 (repaired)\n  Read as conlleval does" in text
+    assert "irregular tags: 15 (repaired)\n  Read as in conlleval" in text
     assert "… and 5 more; --all lists them" in text
     assert text.endswith("The corpus can be used as ner data (repaired 15).\n")
     assert dmf("data", "check", path, "--all").stdout.decode().count("read as B-X\n") == 15

@@ -127,7 +127,7 @@ def test_calibration_of_scores_is_measured(dmf: Callable, tmp_path: pathlib.Path
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("", "holds no sentences"),
+    ("", "contains no sentences"),
     ("Ada\tB-PER\nsings\tQ-ORG\n", "line 2: the tag 'Q-ORG' has no boundary prefix"),
     ("Ada\n", "no labels"),
 ])  # fmt: skip

@@ -106,10 +106,12 @@ def test_plugins_on_the_command_line(here: Path, dmf) -> None:
     with forgotten_plugins():
         shown = dmf("config", "show", "ner/unigram", "--set", "system=own", "--changed", "--plugin", "own_system.py")
         assert shown.status == 0, shown.stderr
-        assert re.search(r'plugins += \["own_system.py"\] +# the plugins that add what is used', shown.stdout.decode())
+        assert re.search(
+            r'plugins += \["own_system.py"\] +# the plugins that define what the run uses', shown.stdout.decode()
+        )
         # What is made of the package's own parts needs none.
         shown = dmf("config", "show", "ner/unigram", "--json")
         assert {"plugins": []}.items() <= {each["key"]: each["value"] for each in json.loads(shown.stdout)}.items()
     missing = dmf("train", "x.toml", "--plugin")
     assert missing.status == 2
-    assert missing.stderr == "dmf: --plugin names no module; write --plugin MODULE.\n"
+    assert missing.stderr == "dmf: --plugin has no value; write --plugin MODULE.\n"

@@ -214,7 +214,7 @@ BAD_PREDICTIONS = {
     "a sentence too many": (GOLD + "\nmore\tO\n", 8, "continues, but GOLD ends after 2 sentences"),
     "an unknown prefix": (GOLD.replace("Lovelace\tI-PER", "Lovelace\tQ-PER"), 2, "label 'Q-PER' is not of the scheme bio2"),
     "another scheme": (GOLD.replace("Oslo\tB-LOC", "Oslo\tS-LOC"), 5, "label 'S-LOC' is not of the scheme bio2"),
-    "an empty file": ("", None, "holds no sentences"),
+    "an empty file": ("", None, "contains no sentences"),
     "no labels": ("Ada\nLovelace\nwrote\n\nOslo\nsleeps\n", 1, "no labels"),
 }  # fmt: skip
 
@@ -239,7 +239,7 @@ def test_bad_paths_are_one_sentence_and_exit_2(dmf: Callable, tmp_path: pathlib.
         (tmp_path / "absent.tsv", gold, f"{tmp_path / 'absent.tsv'}: no such file"),
         (gold, tmp_path, f"{tmp_path}: this is a directory"),
         (tmp_path, gold, f"{tmp_path}: this is a directory"),
-        (empty, gold, f"{empty}: holds no sentences"),
+        (empty, gold, f"{empty}: contains no sentences"),
         (
             write(tmp_path, "gold.conllu", GOLD),
             gold,

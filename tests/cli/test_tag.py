@@ -139,7 +139,7 @@ def test_columns_below_a_header_line(dmf: Callable, models: dict, tmp_path: path
     path.write_text("word  pos ner\nAda   NNP O\nsings VB  O\n\nOslo NNP O")
     refused = dmf("tag", models[Task.NER], path)
     assert refused.stderr == (
-        f"dmf: {path}, line 1: several columns hold tags (pos, ner); choose one with --tag-column (data.tag_column).\n"
+        f"dmf: {path}, line 1: several columns contain tags (pos, ner); choose one with --tag-column (data.tag_column).\n"
     )
     assert refused.status == 2
     tagged = dmf("tag", models[Task.NER], path, "--tag-column", "NER").stdout.decode().split("\n")
@@ -225,14 +225,17 @@ def test_tagging_reads_what_evaluation_reads(dmf: Callable, models: dict, tmp_pa
         file.write_text("Ada\tS-PER\nsings\tO\n\nin\tO\nOslo\tS-LOC\n")
     outcome = dmf("tag", models[Task.NER], path)
     assert outcome.stdout == dmf("tag", models[Task.NER], named).stdout
-    assert outcome.stderr == f"dmf: {path}: read as columns, one unit a line; --format text takes lines for sentences\n"
+    assert (
+        outcome.stderr
+        == f"dmf: {path}: read as columns, one unit per line; use --format text if each line is a sentence\n"
+    )
     assert dmf("evaluate", models[Task.NER], path).status == 0
     path.write_text("Ada sings\nin Oslo\n")
     outcome = dmf("tag", models[Task.NER], path)
     assert outcome.stdout == dmf("tag", models[Task.NER], stdin=path.read_bytes()).stdout
     assert (
         outcome.stderr
-        == f"dmf: {path}: read as plain text, one sentence a line; --format columns takes lines for units\n"
+        == f"dmf: {path}: read as plain text, one sentence per line; use --format columns if each line is a unit\n"
     )
     assert dmf("tag", models[Task.NER], path, "--format", "text") == outcome._replace(stderr="")
     path.write_bytes(CONLLU.encode())
@@ -302,8 +305,8 @@ def test_options_that_mean_nothing_to_a_model_are_named(dmf: Callable, models: d
     outcome = dmf("tag", models[Task.NER], path, "--on-long", "error", "--one-document")
     assert outcome.status == 0
     assert outcome.stderr == (
-        "dmf: --on-long makes no difference: this model's encoder takes sentences of any length\n"
-        "dmf: --one-document makes no difference: this model was trained without recall (denoiser.recall)\n"
+        "dmf: --on-long has no effect: this model's encoder accepts sentences of any length\n"
+        "dmf: --one-document has no effect: this model was trained without recall (denoiser.recall)\n"
     )
 
 
@@ -324,7 +327,7 @@ def test_words_without_end_are_refused(dmf: Callable, models: dict, monkeypatch:
     outcome = dmf("tag", models[Task.POS], "-", "--batch-tokens", "1", stdin=b"mira\n" + b"a " * (1 << 20))
     assert outcome.status == 2
     assert outcome.stderr == (
-        "dmf: standard input, line 2: a line of more than 1 MiB; check that this is text with line ends, "
+        "dmf: standard input, line 2: a line of more than 1 MiB; check that this is a text file with line ends, "
         "or raise the limit with DIFFUSION_MF_MAX_SENTENCE_MIB=2.\n"
     )
 
@@ -408,7 +411,7 @@ def test_raw_text_becomes_spans(task: Task, dmf: Callable, models: dict) -> None
     assert refused.stderr == "dmf: the format doccano has no place for scores; leave out --scores.\n"
     refused = dmf("tag", models[task], "--format", "raw", "--to", "brat", stdin=RAW.encode())
     assert refused.stderr == (
-        "dmf: brat's format is files in a folder; name a folder to write, or a file that ends in .ann.\n"
+        "dmf: brat's format needs files in a folder; name a folder to write, or a file that ends in .ann.\n"
     )
     refused = dmf("tag", models[task], "--to", "raw", stdin=b"a\n")
     assert refused.stderr == "dmf: raw text cannot hold labels; write columns, jsonl or another format.\n"

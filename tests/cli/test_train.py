@@ -81,9 +81,7 @@ def test_scores_that_were_not_kept_are_a_note(dmf, config: Path, copy: Path) -> 
     (copy / "model/metrics.json").unlink()
     outcome = dmf("train", config, "--output", copy, "--device", "cpu", "--resume")
     assert outcome.status == 0, outcome.stderr
-    assert (
-        "metrics.json was not kept, so that the dev scores are not known; dmf evaluate computes them" in outcome.stderr
-    )
+    assert "metrics.json is missing, so the dev scores are unknown; dmf evaluate computes them" in outcome.stderr
 
 
 def test_a_run_is_recorded_once(dmf, config: Path, copy: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -211,7 +209,7 @@ def test_resuming_needs_no_settings(dmf, config: Path, tmp_path: Path) -> None: 
     _assert_refused(dmf("train", config, *arguments, "--resume", "--set", "training.epochs=2"), "epochs = 3, not 2")
     assert "the run is complete" in dmf("train", config, *arguments, "--resume").stderr
     outcome = dmf("train", *arguments, "--resume", "--record", tmp_path / "rows.json")
-    _assert_refused(outcome, "give CONFIG beside --record")
+    _assert_refused(outcome, "give CONFIG together with --record")
 
 
 def test_beginning_with_a_finished_model(dmf, config: Path, trained: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

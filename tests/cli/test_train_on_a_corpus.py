@@ -57,7 +57,7 @@ def test_twenty_sentences(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyp
     certainty = metrics["certainty"]
     assert certainty["accuracy"] == metrics["test"]["accuracy"]
     assert 0 < certainty["confidence"] <= 100
-    assert f"certainty on test: {certainty['confidence']:.1f} % on average" in shown
+    assert f"confidence on test: {certainty['confidence']:.1f} % on average" in shown
     assert len(metrics["confusions"]["most_frequent"]) <= 3
 
 

@@ -129,9 +129,9 @@ def test_what_does_not_fit_tokens_is_reported(tmp_path: Path) -> None:
     corpus = read_task(path, Task.NER)
     assert [each.labels for each in corpus] == [("S-CUT", "B-LONGER", "E-LONGER", "O"), ("S-PER",)]
     assert corpus.repaired == (
-        f"{path}: 1 span that cuts a token widened to it, first at line 1 (the span 'Ber' (CUT) cuts the token 'Berlin'); "
+        f"{path}: 1 span that cuts a token extended to it, first at line 1 (the span 'Ber' (CUT) cuts the token 'Berlin'); "
         "2 overlapping spans left out, first at line 1 (the span 'wall' (LONG) overlaps \"'s wall\" (LONGER)); "
-        "1 annotation left out, first at line 1 (the span ' ' (BLANK) holds no token); "
+        "1 annotation left out, first at line 1 (the span ' ' (BLANK) contains no token); "
         "dmf data check lists them, --strict (data.strict) refuses them"
     )
     found = [(problem.kind.title, problem.text) for problem in check_files([(path, None)]).problems]
@@ -139,7 +139,7 @@ def test_what_does_not_fit_tokens_is_reported(tmp_path: Path) -> None:
         ("span that cuts a token", "line 1: the span 'Ber' (CUT) cuts the token 'Berlin'"),
         ("overlapping spans", "line 1: the span 'wall' (LONG) overlaps \"'s wall\" (LONGER)"),
         ("overlapping spans", "line 1: the span 'al' (IN) overlaps \"'s wall\" (LONGER)"),
-        ("annotation left out", "line 1: the span ' ' (BLANK) holds no token"),
+        ("annotation left out", "line 1: the span ' ' (BLANK) contains no token"),
     ]
     path.write_text(json.dumps({"text": "Berlin", "label": [[0, 3, "CUT"]]}))
     with pytest.raises(InputError) as caught:
@@ -246,14 +246,14 @@ def test_documents_become_texts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("content", "problem"), [
     ('{"text": "a", "label": [[0, 2, "X"]]}', "line 1: the span 0–2 is not within the text of 1 characters"),
-    ('\n{"text": "a", "label": [[0, 1]]}', 'line 2: "label" holds something else than [start, end, label]'),
+    ('\n{"text": "a", "label": [[0, 1]]}', 'line 2: "label" contains an entry that is not [start, end, label]'),
     ('{"text": "a", "label": [[0, 1, 5]]}', "line 1: a span without start, end and label"),
     ('{"text": "a", "label": []}\n{"text": "b", "lab', "line 2: not JSON (Unterminated string starting at)"),
     ('[{"text": "a", "label": []}', "the list is not closed"),
     ('[{"text": "a", "label": []}] x', "something follows the list"),
     ('{"text": "a", "label": []}\n5', "line 2: no object"),
-    ('{"text": "\\ud800", "label": []}', 'line 1: "text" holds half a surrogate pair'),
-    ('{"text": "a"}', "texts without annotations do not tell the format; name it with --format doccano or"),
+    ('{"text": "\\ud800", "label": []}', 'line 1: "text" contains an unpaired surrogate'),
+    ('{"text": "a"}', "the format of texts without annotations cannot be detected; name it with --format doccano or"),
 ])  # fmt: skip
 def test_bad_files_are_refused_in_one_sentence(content: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
@@ -281,7 +281,7 @@ def test_hugging_face_datasets(tmp_path: Path) -> None:
     path.write_text(json.dumps(row) + "\n")
     assert format_of(path) is FileFormat.HUGGING_FACE
     assert read_task(path, Task.POS).sentences[0].labels == ("PROPN", "VERB")
-    with pytest.raises(InputError, match='line 1: "ner_tags" holds numbers, and nothing says what they stand for'):
+    with pytest.raises(InputError, match='line 1: "ner_tags" contains numbers whose label names are unknown'):
         read_task(path, Task.NER)
     names = FieldChoice(label_names=("O", "B-PER"))
     assert read_task(path, Task.NER, fields=names).sentences[0].labels == ("S-PER", "O")

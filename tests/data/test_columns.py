@@ -250,13 +250,13 @@ def test_comments_and_header_lines_are_no_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "options", "problem"), [
-    ("word pos ner\na b c\n", {}, "several columns hold tags (pos, ner); choose one with --tag-column"),
-    ("1\ta\tX\tY\n2\tb\tX\tY\n", {}, "2 columns stand behind the form, and it is not plain which holds the tags"),
+    ("word pos ner\na b c\n", {}, "several columns contain tags (pos, ner); choose one with --tag-column"),
+    ("1\ta\tX\tY\n2\tb\tX\tY\n", {}, "2 columns follow the form, and it is not clear which contains the tags"),
     ("a b\n", {"tag_column": "ner"}, "no column is called 'ner', and there is no header line"),
     ("word tag\na b\n", {"tag_column": "ner"}, "no column is called 'ner', only word, tag"),
-    ("a b\n", {"form_column": "2"}, "column 2 cannot be form and tag at once"),
+    ("a b\n", {"form_column": "2"}, "column 2 cannot be both form and tag"),
     ("a b\n", {"form_column": "0"}, "there is no form column 0, only 2 column(s)"),
-    ("word tag\n", {}, "holds no sentences"),
+    ("word tag\n", {}, "contains no sentences"),
 ])  # fmt: skip
 def test_what_is_not_plain_is_asked_for(text: str, options: dict, problem: str, tmp_path: Path) -> None:
     path = write(tmp_path, text)
@@ -293,5 +293,5 @@ def test_blocks_lose_nothing(lines: list[str], end: str) -> None:
 def test_what_stands_between_two_sentences_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(LIMIT_VARIABLE, "1")
     path = write(tmp_path, "a\tO\n\n" + "# x = 1\n\n" * 300_000)
-    with pytest.raises(InputError, match="too much stands between two sentences"):
+    with pytest.raises(InputError, match="too much text between two sentences"):
         list(read_column_blocks(path))

@@ -166,7 +166,7 @@ def test_misc_keeps_other_entries(before: str, after: str, end: str) -> None:
 def test_labels_that_would_break_a_line_are_refused() -> None:
     block = ConlluBlock(word(1, "a") + "\n", Sentence(("a",), ("X",), 1))
     for label, column in [("a\tb", ConlluColumn.UPOS), ("", ConlluColumn.XPOS), ("a|b", ConlluColumn.MISC)]:
-        with pytest.raises(InputError, match="cannot stand"):
+        with pytest.raises(InputError, match="cannot be written to the column"):
             with_labels(block, [label], column=column)
     with pytest.raises(ValueError, match="2 labels for 1 words"):
         with_labels(block, ["X", "Y"])

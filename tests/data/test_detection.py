@@ -42,7 +42,7 @@ CASES = {
         "a.conllu",
         conllu(("我们", "PRON", "PRP"), ("走", "VERB", "VV")),
         "pos",
-        "--task seg-pos would also find the words",
+        "--task seg-pos would also segment characters into words",
         "labels in UPOS",
     ),
     "characters with boundaries": ("a.bmes", "我\tB-N\n们\tE-N\n走\tS-V\n\n", "seg-pos", "words of 2 tags", "columns"),

@@ -72,7 +72,7 @@ def test_json_lines(tmp_path: Path) -> None:
 def test_a_document_that_is_no_name(tmp_path: Path, value: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"units": ["a"], "document": {value}}}\n')
-    with pytest.raises(InputError, match='line 1: "document" is neither a string nor a whole number'):
+    with pytest.raises(InputError, match='line 1: "document" is neither a string nor an integer'):
         list(read_json_lines(path))
 
 

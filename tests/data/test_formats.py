@@ -108,7 +108,7 @@ def test_what_can_be_read_once_is_not_looked_into() -> None:
 
 def test_a_column_of_underscores_is_no_column_of_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conllu", conllu(("a", "X", "_")) + conllu(("b", "X", "_")))
-    with pytest.raises(InputError, match="xpos holds nothing but _"):
+    with pytest.raises(InputError, match="xpos contains only _"):
         read_task(path, Task.POS, column=ConlluColumn.XPOS)
     write(path, conllu(("a", "X", "_")) + conllu(("b", "X", "T")))
     assert [s.labels for s in read_task(path, Task.POS, column=ConlluColumn.XPOS)] == [("_",), ("T",)]
@@ -204,7 +204,7 @@ def test_an_empty_file_is_refused(task: Task, suffix: str, content: str, tmp_pat
     if task is Task.NER and suffix == ".conllu":
         suffix = ""
     path = write(tmp_path / f"a{suffix}", content)
-    with pytest.raises(InputError, match="holds no sentences"):
+    with pytest.raises(InputError, match="contains no sentences"):
         read_task(path, task)
 
 

@@ -54,7 +54,7 @@ def test_other_keys_and_blank_lines_are_skipped(tmp_path: Path) -> None:
         ('{"units": ["a", "b"], "labels": ["X"]}', "2 units but 1 labels"),
         ('{"units": ["\\ud800"]}', "surrogate"),
         ("[" * 100_000, "nested too deeply"),
-        ('{"units": ["a"], "document": ' + "1" * 5000 + "}", "too long a number"),
+        ('{"units": ["a"], "document": ' + "1" * 5000 + "}", "a number is too long"),
     ],
 )
 def test_bad_json_lines_are_named(bad: str, problem: str, tmp_path: Path) -> None:

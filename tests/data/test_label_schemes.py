@@ -231,7 +231,7 @@ def test_label_error_names_the_place_and_the_reason(scheme: str, labels: str, in
     [LabelledSpan(0, 2, "X"), LabelledSpan(1, 3, "X")], [LabelledSpan(2, 4, "X")], [LabelledSpan(1, 1, "X")], [LabelledSpan(-1, 1, "X")], [LabelledSpan(2, 1, "X")],
 ])  # fmt: skip
 def test_encode_refuses_spans_that_overlap_or_leave_the_sentence(spans: list[LabelledSpan]) -> None:
-    with pytest.raises(ValueError, match="must lie within the sentence and not overlap"):
+    with pytest.raises(ValueError, match="must be within the sentence and not overlap"):
         encode_spans(spans, 3, LabelScheme.BMES)
 
 

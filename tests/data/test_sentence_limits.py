@@ -43,12 +43,12 @@ ENDLESS = [
     ("a.jsonl", '{"units": ["a"]}\n', '{"units": [', 2, "a line of more than 1 MiB"),
     ("a.tsv", "a\tO\n\n", "a", 3, "a line of more than 1 MiB"),
     ("a.conllu", f"{WORD}\n", "a", 3, "a line of more than 1 MiB"),
-    ("a.tok", "fine\n", "\n", None, "more than 1 MiB of blank lines"),
-    ("a.jsonl", '{"units": ["a"]}\n', "\r\n", None, "more than 1 MiB of blank lines"),
-    ("a.tsv", "a\tO\n\n", " \n", None, "more than 1 MiB of blank lines"),
+    ("a.tok", "fine\n", "\n", None, "more than 1 MiB of consecutive blank lines"),
+    ("a.jsonl", '{"units": ["a"]}\n', "\r\n", None, "more than 1 MiB of consecutive blank lines"),
+    ("a.tsv", "a\tO\n\n", " \n", None, "more than 1 MiB of consecutive blank lines"),
     ("a.tsv", "", "\n", 65537, "no unit in 65,537 lines"),
     ("a.tsv", "", "-DOCSTART- O\n", 65537, "no unit in 65,537 lines"),
-    ("a.conllu", f"{WORD}\n", "\n", None, "more than 1 MiB of blank lines"),
+    ("a.conllu", f"{WORD}\n", "\n", None, "more than 1 MiB of consecutive blank lines"),
     ("a.conllu", f"{WORD}\n\n", "# c\n", 4, "a sentence of more than 65,536 lines begins here"),
     ("a.conllu", f"{WORD}\n", f"# {'c' * 60_000}\n", 3, "a sentence of more than 1 MiB begins here"),
     ("a.conllu", "", WORD, 1, "a sentence of more than"),
@@ -61,7 +61,7 @@ ENDLESS = [
 def test_every_reader_refuses_what_does_not_end(
     name: str, begin: str, piece: str, line: int | None, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from diffusion_mf.tagger.files import read_items
+    from diffusion_mf.tagger.files import read_source_sentences
 
     monkeypatch.setenv(LIMIT_VARIABLE, "1")
     path = write_repeated(tmp_path / f"{name}.zst", piece, begin=begin, mebibytes=8)
@@ -69,7 +69,7 @@ def test_every_reader_refuses_what_does_not_end(
     readers: list[Callable[[], object]] = [
         lambda: list(read_source(path, file_format, FormatOptions()).sentences),
         lambda: list(read_source(path, file_format, FormatOptions(scheme=LabelScheme.PLAIN)).sentences),
-        lambda: list(read_items(path, file_format, Task.POS)),
+        lambda: list(read_source_sentences(path, file_format, Task.POS)),
     ]
     if file_format is FileFormat.CONLLU:
         readers.append(lambda: list(read_conllu_blocks(path)))

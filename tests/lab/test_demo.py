@@ -194,7 +194,7 @@ def test_the_comparison_of_decoders_that_know_the_truth_reaches_the_limits() -> 
 def test_a_much_reduced_demonstration(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     values = run_demo(tmp_path, seed=3, settings=SMALL)
     printed = capsys.readouterr().out
-    for words in ("Unigram", "LCRF", "Diffusion-MF", "best possible", "noise", "t = 0", "The picture of it"):
+    for words in ("Unigram", "LCRF", "Diffusion-MF", "best possible", "noise", "t = 0", "Picture: "):
         assert words in printed
     assert [row["system"] for row in values["systems"]] == list(DEMO_SYSTEMS)
     assert Image.open(tmp_path / "trajectory.png").size[0] > 1000

@@ -72,7 +72,9 @@ def test_more_labels_than_mean_field_has_kernels_for(monkeypatch, num_labels, is
     unary, transition = torch.zeros(1, 2, num_labels), torch.zeros(num_labels, num_labels)
     if is_local:
         transition = transition[None, None]
-    with pytest.raises(ValueError, match=f"takes at most {256 if is_local else 128} labels here, found {num_labels}"):
+    with pytest.raises(
+        ValueError, match=f"supports at most {256 if is_local else 128} labels here, found {num_labels}"
+    ):
         mean_field.mean_field(unary, transition, [2], 1, backend="triton")
     assert mean_field.mean_field(unary, transition, [2], 1, backend="auto").shape == (1, 2, num_labels)
 

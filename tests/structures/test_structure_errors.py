@@ -44,11 +44,11 @@ from diffusion_mf.structures import (
         ({"lengths": [[3, 1]]}, r"lengths must be \(2,\) .* found \(1, 2\)"),
         ({"lengths": [3.0, 1.0]}, r"lengths must be of an integer type, found torch\.float64"),
         ({"lengths": [True, False]}, r"lengths must be of an integer type, found torch\.bool"),
-        ({"lengths": [[3], [1, 2]]}, r"lengths must hold one integer for each sentence, found \[\[3\], \[1, 2\]\]"),
-        ({"lengths": ["3", "1"]}, r"lengths must hold one integer for each sentence, found \['3', '1'\]"),
-        ({"lengths": None}, "lengths must hold one integer for each sentence, found None"),
-        ({"lengths": [3, 0]}, "lengths must lie in 1…3, found 0 for sentence 1 of the batch"),
-        ({"lengths": numpy.array([4, 1])}, "lengths must lie in 1…3, found 4 for sentence 0 of the batch"),
+        ({"lengths": [[3], [1, 2]]}, r"lengths must have one integer for each sentence, found \[\[3\], \[1, 2\]\]"),
+        ({"lengths": ["3", "1"]}, r"lengths must have one integer for each sentence, found \['3', '1'\]"),
+        ({"lengths": None}, "lengths must have one integer for each sentence, found None"),
+        ({"lengths": [3, 0]}, "lengths must be in 1…3, found 0 for sentence 1 of the batch"),
+        ({"lengths": numpy.array([4, 1])}, "lengths must be in 1…3, found 4 for sentence 0 of the batch"),
         ({"start_scores": torch.zeros(3)}, r"start_scores must be \(4,\)"),
         ({"end_scores": torch.zeros(4, 1)}, r"end_scores must be \(4,\)"),
         ({"allowed": torch.ones(2, 3, dtype=torch.bool)}, r"allowed must be \(2, 3, 4\)"),
@@ -123,7 +123,7 @@ def test_operations_name_lengths_that_do_not_fit(kind: Any) -> None:
         with pytest.raises(ValueError, match="lengths must be of an integer type"):
             operation(kind([3.0, 2.0]))
         if kind is not torch.tensor:  # to look at a tensor's values may mean to wait for a GPU
-            with pytest.raises(ValueError, match="lengths must lie in 1…3, found 9 for sentence 1 of the batch"):
+            with pytest.raises(ValueError, match="lengths must be in 1…3, found 9 for sentence 1 of the batch"):
                 operation(kind([3, 9]))
 
 
@@ -135,7 +135,7 @@ def test_lengths_out_of_range(length: int) -> None:
         lambda: MeanField(unary, torch.zeros(4, 4), lengths),
         lambda: LinearChain(unary, torch.zeros(4, 4), lengths),
     ):
-        with pytest.raises(ValueError, match=rf"lengths must lie in 1…3, found {length} for sentence 1 of the batch"):
+        with pytest.raises(ValueError, match=rf"lengths must be in 1…3, found {length} for sentence 1 of the batch"):
             build()
 
 

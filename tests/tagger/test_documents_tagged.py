@@ -109,7 +109,7 @@ def test_documents_of_sentences_are_numbers(document) -> None:
 
 @pytest.mark.parametrize(
     ("documents", "message"),
-    [(["a"], "fewer documents than sentences, none for sentence 2"), (["a"] * 3, "more documents than the 2"), ("ab", "per sentence"), (5, "per sentence")],
+    [(["a"], "fewer documents than sentences: none for sentence 2"), (["a"] * 3, "more documents than the 2"), ("ab", "per sentence"), (5, "per sentence")],
 )  # fmt: skip
 def test_documents_are_as_many_as_sentences(documents, message: str) -> None:
     with pytest.raises(InputError, match=message):
@@ -147,8 +147,7 @@ def test_a_file_may_be_said_to_be_one_document(tmp_path: Path) -> None:
     assert tagged("plain.tok", "--one-document") == tagged("marked.tsv")
     told = CliRunner().invoke(app, ["tag", str(model), str(tmp_path / "plain.tok")]).stderr
     assert (
-        told
-        == "dmf: no documents are marked, so that this model had nothing to recall; mark them, or say --one-document\n"
+        told == "dmf: no documents are marked, so this model had nothing to recall; mark them, or use --one-document\n"
     )
     assert CliRunner().invoke(app, ["tag", str(model), str(tmp_path / "marked.tsv")]).stderr == ""
     # Some files mark where documents end.

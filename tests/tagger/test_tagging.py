@@ -91,7 +91,7 @@ def test_empty_input_empty_sentences_and_unknown_words(tagger: Tagger) -> None:
 
 
 def test_what_is_no_sentence_is_refused(tagger: Tagger) -> None:
-    with pytest.raises(InputError, match="sentences are given as a list"):
+    with pytest.raises(InputError, match="sentences must be given as a list"):
         tagger.tag("Ada sings")
     with pytest.raises(InputError, match="sentence 2 is a string; split it into words"):
         tagger.tag([["Ada"], "Ada sings"])
@@ -99,7 +99,7 @@ def test_what_is_no_sentence_is_refused(tagger: Tagger) -> None:
         tagger.tag([["Ada", ""]])
     with pytest.raises(InputError, match="unit 0 of sentence 1 is 7"):
         tagger.tag([[7]])
-    with pytest.raises(InputError, match="a batch must hold a unit, found 0"):
+    with pytest.raises(InputError, match="a batch of 0 units is not possible"):
         tagger.tag([["Ada"]], batch_tokens=0)
     with pytest.raises(InputError, match="0 calls are not possible; ask for 1 to 1000"):
         tagger.tag([["Ada"]], calls=0)
@@ -224,7 +224,7 @@ class TestClamps:
         with pytest.raises(NoLegalSequenceError) as caught:
             tagger.tag([["sings"], ["Ada", "Byron"]], clamp=[None, {0: "B-PER", 1: "O"}])
         assert str(caught.value) == (
-            "no legal sequence of labels fulfils the clamp of sentence 2, at position 1 or before; relax the clamp."
+            "no legal sequence of labels satisfies the clamp of sentence 2 up to position 1; relax the clamp."
         )
         for clamp in ({0: "M-PER"}, {0: "B-PER"}, {0: {"M-PER", "E-PER"}}):
             with pytest.raises(NoLegalSequenceError):
@@ -237,7 +237,7 @@ class TestClamps:
                 "names the label 'S-PRE', which this model does not have; use one of its labels, such as S-PER",
             ),
             ({0: {"O", 3}}, "names the label 3, which this model does not have"),
-            ({0: set()}, "leaves no label at position 0; allow a label there"),
+            ({0: set()}, "allows no label at position 0; allow a label there"),
             ({2: "O"}, r"names the position 2, but the sentence has 1 unit\(s\); count positions from 0"),
             ({-1: "O"}, "names the position -1"),
             ({"0": "O"}, "names the position '0'"),
@@ -246,9 +246,9 @@ class TestClamps:
                 tagger.tag([["Ada"]], clamp=[clamp])
 
     def test_there_is_one_for_each_sentence(self, tagger: Tagger) -> None:
-        with pytest.raises(InputError, match="fewer clamps than sentences, none for sentence 2"):
+        with pytest.raises(InputError, match="fewer clamps than sentences: none for sentence 2"):
             tagger.tag([["Ada"], ["Ada"]], clamp=[None])
         with pytest.raises(InputError, match=r"more clamps than the 1 sentence\(s\)"):
             tagger.tag([["Ada"]], clamp=[None, None])
-        with pytest.raises(InputError, match="clamps are given per sentence"):
+        with pytest.raises(InputError, match="clamps must be given per sentence"):
             tagger.tag([["Ada"]], clamp={0: "O"})

@@ -293,16 +293,16 @@ class TestClamps:
         assert result.spans[0][:3] == (0, 2, "PER")
 
     @pytest.mark.parametrize(("clamp", "message"), [
-        ({"units": [0, 3], "type": "PER"}, "has a span of the units [0, 3], but the sentence has 2 unit(s); count units from 0, and"),
+        ({"units": [0, 3], "type": "PER"}, "has a span of the units [0, 3], but the sentence has 2 unit(s); count units from 0; end"),
         ({"units": [1, 1], "type": "PER"}, "has a span of the units [1, 1], but the sentence has 2 unit(s)"),
         ({"units": [0.5, 1], "type": "PER"}, "has a span of the units [0.5, 1]"),
         ({"units": [0], "type": "PER"}, "has the span {'units': [0], 'type': 'PER'}; give {\"units\": [start, end], \"type\""),
         ({"units": [0, 1]}, "has the span {'units': [0, 1]}"),
         ({"units": [0, 1], "type": "GPE"}, "has a span of the type 'GPE', which this model does not have; use one of its types: LOC, PER"),
-        ({"units": [0, 2], "type": "LOC"}, "has a LOC of 2 unit(s), which this model cannot label; give another span"),
-        ([{0: "O"}, {"units": [0, 1], "type": "PER"}], "has PER at position 0, but it says something else of that unit, too; remove one"),
-        ([{1: "O"}, {1: {"B-PER", "I-PER"}}], "has B-PER or I-PER at position 1, but it says something else of that unit, too"),
-        ({0: "I-PER"}, "no legal sequence of labels fulfils the clamp of sentence 1, at position 0 or before; relax the clamp"),
+        ({"units": [0, 2], "type": "LOC"}, "has a LOC span of 2 unit(s), for which this model has no labels; give another span"),
+        ([{0: "O"}, {"units": [0, 1], "type": "PER"}], "has PER at position 0, but it also requires another label there; remove one"),
+        ([{1: "O"}, {1: {"B-PER", "I-PER"}}], "has B-PER or I-PER at position 1, but it also requires another label there"),
+        ({0: "I-PER"}, "no legal sequence of labels satisfies the clamp of sentence 1 up to position 0; relax the clamp"),
         ({1: "Q-PER"}, "names the label 'Q-PER', which this model does not have; use one of its labels, such as"),
         ({1: 7}, "names the label 7, which this model does not have"),
         ("O", "is 'O'; give labels by position, spans such as"),
@@ -318,11 +318,11 @@ class TestClamps:
 
     def test_iob1_begins_nothing_at_the_beginning_and_spans_need_boundaries(self) -> None:
         tagger = small_tagger(source_scheme=LabelScheme.IOB1, has_complete_labels=True)
-        with pytest.raises(NoLegalSequenceError, match="has B-PER at position 0, but no sentence can begin so"):
+        with pytest.raises(NoLegalSequenceError, match="has B-PER at position 0, but no sentence can begin with that"):
             tagger.tag([["Ada"]], clamp=[{0: "B-PER"}])
         with pytest.raises(NoLegalSequenceError, match="at position 1 or before"):
             tagger.tag([["Ada", "sings"]], clamp=[{0: "O", 1: "B-PER"}])
-        with pytest.raises(InputError, match="the labels of this model mark none; give a label instead"):
+        with pytest.raises(InputError, match="do not mark spans; give a label instead"):
             small_tagger(task=Task.POS).tag([["mira"]], clamp=[{"units": [0, 1], "type": "NOUN"}])
 
     def test_words_of_chinese_are_spans(self) -> None:
@@ -375,9 +375,9 @@ class TestFiles:
 
     @pytest.mark.parametrize(("name", "text", "column", "message"), [
         ("a.tsv", "Ada\tB-PER\nsings\tS-Q\n", "2", "a.tsv, line 2: the clamp names the label 'S-Q', which this model does not have"),
-        ("a.tsv", "Ada\tO\n\nAda\tO\nsings\tI-PER\n", "2", "a.tsv, line 4: no legal sequence of labels fulfils the clamp"),
+        ("a.tsv", "Ada\tO\n\nAda\tO\nsings\tI-PER\n", "2", "a.tsv, line 4: no legal sequence of labels satisfies the clamp"),
         ("a.tsv", "Ada\tO\n", "3", "a.tsv, line 1: there is no clamp column 3, only 2 column(s)"),
-        ("a.tsv", "Ada\tO\n", "1", "a.tsv, line 1: column 1 cannot be form and clamp at once; choose them with --form-column and"),
+        ("a.tsv", "Ada\tO\n", "1", "a.tsv, line 1: column 1 cannot be both form and clamp; choose them with --form-column and"),
         ("a.jsonl", '{"units": ["Ada"], "clamp": {"7": "O"}}\n', None, "a.jsonl, line 1: the clamp names the position 7, but the sentence has 1 unit(s)"),
         ("a.jsonl", '{"units": ["Ada"], "clamp": "O"}\n', None, "a.jsonl, line 1: the clamp is 'O'; give labels by position"),
         ("a.jsonl", '{"units": ["Ada"]}\n', "2", "--clamp-column is for columns and conllu, not for jsonl; leave it out"),

@@ -159,7 +159,7 @@ def document_batches(
     """Batches of whole documents as lists of sentence indices, at most ``budget`` units each, in random order.
 
     With ``has_padding``, padding to the longest sentence counts. A document beyond the budget, or with more than
-    ``max_sentences`` sentences, is a batch of its own. Sentences keep their order in the document.
+    ``max_sentences`` sentences, is a separate batch. Sentences keep their order in the document.
     """
     generator = random.Random(f"document batches {seed} {epoch}")
     groups = grouped(documents)
@@ -179,7 +179,7 @@ def fill_batches(
     """Batches of whole groups of sentences, in order, within the budget and with at most ``max_sentences`` sentences.
 
     The size of a batch is its number of sentences × the longest length or, without padding, the sum of lengths. A group beyond
-    either limit is a batch of its own.
+    either limit is a separate batch.
     """
     if budget < 1:
         raise ValueError(f"the token budget must be positive, not {budget}")
@@ -235,7 +235,7 @@ def fill_with_sentences(
 
 @runtime_checkable
 class EncoderInput(Protocol):
-    """What an encoder needs from a batch beside the ids, such as subwords; built together with the batch."""
+    """What an encoder needs from a batch besides the ids, such as subwords; built together with the batch."""
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> EncoderInput:
         """The same on another device."""

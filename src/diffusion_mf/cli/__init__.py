@@ -99,7 +99,7 @@ def _options(
 
 
 def _options_first(arguments: list[str]) -> list[str]:
-    """The arguments with every ``--plugin`` in front of the command, where Typer looks for what all commands share."""
+    """The arguments with every ``--plugin`` moved before the command, where Typer expects options of the whole program."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options: list[str] = []
     others: list[str] = []
@@ -108,7 +108,7 @@ def _options_first(arguments: list[str]) -> list[str]:
         if argument == "--plugin":
             module = next(given, None)
             if module is None:
-                raise InputError("--plugin names no module", remedy="write --plugin MODULE")
+                raise InputError("--plugin has no value", remedy="write --plugin MODULE")
             options += [argument, module]
         else:
             (options if argument.startswith("--plugin=") else others).append(argument)
@@ -144,7 +144,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        # On its own, Typer would draw boxes around what it has to say about wrong usage.
+        # Otherwise Typer would draw boxes around usage errors.
         status = app(args=_options_first(arguments), prog_name="dmf", standalone_mode=False)
         sys.stdout.flush()
         sys.exit(status if isinstance(status, int) else 0)

@@ -57,22 +57,22 @@ def ops(
         ),
     ] = None,
     only: Annotated[
-        str | None, typer.Option(metavar="OP,…", help="Operations to measure, as their rows name them (default: all).")
+        str | None, typer.Option(metavar="OP,…", help="Operations to measure, named as in the rows (default: all).")
     ] = None,
     output: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Result file to put the rows into, such as results/ops.json.")
+        str | None, typer.Option(metavar="FILE", help="Result file to write the rows to, such as results/ops.json.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Time and memory of chain inference beside pytorch-crf and torch-struct, and of Mean-Field beside a denoiser."""
+    """Time and memory of chain inference compared with pytorch-crf and torch-struct, and of Mean-Field with a denoiser."""
     wanted = None if shapes is None else _parse_shapes(shapes)
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
     from diffusion_mf.lab.benchmarks.ops import (
         CONTESTS,
+        OPS_ROW_KEY,
         PEERS,
-        ROW_KEY,
         default_shapes,
         import_peers,
         measure_ops,
@@ -88,7 +88,7 @@ def ops(
         measure_ops(wanted, device=place, note=note, only=chosen),
         total=num_contests(wanted, device=place, only=chosen),
         output=output,
-        replace_by=ROW_KEY,
+        replace_by=OPS_ROW_KEY,
         unit="operations",
         packages=list(PEERS),
         measured_files=["ops", "structures", "benchmarks"],
@@ -102,24 +102,22 @@ def ops(
 @app.command()
 def throughput(
     *,
-    tasks: Annotated[str, typer.Option(metavar="TASK,…", help="Of pos, ner and seg-pos.")] = "pos,ner,seg-pos",
+    tasks: Annotated[str, typer.Option(metavar="TASK,…", help="Tasks to measure.")] = "pos,ner,seg-pos",
     systems: Annotated[
         str, typer.Option(metavar="SYSTEM,…", help="The diffusion systems to measure.")
     ] = "diffusion-uni,diffusion-mf,diffusion-lcrf",
     compare: Annotated[
         bool, typer.Option("--compare", help="Also measure a plain float32 implementation of the same models.")
     ] = False,
-    only_plain: Annotated[
-        bool, typer.Option("--only-plain", help="Measure nothing but the plain implementation.")
-    ] = False,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs after warm-up, of which the median counts.")] = 5,
+    only_plain: Annotated[bool, typer.Option("--only-plain", help="Measure only the plain implementation.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs after warm-up; the median is reported.")] = 5,
     device: Device = "auto",
     configs: Folder = "configs",
     overrides: Overrides = None,
     output: Output = None,
     json: AsJson = False,
 ) -> None:
-    """The paper's efficiency table: sentences per second in training and inference, beside the paper's."""
+    """The paper's efficiency table: sentences per second in training and inference, ours and the paper's."""
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
@@ -154,7 +152,7 @@ def mean_field(
     output: Output = None,
     json: AsJson = False,
 ) -> None:
-    """Throughput against the number of Mean-Field iterations, relative to the first of them, beside the paper's."""
+    """Throughput by number of Mean-Field iterations, relative to the first number, ours and the paper's."""
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
@@ -174,7 +172,7 @@ def schedule(
     output: Output = None,
     json: AsJson = False,
 ) -> None:
-    """Inference throughput against the base of the reverse schedule, beside the paper's."""
+    """Inference throughput by base of the reverse schedule, ours and the paper's."""
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
@@ -187,35 +185,39 @@ def schedule(
 @app.command()
 def cpu(
     *,
-    train: Annotated[str, typer.Option(metavar="FILE", help="What peers are trained on, as our models were.")],
-    dev: Annotated[str, typer.Option(metavar="FILE", help="What selects among them.")],
-    test: Annotated[str, typer.Option(metavar="FILE", help="What is tagged.")],
+    train: Annotated[
+        str, typer.Option(metavar="FILE", help="Training file for the peers; our models were trained on it too.")
+    ],
+    dev: Annotated[str, typer.Option(metavar="FILE", help="Development file for selecting among trained peers.")],
+    test: Annotated[str, typer.Option(metavar="FILE", help="File to tag.")],
     models: Annotated[
         list[str] | None,
         typer.Option(
             "--model",
             metavar="NAME=DIR[@CALLS]",
-            help="One of our model folders, and the denoiser calls it makes; may be repeated.",
+            help="One of our model folders and its number of denoiser calls; may be repeated.",
         ),
     ] = None,
     peers: Annotated[
-        str, typer.Option(metavar="DIR", help="Where trained peers are kept, or come from.")
+        str,
+        typer.Option(metavar="DIR", help="Folder of trained peers; peers that are missing are trained and saved here."),
     ] = "runs/cpu-peers",
     only: Annotated[
-        str | None, typer.Option(metavar="PEER,…", help="Of python-crfsuite, udpipe-1 and spacy; none: ours alone.")
+        str | None,
+        typer.Option(
+            metavar="PEER,…", help="Peers to measure: python-crfsuite, udpipe-1, spacy, or none (our models only)."
+        ),
     ] = None,
-    udpipe_iterations: Annotated[int, typer.Option(min=1, help="How long UDPipe is trained.")] = 20,
-    spacy_epochs: Annotated[int, typer.Option(min=1, help="How long spaCy is trained.")] = 8,
-    passes: Annotated[int, typer.Option(min=1, help="Timed passes over the test file; their median counts.")] = 5,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Of PyTorch (default: as many as there are cores).")
-    ] = None,
+    udpipe_iterations: Annotated[int, typer.Option(min=1, help="Training iterations of UDPipe.")] = 20,
+    spacy_epochs: Annotated[int, typer.Option(min=1, help="Training epochs of spaCy.")] = 8,
+    passes: Annotated[int, typer.Option(min=1, help="Timed passes over the test file; the median is reported.")] = 5,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads PyTorch may use (default: one per core).")] = None,
     output: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Result file to put the rows into, such as results/cpu.json.")
+        str | None, typer.Option(metavar="FILE", help="Result file to write the rows to, such as results/cpu.json.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """POS tagging on a CPU: accuracy and words per second of our models beside python-crfsuite, UDPipe 1 and spaCy."""
+    """POS tagging on a CPU: accuracy and words per second of our models, python-crfsuite, UDPipe 1 and spaCy."""
     # Before PyTorch is imported, as in dmf train.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     given = [_parse_model(model) for model in models or ()]
@@ -224,7 +226,7 @@ def cpu(
     from diffusion_mf.data.corpus import Task
     from diffusion_mf.data.formats import read_task
     from diffusion_mf.lab.benchmarks.cpu import (
-        ROW_KEY,
+        CPU_ROW_KEY,
         all_peers,
         measure_cpu,
         model_contestant,
@@ -247,14 +249,14 @@ def cpu(
     contestants = [model_contestant(name, folder, calls=calls) for name, folder, calls in given]
     contestants += peer_contestants(chosen, train_corpus, dev_corpus, peers, note=note)
     if not contestants:
-        raise InputError("there is nobody to measure", remedy="name a model with --model NAME=DIR")
+        raise InputError("there is nothing to measure", remedy="name a model with --model NAME=DIR")
     source = provenance(shlex.join(["dmf", *sys.argv[1:]]), packages=[peer.distribution for peer in chosen])
     with progress("measuring", total=len(contestants) * (passes + 1), unit="passes") as advance:
         measured = measure_cpu(contestants, test_corpus, passes=passes, advance=advance)
     corpus = Path(test).name.split(".")[0]
     rows = [{"corpus": corpus, **row, **source} for row in measured]
     if output is not None:
-        write_rows(output, rows, replace_by=ROW_KEY)
+        write_rows(output, rows, replace_by=CPU_ROW_KEY)
     if json:
         print_json(rows)
     else:
@@ -262,10 +264,10 @@ def cpu(
 
 
 def _parse_model(text: str) -> tuple[str, str, int | None]:
-    """Name, folder and calls of NAME=DIR[@CALLS]."""
+    """Parse NAME=DIR[@CALLS] into name, folder and number of calls."""
     match = re.fullmatch(r"([^=]+)=(.+?)(?:@(\d+))?", text)
     if match is None:
-        raise InputError(f"--model: {text!r} is no model", remedy="write NAME=DIR or NAME=DIR@CALLS")
+        raise InputError(f"--model: {text!r} does not name a model", remedy="write NAME=DIR or NAME=DIR@CALLS")
     name, folder, calls = match.groups()
     return name, folder, None if calls is None else int(calls)
 
@@ -302,10 +304,10 @@ def _chosen_systems(text: str) -> list[str]:
 
 
 def _show(measured: Iterable[list[dict[str, Any]]], *, total: int, output: str | None, as_json: bool) -> None:
-    """Measure, keep and print."""
-    from diffusion_mf.lab.benchmarks.throughput import ROW_KEY
+    """Measure every task, save the rows and print them."""
+    from diffusion_mf.lab.benchmarks.throughput import THROUGHPUT_ROW_KEY
 
-    rows = collect(measured, total=total, output=output, replace_by=ROW_KEY)
+    rows = collect(measured, total=total, output=output, replace_by=THROUGHPUT_ROW_KEY)
     if as_json:
         print_json(rows)
     else:
@@ -319,10 +321,10 @@ def _parse_shapes(text: str) -> list[ProblemShape]:
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)[x×](\d+)[x×](\d+)", part.strip())
         sizes = [int(size) for size in match.groups()] if match else []
-        # torch-struct, one of the peers, has no chains of one unit.
+        # torch-struct, one of the peers, cannot handle chains of one unit.
         if not match or min(sizes) < 1 or sizes[1] < 2:
             raise InputError(
-                f"--shapes: {part.strip()!r} is no shape",
+                f"--shapes: {part.strip()!r} is not a shape",
                 remedy="write sentences × units (2 or more) × labels, as in 32x32x17,256x64x17",
             )
         found.append(ProblemShape(*sizes))

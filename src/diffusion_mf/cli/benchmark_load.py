@@ -1,4 +1,4 @@
-"""``dmf benchmark scaling``, ``sharing`` and ``agreement``: speed under more load, and what it must not change."""
+"""``dmf benchmark scaling``, ``sharing`` and ``agreement``: speed under load, and whether the fast path is accurate."""
 
 from __future__ import annotations
 
@@ -29,23 +29,25 @@ TIMES, LENGTHS, COUNTS = "1,4,16", "16,32,64,128,256,512,1024,2000", "1,2,4,8,12
 def scaling(
     *,
     task: Annotated[str, typer.Option(help="One of pos, ner and seg-pos.")] = ONE_TASK,
-    times: Annotated[str, typer.Option(metavar="N,…", help="How often the data are repeated.")] = TIMES,
-    lengths: Annotated[str, typer.Option(metavar="N,…", help="Units of the sentences that are made up.")] = LENGTHS,
-    units: Annotated[int, typer.Option(min=1, help="Of all sentences of one length, about.")] = 200_000,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs after warm-up, of which the median counts.")] = 5,
+    times: Annotated[str, typer.Option(metavar="N,…", help="Numbers of copies of the data to measure.")] = TIMES,
+    lengths: Annotated[
+        str, typer.Option(metavar="N,…", help="Lengths of the generated sentences, in units.")
+    ] = LENGTHS,
+    units: Annotated[int, typer.Option(min=1, help="Approximate total number of units per length.")] = 200_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs after warm-up; the median is reported.")] = 5,
     device: Device = "auto",
     configs: Folder = "configs",
     overrides: Overrides = None,
     output: Output = None,
     json: AsJson = False,
 ) -> None:
-    """Diffusion-MF with more data and longer sentences: that its cost grows linearly."""
+    """Check that the cost of Diffusion-MF grows linearly with the amount of data and the length of sentences."""
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
     counts, sizes = numbers_of("--times", times), numbers_of("--lengths", lengths)
     from diffusion_mf.lab.benchmarks.load import measure_scaling
-    from diffusion_mf.lab.benchmarks.throughput import ROW_KEY
+    from diffusion_mf.lab.benchmarks.throughput import THROUGHPUT_ROW_KEY
 
     chosen = measured_task("--task", task)
     measured = measure_scaling(
@@ -59,7 +61,7 @@ def scaling(
         repeats=repeats,
     )
     total = 2 * len(counts) + len(sizes)
-    rows = collect(measured, total=total, output=output, replace_by=ROW_KEY, unit="settings")
+    rows = collect(measured, total=total, output=output, replace_by=THROUGHPUT_ROW_KEY, unit="settings")
     if json:
         print_json(rows)
         return
@@ -84,9 +86,9 @@ def scaling(
 def sharing(
     *,
     task: Annotated[str, typer.Option(help="One of pos, ner and seg-pos.")] = ONE_TASK,
-    system: Annotated[str, typer.Option(help="What the runs train.")] = "diffusion-mf",
-    counts: Annotated[str, typer.Option(metavar="N,…", help="Numbers of processes at a time.")] = COUNTS,
-    seconds: Annotated[float, typer.Option(min=0, help="For which they train, after warm-up.")] = 20.0,
+    system: Annotated[str, typer.Option(help="System to train.")] = "diffusion-mf",
+    counts: Annotated[str, typer.Option(metavar="N,…", help="Numbers of concurrent processes.")] = COUNTS,
+    seconds: Annotated[float, typer.Option(min=0, help="Training time after warm-up.")] = 20.0,
     device: Device = "auto",
     configs: Folder = "configs",
     overrides: Overrides = None,
@@ -100,13 +102,15 @@ def sharing(
     numbers = numbers_of("--counts", counts)
     from diffusion_mf.config import load_config
     from diffusion_mf.lab.benchmarks.load import best_count, measure_sharing
-    from diffusion_mf.lab.benchmarks.throughput import CORPORA, ROW_KEY
+    from diffusion_mf.lab.benchmarks.throughput import BENCHMARK_CORPORA, THROUGHPUT_ROW_KEY
 
     chosen = measured_task("--task", task)
-    # As experiments run it: neither the size nor the compilation of the efficiency table.
+    # Same size and compilation settings as in experiments, not those of the efficiency table.
     config = load_config(f"{configs}/{chosen.value}/{system}.toml", overrides_of(chosen.value, overrides))
-    measured = measure_sharing(config, corpus=CORPORA[chosen].name, device=place.type, counts=numbers, seconds=seconds)
-    rows = collect(measured, total=len(numbers), output=output, replace_by=ROW_KEY, unit="settings")
+    measured = measure_sharing(
+        config, corpus=BENCHMARK_CORPORA[chosen].name, device=place.type, counts=numbers, seconds=seconds
+    )
+    rows = collect(measured, total=len(numbers), output=output, replace_by=THROUGHPUT_ROW_KEY, unit="settings")
     if json:
         print_json(rows)
         return
@@ -124,22 +128,26 @@ def sharing(
             for row in rows
         ],
         title=f"{rows[0]['system']} on {rows[0]['corpus']}, {rows[0]['hardware']}: "
-        f"beyond {best_count(rows)} at a time, runs only slow each other down",
+        f"more than {best_count(rows)} at a time only slow each other down",
     )
 
 
 def agreement(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder.")],
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A file with the right labels, dev as a rule.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file with gold labels, usually dev.")],
     *,
     precision: Annotated[
-        str, typer.Option(metavar="auto|float32|bfloat16", help="Of the fast path; auto: bfloat16 on a GPU.")
+        str,
+        typer.Option(
+            metavar="auto|float32|bfloat16",
+            help="Precision of the fast path: auto (bfloat16 on a GPU), float32 or bfloat16.",
+        ),
     ] = "auto",
     device: Device = "auto",
     output: Output = None,
     json: AsJson = False,
 ) -> None:
-    """The scores of a model by the fast path beside those by the plain reference, and how many labels differ."""
+    """Compare a model's scores on the fast path and on the plain reference path, and count the labels that differ."""
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)

@@ -1,4 +1,4 @@
-"""What the commands of ``dmf benchmark`` share: options, and rows that are kept as they come."""
+"""Options and output shared by the commands of ``dmf benchmark``."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="[TASK:]KEY=VALUE",
-        help="Set something else than the configurations do, for one task or all; may be repeated.",
+        help="Override a setting of the configurations, for one task or all; may be repeated.",
     ),
 ]
 Output = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Result file to put the rows into, such as results/efficiency.json."),
+    typer.Option(metavar="FILE", help="Result file to write the rows to, such as results/efficiency.json."),
 ]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to measure.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")]
 
 
 def overrides_of(task: str, overrides: list[str] | None) -> list[str]:
-    """Those for the task, its name taken off, and those for all."""
+    """The overrides that apply to ``task``: its own, without the ``TASK:`` prefix, and those for every task."""
     found = []
     for override in overrides or ():
         prefix, separator, rest = override.partition(":")
@@ -58,11 +58,11 @@ def collect(
     packages: Sequence[str] = (),
     measured_files: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Measure with progress and put rows into the result file as they come: a killed run keeps what it measured."""
+    """Measure with a progress bar, saving each row to the result file at once so that a killed run keeps its rows."""
     from diffusion_mf.lab.results import provenance, read_rows, write_rows
 
     if output is not None:
-        read_rows(output)  # what is no result file is found before minutes of measuring, not after
+        read_rows(output)  # Reject a file that is not a result file before minutes of measuring, not after.
     source = provenance(shlex.join(["dmf", *sys.argv[1:]]), packages=packages, measured=measured_files)
     rows: list[dict[str, Any]] = []
     with progress("measuring", total=total, unit=unit) as advance:
@@ -76,24 +76,26 @@ def collect(
 
 
 def known_one(option: str, name: str, known: Mapping[str, Known], *, kind: str) -> Known:
-    """What ``name``, given to ``option``, stands for."""
+    """The value of ``known`` that ``name``, given to ``option``, refers to."""
     if name not in known:
         raise InputError(f"{option}: unknown {kind} {name!r}", remedy=f"choose from {', '.join(known)}")
     return known[name]
 
 
 def measured_task(option: str, name: str) -> Task:
-    """The task of that name among those with a corpus to measure on."""
-    from diffusion_mf.lab.benchmarks.throughput import CORPORA
+    """The task called ``name``, if it has a corpus to measure on."""
+    from diffusion_mf.lab.benchmarks.throughput import BENCHMARK_CORPORA
 
-    return known_one(option, name, {task.value: task for task in CORPORA}, kind="task")
+    return known_one(option, name, {task.value: task for task in BENCHMARK_CORPORA}, kind="task")
 
 
 def numbers_of(option: str, text: str) -> list[int]:
-    """The numbers of a list such as 1,4,16 that ``option`` was given."""
+    """Parse a list of numbers such as 1,4,16, the value of ``option``."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise InputError(f"{option}: {text!r} is no list of numbers", remedy="write numbers from 1 on, as in 1,4,16")
+        raise InputError(
+            f"{option}: {text!r} is not a list of numbers", remedy="write numbers of at least 1, as in 1,4,16"
+        )
     return [int(part) for part in parts]
 
 
@@ -104,13 +106,13 @@ COLUMNS = (
 
 
 def rounded(row: dict[str, Any], field: str, digits: int, *, factor: float = 1) -> str | None:
-    """A number of the row for a table; None where it has none."""
+    """A number of the row formatted for a table; None if the row does not have it."""
     value = row.get(field)
     return None if value is None else half_up(factor * value, digits)
 
 
 def print_throughput(rows: list[dict[str, Any]]) -> None:
-    """Rows of ``throughput``, ``mean-field`` and ``schedule``."""
+    """Print the rows of ``throughput``, ``mean-field`` and ``schedule`` as a table."""
     print_table(
         COLUMNS,
         [

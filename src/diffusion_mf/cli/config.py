@@ -1,4 +1,4 @@
-"""``dmf config``: what a configuration says, and where it says so."""
+"""``dmf config``: the settings of a configuration, and where each comes from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(name="config", help="Look at configurations.", no_args_is_help=True)
 
 _WIDEST_ALIGNED = 32
-"""characters of a setting; behind longer ones (paths), sources do not stand below each other"""
+"""maximum width of the settings column; longer settings (paths) push their source to the right"""
 
 
 class _Setting(NamedTuple):
@@ -49,12 +49,12 @@ def show(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="As for dmf train; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, as in dmf train; may be repeated."),
     ] = None,
-    changed: Annotated[bool, typer.Option("--changed", help="Leave out settings at their defaults.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Omit settings that have their default value.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a list of settings.")] = False,
 ) -> None:
-    """Print every setting of a run, as TOML that is itself a configuration, and where each comes from."""
+    """Print every setting of a run and where it comes from, as TOML that can be used as a configuration."""
     from diffusion_mf.config import load_with_sources
 
     config, sources = load_with_sources(name, overrides or ())
@@ -66,7 +66,7 @@ def show(
 
 
 def print_settings(config: Config, sources: Mapping[Key, SettingSource]) -> None:
-    """Print every setting as TOML that is itself a configuration, and where each comes from."""
+    """Print every setting and where it comes from, as TOML that can be used as a configuration."""
     _print(_settings(config, sources))
 
 
@@ -83,7 +83,7 @@ def _settings(config: Config, sources: Mapping[Key, SettingSource]) -> list[_Set
                 shown = str(source._replace(path=path))
                 found.append(_Setting(section, name, value, source.option or "file", shown, path, source.line))
             elif name == "plugins" and value:
-                found.append(_Setting(section, name, value, "plugin", "the plugins that add what is used"))
+                found.append(_Setting(section, name, value, "plugin", "the plugins that define what the run uses"))
             elif name in sized.get(section, {}):
                 found.append(_Setting(section, name, value, "size", f"size {config.size}"))
             else:
@@ -92,14 +92,14 @@ def _settings(config: Config, sources: Mapping[Key, SettingSource]) -> list[_Set
 
 
 def _by_section(config: Config) -> dict[str, dict[str, Any]]:
-    """All settings by the name of their section; those in none come first."""
+    """All settings grouped by section; those outside any section come first."""
     values = config.model_dump(mode="json")
     sections = {name: value for name, value in values.items() if isinstance(value, dict)}
     return {"": {name: value for name, value in values.items() if name not in sections}, **sections}
 
 
 def _short(path: str) -> str:
-    """The path from here, where that is shorter to read."""
+    """The path relative to the working directory, if that is shorter."""
     relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative
 
@@ -118,7 +118,7 @@ def _as_json(setting: _Setting) -> dict[str, Any]:
 def _print(settings: list[_Setting]) -> None:
     names = max(len(each.name) for each in settings)
     shown = [f"{each.name:<{names}} = {json.dumps(each.value, ensure_ascii=False)}" for each in settings]
-    # TOML has no word for a setting that is not made.
+    # TOML has no null value.
     shown = [
         f"# {each.name} is not set" if each.value is None else text for each, text in zip(settings, shown, strict=True)
     ]

@@ -17,7 +17,7 @@ def convert_encoder(
     target: Annotated[Path, typer.Argument(metavar="NEW-FOLDER", help="Folder to write.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write an encoder with safetensors, which encoder.model can name; the old weights are read without running code."""
+    """Convert an encoder to safetensors, for use as encoder.model; reading the old weights runs no code from them."""
     from diffusion_mf.networks.pretrained.conversion import convert_encoder as convert
 
     num_tensors = convert(source, target)

@@ -35,13 +35,13 @@ class FlavourChoice(enum.StrEnum):
 
 
 def synth(
-    folder: Annotated[pathlib.Path, typer.Argument(metavar="DIR", help="Folder to write to; made if it is not there.")],
-    sentences: Annotated[int, typer.Option(help="Sentences of the training split.")] = 2000,
+    folder: Annotated[pathlib.Path, typer.Argument(metavar="DIR", help="Output folder; created if missing.")],
+    sentences: Annotated[int, typer.Option(help="Sentences in the training split.")] = 2000,
     dev_sentences: Annotated[
-        int | None, typer.Option(help="Sentences of the development split; a quarter of --sentences by default.")
+        int | None, typer.Option(help="Sentences in the development split; a quarter of --sentences by default.")
     ] = None,
     test_sentences: Annotated[
-        int | None, typer.Option(help="Sentences of the test split; a quarter of --sentences by default.")
+        int | None, typer.Option(help="Sentences in the test split; a quarter of --sentences by default.")
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
     flavour: Annotated[FlavourChoice, typer.Option(help="Which corpus.")] = FlavourChoice.ALL,
@@ -53,7 +53,7 @@ def synth(
     ] = 0.5,
     json_output: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
-    """Write a corpus of invented language, with the best scores that are possible on it."""
+    """Write a corpus in an invented language, and the best scores possible on it."""
     from diffusion_mf.evaluation.terminal import print_json
     from diffusion_mf.lab.synthetic import FLAVOURS, write_corpus
 
@@ -109,33 +109,33 @@ def _print_manifest(manifest: dict[str, Any]) -> None:
         print_table(
             ["test", "decoder", *(metric.replace("consistency_", "consistent, ") for metric in metrics)],
             rows,
-            title=f"{name}: what decoders that know the true distribution score, %",
+            title=f"{name}: scores of decoders that know the true distribution, %",
         )
 
 
 NUM_PLACES_SHOWN = 10
-"""of each kind of problem, unless all are asked for"""
+"""places shown for each kind of problem without ``--all``"""
 
 app = typer.Typer(help="Statistics, checks, conversion, synthetic corpus.", no_args_is_help=True)
 app.command(name="synth")(synth)
 
 ColumnOption = Annotated[
     ConlluColumn | None,
-    typer.Option("--column", help="The CoNLL-U column of the labels (default: upos, for characters xpos)."),
+    typer.Option("--column", help="CoNLL-U column with the labels (default: upos; for characters xpos)."),
 ]
 SchemeOption = Annotated[
-    LabelScheme | None, typer.Option("--scheme", help="The scheme of the file's labels; detected unless given.")
+    LabelScheme | None, typer.Option("--scheme", help="Label scheme of the file; detected unless given.")
 ]
 
 FormatOption = Annotated[
-    FileFormat | None, typer.Option("--format", help="Format of the files; by name and task unless given.")
+    FileFormat | None, typer.Option("--format", help="Format of the files; inferred from name and task unless given.")
 ]
 FormColumnOption = Annotated[
     str | None,
     typer.Option(
         "--form-column",
         metavar="NAME|NUMBER",
-        help="Column of the forms in a column file, by its number or the name in the header line.",
+        help="Column of the forms in a column file: its number, or its name in the header line.",
         show_default="detected",
     ),
 ]
@@ -144,7 +144,7 @@ TagColumnOption = Annotated[
     typer.Option(
         "--tag-column",
         metavar="NAME|NUMBER",
-        help="Column of the tags in a column file, by its number or the name in the header line; of a Hugging Face dataset the key.",
+        help="Column of the tags in a column file: its number, or its name in the header line; for a Hugging Face dataset, the key.",
         show_default="detected",
     ),
 ]
@@ -153,16 +153,16 @@ LabelNamesOption = Annotated[
     typer.Option(
         "--label-names",
         metavar="NAME,NAME…",
-        help="What the numbers of a Hugging Face dataset stand for.",
-        show_default="told by the dataset",
+        help="Label names for the numbers in a Hugging Face dataset.",
+        show_default="as stated in the dataset",
     ),
 ]
 LanguageOption = Annotated[
     str | None,
     typer.Option(
         "--language",
-        help="Language of texts that are split into tokens: en splits at hyphens, fr verbs from pronouns.",
-        show_default="rules that all share",
+        help="Language for splitting raw text into tokens: en splits at hyphens, fr splits verbs from pronouns.",
+        show_default="rules common to all languages",
     ),
 ]
 
@@ -170,7 +170,7 @@ LanguageOption = Annotated[
 def field_choice(
     form_column: str | None, tag_column: str | None, label_names: str | None, language: str | None
 ) -> FieldChoice:
-    """What options say about the fields of a file."""
+    """The choice of fields in a file that the options make."""
     return FieldChoice(
         form_column, tag_column, None if label_names is None else tuple(label_names.split(",")), language
     )
@@ -182,7 +182,7 @@ StrictOption = Annotated[
 
 
 class _SplitStatistics(NamedTuple):
-    """One file's figures; ``out_of_vocabulary`` counts units unseen in train, None for train itself or without it."""
+    """Statistics of one file; ``out_of_vocabulary`` counts units not in train (None for train itself, or without it)."""
 
     name: str
     split: str | None
@@ -193,11 +193,13 @@ class _SplitStatistics(NamedTuple):
 @app.command()
 def stats(
     *,
-    task: Annotated[Task, typer.Option(help="What is labelled: its units and labels.")],
+    task: Annotated[Task, typer.Option(help="The task, which determines units and labels.")],
     files: Annotated[
         list[str] | None, typer.Argument(metavar="FILE…", help="Labelled files.", show_default=False)
     ] = None,
-    train: Annotated[str | None, typer.Option(help="Training split: OOV rates of the others refer to it.")] = None,
+    train: Annotated[
+        str | None, typer.Option(help="Training split, from which the OOV rates of the others are computed.")
+    ] = None,
     dev: Annotated[str | None, typer.Option(help="Development split.")] = None,
     test: Annotated[str | None, typer.Option(help="Test split.")] = None,
     column: ColumnOption = None,
@@ -256,7 +258,7 @@ def stats(
 def _named_files(
     files: list[str] | None, train: str | None, dev: str | None, test: str | None
 ) -> list[tuple[str, str | None]]:
-    """The files of a command line in order, with the names of their splits."""
+    """The files of the command line in order, each with the name of its split."""
     named: list[tuple[str, str | None]] = [(path, None) for path in files or []]
     named += [(path, split) for path, split in ((train, "train"), (dev, "dev"), (test, "test")) if path is not None]
     if not named:
@@ -269,7 +271,7 @@ def _oov_percent(row: _SplitStatistics) -> str | None:
 
 
 def _json_row(row: _SplitStatistics, task: Task) -> dict[str, Any]:
-    """Figures rounded as in the paper's tables; the counts they come from are all there."""
+    """The statistics as JSON, rounded as in the paper's tables, with the exact counts."""
     s = row.statistics
     oov = _oov_percent(row)
     return {
@@ -351,7 +353,8 @@ def check(
         list[str] | None, typer.Argument(metavar="FILE…", help="Labelled files.", show_default=False)
     ] = None,
     task: Annotated[
-        Task | None, typer.Option(help="What is labelled.", show_default="pos for CoNLL-U; else told by the labels")
+        Task | None,
+        typer.Option(help="What is labelled.", show_default="pos for CoNLL-U; otherwise detected from the labels"),
     ] = None,
     train: Annotated[str | None, typer.Option(help="Training split.")] = None,
     dev: Annotated[str | None, typer.Option(help="Development split.")] = None,
@@ -368,7 +371,7 @@ def check(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Every problem of a corpus with its line and meaning; exits 0 if it can be used, repairs included, and 2 if not."""
+    """List every problem in a corpus with its line and meaning; exit 0 if the corpus is usable (after repairs), 2 if not."""
     from diffusion_mf.data.check import check_files
 
     named = _named_files(files, train, dev, test)
@@ -420,7 +423,7 @@ def _check_values(result: CheckResult, *, list_all: bool) -> dict[str, Any]:
 
 def _print_check(result: CheckResult, *, list_all: bool) -> None:
     for kind, problems in _by_kind(result):
-        # A note is a summary per file: how many there are says nothing.
+        # A note summarises a file, so the number of notes means nothing.
         count = "" if kind.severity == "note" else f": {len(problems):,}"
         print(f"{kind.title}{count} ({kind.severity})\n  {kind.meaning}")
         shown = problems if list_all else problems[:NUM_PLACES_SHOWN]
@@ -439,18 +442,21 @@ def _print_check(result: CheckResult, *, list_all: bool) -> None:
 
 @app.command()
 def convert(
-    source: Annotated[str, typer.Argument(metavar="IN", help="A file, .gz, .xz or .zst too, or - for standard input.")],
-    target: Annotated[str, typer.Argument(metavar="OUT", help="The file to write, or - for standard output.")],
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="Input file, optionally .gz, .xz or .zst; - is standard input.")
+    ],
+    target: Annotated[str, typer.Argument(metavar="OUT", help="Output file; - is standard output.")],
     source_format: Annotated[
-        FileFormat | None, typer.Option("--from", help="Format of IN; by its name unless given.")
+        FileFormat | None, typer.Option("--from", help="Format of IN; inferred from its name unless given.")
     ] = None,
     target_format: Annotated[
-        FileFormat | None, typer.Option("--to", help="Format of OUT; by its name unless given.")
+        FileFormat | None, typer.Option("--to", help="Format of OUT; inferred from its name unless given.")
     ] = None,
     column: ColumnOption = None,
     scheme: SchemeOption = None,
     target_scheme: Annotated[
-        LabelScheme | None, typer.Option("--to-scheme", help="The scheme to write; labels stay as they are without.")
+        LabelScheme | None,
+        typer.Option("--to-scheme", help="Label scheme to write; without it, labels stay as they are."),
     ] = None,
     characters: Annotated[
         bool,
@@ -460,17 +466,17 @@ def convert(
         ),
     ] = False,
     documents: Annotated[
-        bool, typer.Option("--documents", help="Also write where documents begin: -DOCSTART-, # newdoc or a key.")
+        bool, typer.Option("--documents", help="Also mark where documents begin: -DOCSTART-, # newdoc or a key.")
     ] = False,
     strict: StrictOption = False,
-    separator: Annotated[Separator | None, typer.Option(help="What parts the columns of IN; detected.")] = None,
+    separator: Annotated[Separator | None, typer.Option(help="Column separator of IN; detected unless given.")] = None,
     form_column: Annotated[
         str | None,
         typer.Option(
             "--form-column",
             "--unit-column",
             metavar="NAME|NUMBER",
-            help="Column of the forms in a column file, by its number or the name in the header line.",
+            help="Column of the forms in a column file: its number, or its name in the header line.",
             show_default="detected",
         ),
     ] = None,
@@ -478,7 +484,7 @@ def convert(
     label_names: LabelNamesOption = None,
     language: LanguageOption = None,
 ) -> None:
-    """Convert between file formats, those of annotation tools among them, and between label schemes; streams."""
+    """Convert between file formats, including those of annotation tools, and between label schemes; input is streamed."""
     from diffusion_mf.data.conversion import Conversion, convert
 
     conversion = Conversion(

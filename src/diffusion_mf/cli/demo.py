@@ -13,10 +13,10 @@ from diffusion_mf.errors import InputError
 def demo(
     output: Annotated[
         pathlib.Path,
-        typer.Option(metavar="DIR", help="Folder for corpus, models and picture; made if it is not there."),
+        typer.Option(metavar="DIR", help="Folder for corpus, models and picture; created if missing."),
     ] = pathlib.Path("runs/demo"),
-    seed: Annotated[int, typer.Option(help="Another seed, another corpus and other models.")] = 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON, and nothing else.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the corpus and the models.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the comparison, as JSON.")] = False,
 ) -> None:
     """Train Unigram, LCRF and Diffusion-MF, compare them, and watch a sentence's labels emerge from noise."""
     try:

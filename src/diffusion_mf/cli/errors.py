@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diffusion_mf.cli.data import FormColumnOption, LabelNamesOption, LanguageOption, TagColumnOption, field_choice
-from diffusion_mf.cli.tag import BatchTokens, Calls, Device, LegalDecoderName, note_what_was_met
+from diffusion_mf.cli.tag import BatchTokens, Calls, Device, LegalDecoderName, note_skipped_context
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
@@ -95,7 +95,7 @@ def errors(
         for tagger in taggers:
             found.append(checked_corpus(tagger, corpus, options=options, advance=advance))
     for tagger in taggers:
-        note_what_was_met(tagger)
+        note_skipped_context(tagger)
     if len(found) == 1:
         values = _mistakes(found[0], uncertain)
         print_json(_jsonable(values)) if as_json else _print_mistakes(values, examples=examples, groups=groups)

@@ -16,7 +16,7 @@ from diffusion_mf.cli.tag import (
     Model,
     OneDocument,
     OnLong,
-    note_what_was_met,
+    note_skipped_context,
     settle,
 )
 from diffusion_mf.data.conllu import ConlluColumn
@@ -27,7 +27,7 @@ from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_ta
 
 def evaluate(
     model: Model,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="File with the right labels; - is standard input.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="File with the gold labels; - is standard input.")],
     decoder: DecoderName = None,
     calls: Calls = None,
     column: Annotated[
@@ -38,7 +38,7 @@ def evaluate(
     ] = None,
     file_format: Annotated[
         FileFormat | None,
-        typer.Option("--format", help="Format of FILE.", show_default="told by its name or first lines"),
+        typer.Option("--format", help="Format of FILE.", show_default="detected from its name or first lines"),
     ] = None,
     form_column: FormColumnOption = None,
     tag_column: TagColumnOption = None,
@@ -49,18 +49,19 @@ def evaluate(
     ] = False,
     posterior: Annotated[
         Literal["product", "mixture", "sampled"] | None,
-        typer.Option(help="Reading of the reverse posterior: product, mixture or sampled.", show_default="as trained"),
+        typer.Option(help="Form of the reverse posterior: product, mixture or sampled.", show_default="as trained"),
     ] = None,
     batch_tokens: BatchTokens = None,
     on_long: OnLong = None,
     one_document: OneDocument = False,
     device: Device = "auto",
     details: Annotated[
-        bool, typer.Option("--details", help="Also by label, type and sentence length, and the confusions.")
+        bool,
+        typer.Option("--details", help="Also report scores by label, type and sentence length, and the confusions."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
 ) -> None:
-    """Tag a labelled file and score the labels, as ``dmf tag`` with the same decoder and ``dmf score`` would, and the scores beside them."""
+    """Tag a labelled file, and report its metrics (as ``dmf tag`` and ``dmf score`` would) and the model's calibration."""
     from diffusion_mf.batches.vocabulary import describe_unknown_labels
     from diffusion_mf.data.corpus import check_labels
     from diffusion_mf.data.formats import read_task
@@ -92,8 +93,8 @@ def evaluate(
             options=TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder, one_document=one_document),
             advance=advance,
         )
-    note_what_was_met(tagger)
-    # In another scheme labels cannot be compared.
+    note_skipped_context(tagger)
+    # Labels in another scheme cannot be compared.
     if corpus.scheme is tagger.model.scheme:
         unknown = describe_unknown_labels(corpus, tagger.model.vocabulary.labels, owner="the model does not know")
         if unknown is not None:
@@ -110,7 +111,7 @@ def evaluate(
     print_table(
         ["scores", "value"],
         [
-            ("mean score of the labels given", half_up(100 * found.mean_score, 2)),
+            ("mean score of the predicted labels", half_up(100 * found.mean_score, 2)),
             ("calibration error", half_up(100 * found.calibration_error, 2)),
         ],
         title=f"{used['system']}, {used['decoder']}",

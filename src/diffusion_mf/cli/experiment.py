@@ -1,4 +1,4 @@
-"""``dmf experiment``: many runs, and the paper's tables beside ours."""
+"""``dmf experiment``: many runs, and the paper's tables with our results."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from diffusion_mf.lab.experiments.search import Search
 
 
-app = typer.Typer(help="Many runs, and the paper's tables beside ours.", no_args_is_help=True)
+app = typer.Typer(help="Many runs, and the paper's tables with our results.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Many runs, and the paper's tables beside ours."""
+    """Many runs, and the paper's tables with our results."""
 
 
 @app.command()
@@ -37,35 +37,38 @@ def run(
         int | None, typer.Option(min=1, help="Runs at a time.", show_default="as the plan says, else 1")
     ] = None,
     time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Stop all runs after so long, with checkpoints.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Stop all runs after this many minutes, with checkpoints."),
     ] = None,
-    grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time for those checkpoints.")] = 90.0,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Time allowed for writing those checkpoints.")
+    ] = 90.0,
     devices: Annotated[
         str, typer.Option("--devices", help="Devices to spread runs over, as in cuda:0,cuda:1.")
     ] = "auto",
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting for all runs; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting in all runs; may be repeated."),
     ] = None,
     corpora: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Where the corpora lie, instead of the plan's own.")
+        str | None, typer.Option(metavar="FILE", help="Folder of the corpora, instead of the one named in the plan.")
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUES", help="Just these runs, as in seed=1,2 or encoder=scratch; may be repeated."),
+        typer.Option(metavar="KEY=VALUES", help="Run only these, as in seed=1,2 or encoder=scratch; may be repeated."),
     ] = None,
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Try runs again that failed as often as they may.")
+        bool, typer.Option("--retry-failed", help="Retry runs that have used up their attempts.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the runs, how they stand and what corpora are missing, and stop.")
+        bool, typer.Option("--dry-run", help="Print the runs, their states and missing corpora, and stop.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the runs' states and scores as JSON.")] = False,
 ) -> None:
-    """Run a plan: what is finished is kept, what was interrupted continues, what another runner has is left to it.
+    """Run a plan: finished runs are kept, interrupted runs continue, and runs that another process is working on are skipped.
 
-    Exit status 0 if every run (of those that --only names) is complete afterwards, 1 otherwise; 2 if a corpus is missing, also
-    with --dry-run.
+    The exit status is 0 if every run selected by --only is complete afterwards, 1 if not, and 2 if a corpus is missing (also with
+    --dry-run).
     """
     from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunState
     from diffusion_mf.lab.experiments.plan import check_files, chosen_runs, load_plan
@@ -76,7 +79,7 @@ def run(
     evaluation = plan.evaluation.model_dump(mode="json")
     runs = chosen_runs(plan.runs, only or ())
     if plan.left_out:
-        note(f"left out, as their training files are not there: {', '.join(plan.left_out)}")
+        note(f"skipped because their training files are missing: {', '.join(plan.left_out)}")
     variants: dict[str, list[str]] = {}
     for each in runs:
         variants.setdefault(each.name, []).append(each.variant)
@@ -130,7 +133,7 @@ def run(
     note_failures(folder, found)
     note(found.counts())
     for corpus, reason in missing.items():
-        note(f"the corpus {corpus} is not there: {reason}")
+        note(f"the corpus {corpus} is missing: {reason}")
     if missing:
         raise typer.Exit(2)
     if not dry_run and not found.is_complete:
@@ -154,7 +157,7 @@ def chosen_devices(text: str) -> list[str]:
     """The devices that ``--devices`` names."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise InputError("--devices names no device", remedy="write cuda:0,cuda:1, or auto")
+        raise InputError("--devices is empty", remedy="write cuda:0,cuda:1, or auto")
     if set(names) == {"cpu"}:
         return names
     import torch
@@ -185,23 +188,23 @@ def table(
         ),
     ] = None,
     table_format: Annotated[str, typer.Option("--format", help="markdown, latex, csv or json.")] = "markdown",
-    output: Annotated[str, typer.Option(metavar="FILE", help="Where to write; - is standard output.")] = "-",
-    plan: Annotated[str | None, typer.Option(help="Which plan, where several were run in the folder.")] = None,
+    output: Annotated[str, typer.Option(metavar="FILE", help="Output file; - is standard output.")] = "-",
+    plan: Annotated[str | None, typer.Option(help="Plan to use, if several were run in the folder.")] = None,
     record: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Result file to put the rows into, such as results/scratch.json."),
+        typer.Option(metavar="FILE", help="Result file to write the rows to, such as results/scratch.json."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """The paper's tables from finished runs: mean ± sample deviation over seeds, the paper's values beside ours."""
+    """Print the paper's tables from finished runs: mean ± sample deviation over seeds, with the paper's values for comparison."""
     from diffusion_mf.data.files import open_output
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
     from diffusion_mf.lab.experiments.record import save_rows
     from diffusion_mf.lab.experiments.selection import read_outcomes
-    from diffusion_mf.lab.experiments.tables import FORMATS, NEEDED, TABLES, render
+    from diffusion_mf.lab.experiments.tables import NEEDED, TABLE_FORMATS, TABLES, render
 
     chosen_format = "json" if as_json else table_format
-    _check_choice("--format", chosen_format, FORMATS)
+    _check_choice("--format", chosen_format, TABLE_FORMATS)
     details, outcomes = read_outcomes(ExperimentFolder(folder), plan=plan)
     chosen = kind or details["table"]
     _check_choice("--kind", chosen, TABLES)
@@ -225,9 +228,9 @@ def table(
 @app.command("record")
 def record_rows(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of dmf experiment run.")],
-    plan: Annotated[str | None, typer.Option(help="Which plan, where several were run in the folder.")] = None,
+    plan: Annotated[str | None, typer.Option(help="Plan to use, if several were run in the folder.")] = None,
 ) -> None:
-    """Put the rows of finished runs into the result file that their plan names, in place of earlier ones."""
+    """Write the rows of finished runs to the result file named in their plan, replacing earlier rows."""
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
     from diffusion_mf.lab.experiments.record import save_rows
     from diffusion_mf.lab.experiments.selection import read_outcomes
@@ -242,7 +245,7 @@ def record_rows(
         )
     if not outcomes.groups:
         raise InputError("no run has finished yet", path=folder, remedy="run dmf experiment run first")
-    # The calls of main results are scored with them.
+    # The main runs are also scored with each number of calls, so they fill that table too.
     kinds = [
         details["table"],
         *(["calls"] if details["table"] == "main" and details["evaluation"].get("calls") else []),
@@ -253,16 +256,16 @@ def record_rows(
 
 @app.command()
 def readme(
-    path: Annotated[str, typer.Argument(metavar="[FILE]", help="Markdown file with the marks.")] = "README.md",
+    path: Annotated[str, typer.Argument(metavar="[FILE]", help="Markdown file with the table markers.")] = "README.md",
     results: Annotated[str, typer.Option(metavar="FILE", help="Rows with a scratch encoder.")] = "results/scratch.json",
     pretrained: Annotated[
-        str, typer.Option(metavar="FILE", help="Rows with pretrained encoders, where there are some.")
+        str, typer.Option(metavar="FILE", help="Rows with pretrained encoders, if any.")
     ] = "results/pretrained.json",
     recall: Annotated[
-        str, typer.Option(metavar="FILE", help="Rows of systems that recall documents, where there are some.")
+        str, typer.Option(metavar="FILE", help="Rows of systems with document recall, if any.")
     ] = "results/recall.json",
 ) -> None:
-    """Write the results tables of the README anew from result files."""
+    """Rewrite the results tables of the README from result files."""
     from diffusion_mf.lab.experiments.record import update_readme
 
     sources = {"results": results, "pretrained": pretrained}
@@ -281,12 +284,12 @@ def _check_choice(option: str, value: str, choices: Iterable[str]) -> None:
 def plot(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of dmf experiment run.")],
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write the plots.", show_default="DIR/plots")
+        Path | None, typer.Option(metavar="DIR", help="Output folder for the plots.", show_default="DIR/plots")
     ] = None,
-    plan: Annotated[str | None, typer.Option(help="Which plan, where several were run in the folder.")] = None,
+    plan: Annotated[str | None, typer.Option(help="Plan to use, if several were run in the folder.")] = None,
     file_format: Annotated[str, typer.Option("--format", help="png, pdf or svg.")] = "png",
 ) -> None:
-    """Learning curves, score against calls, base, depth, size and iterations, calibration, and where each system errs."""
+    """Plot learning curves, scores by calls, base, depth, size and iterations, calibration, and each system's errors."""
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
     from diffusion_mf.lab.experiments.plots import write_plots
     from diffusion_mf.lab.experiments.selection import read_outcomes
@@ -309,28 +312,31 @@ def search(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Database; postgresql://… for several machines.",
+            help="Database of trials; postgresql://… to share it between machines.",
             show_default="SQLite in the folder",
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Trials at a time.")] = 1,
     time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Stop all trials after so long, with checkpoints.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Stop all trials after this many minutes, with checkpoints."),
     ] = None,
-    grace: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time for those checkpoints.")] = 90.0,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="Time allowed for writing those checkpoints.")
+    ] = 90.0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting for all trials; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting in all trials; may be repeated."),
     ] = None,
     corpora: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Where the corpora lie, instead of the plan's own.")
+        str | None, typer.Option(metavar="FILE", help="Folder of the corpora, instead of the one named in the plan.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
-    """Search settings stage by stage, with as many trials for every system; dev decides, test data are not read.
+    """Search settings stage by stage, with the same number of trials for every system; test data are never read.
 
-    What is finished is kept, what was interrupted continues. Exit status 0 if the search is complete, 1 otherwise.
+    Finished trials are kept and interrupted ones continue. The exit status is 0 if the search is complete and 1 otherwise.
     """
     from diffusion_mf.data.files import open_output
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
@@ -348,7 +354,7 @@ def search(
     if device not in ("auto", "cpu"):
         from diffusion_mf.prediction.devices import choose_device
 
-        choose_device(device)  # better now than in every trial
+        choose_device(device)  # Fail now rather than in every trial.
     plan = load_search(plan_path, overrides=overrides or (), corpora_file=corpora)
     for subject in plan.subjects:
         check_files(plan.config(subject, {}, plan.file.seeds[0])[0])
@@ -356,8 +362,8 @@ def search(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot be made ({error.strerror})", path=folder, remedy="name another folder") from None
-    # The command goes into results, where a password has no place.
+        raise InputError(f"cannot be created ({error.strerror})", path=folder, remedy="name another folder") from None
+    # The command is stored with the results, which must not contain a password.
     shown = [
         argument if storage is None else argument.replace(storage, without_password(storage)) for argument in sys.argv
     ]

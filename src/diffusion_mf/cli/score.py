@@ -22,9 +22,9 @@ NUM_CONFUSIONS_SHOWN = 20
 
 
 def score(
-    gold: Annotated[str, typer.Argument(metavar="GOLD", help="File with the right labels; - is standard input.")],
+    gold: Annotated[str, typer.Argument(metavar="GOLD", help="File with the gold labels; - is standard input.")],
     predicted: Annotated[str, typer.Argument(metavar="PREDICTED", help="The same sentences with predicted labels.")],
-    task: Annotated[Task, typer.Option(help="What the labels are.")],
+    task: Annotated[Task, typer.Option(help="The labelling task.")],
     scheme: Annotated[
         LabelScheme | None,
         typer.Option(help="Scheme of the predictions, for ner.", show_default="the one detected in GOLD"),
@@ -34,20 +34,21 @@ def score(
         typer.Option(help="Column of CoNLL-U files: upos or xpos.", show_default="upos; xpos for seg-pos"),
     ] = None,
     file_format: Annotated[
-        FileFormat | None, typer.Option("--format", help="Format of the files.", show_default="told by their names")
+        FileFormat | None, typer.Option("--format", help="Format of the files.", show_default="by file name")
     ] = None,
     form_column: FormColumnOption = None,
     tag_column: TagColumnOption = None,
     label_names: LabelNamesOption = None,
     language: LanguageOption = None,
     train: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Training file: scores known and unknown forms apart.")
+        str | None, typer.Option(metavar="FILE", help="Training file: scores known and unknown forms separately.")
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse irregular tags in GOLD instead of repairing them.")
     ] = False,
     details: Annotated[
-        bool, typer.Option("--details", help="Also by label, type and sentence length, and the confusions.")
+        bool,
+        typer.Option("--details", help="Also report scores by label, type and sentence length, and the confusions."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
 ) -> None:
@@ -107,7 +108,7 @@ def print_report(report: Report, *, details: bool) -> None:
 
 
 def _ends_no_span(report: Report) -> bool:
-    """Whether predictions in a closed scheme look like an open one: labels of spans, but never an end or a single."""
+    """Whether labels read as BMES or the like must be BIO2: they mark spans, but never an end (E) or a single (S)."""
     letters = {label[0] for label, counts in report.tokens.labels.items() if counts.predicted and label != "O"}
     return report.predicted_scheme.is_closed and bool(letters) and not letters & {"E", "S"}
 

@@ -28,59 +28,64 @@ LegalDecoderName = Annotated[
     typer.Option(
         "--decoder",
         help="argmax, mask-viterbi, viterbi or native.",
-        show_default="the best on dev of those whose labels always are a legal sequence",
+        show_default="the best on dev among those that always give a legal sequence",
     ),
 ]
 BatchTokens = Annotated[
     int | None,
-    typer.Option(help="Units computed at once; 1 answers sentence by sentence.", show_default="as configured"),
+    typer.Option(help="Units computed at once; 1 labels sentence by sentence.", show_default="as configured"),
 ]
 OnLong = Annotated[
     Literal["window", "error", "truncate"] | None,
     typer.Option(
-        help="Sentences too long for a pretrained encoder: window, error or truncate.", show_default="as trained"
+        help="How to handle sentences too long for a pretrained encoder: window, error or truncate.",
+        show_default="as trained",
     ),
 ]
 OneDocument = Annotated[
-    bool, typer.Option("--one-document", help="For models with recall: FILE is one document, though it may not say so.")
+    bool, typer.Option("--one-document", help="For models with recall: treat FILE as one document.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
 
 def tag(
     model: Model,
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="What to label; - is standard input.")] = "-",
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="File to label; - is standard input.")] = "-",
     file_format: Annotated[
         FileFormat | None,
         typer.Option(
-            "--format", help="Format of FILE.", show_default="told by its name or first lines; text for standard input"
+            "--format",
+            help="Format of FILE.",
+            show_default="detected from its name or first lines; text for standard input",
         ),
     ] = None,
-    output: Annotated[str, typer.Option(metavar="FILE", help="Where to write; - is standard output.")] = "-",
+    output: Annotated[str, typer.Option(metavar="FILE", help="Output file; - is standard output.")] = "-",
     output_format: Annotated[
         FileFormat | None,
-        typer.Option("--to", help="Format to write.", show_default="told by --output; else as FILE; columns for text"),
+        typer.Option(
+            "--to", help="Format to write.", show_default="by the name of --output, else as FILE; columns for text"
+        ),
     ] = None,
     column: Annotated[
         ConlluColumn | None,
-        typer.Option(help="Column of CoNLL-U to write to.", show_default="the model's; misc for entities"),
+        typer.Option(help="CoNLL-U column to write to.", show_default="the model's; misc for entities"),
     ] = None,
     form_column: FormColumnOption = None,
     tag_column: TagColumnOption = None,
     label_names: LabelNamesOption = None,
     language: LanguageOption = None,
     scheme: Annotated[
-        LabelScheme | None, typer.Option(help="Scheme to write entities in.", show_default="that of the training data")
+        LabelScheme | None, typer.Option(help="Label scheme of the output.", show_default="that of the training data")
     ] = None,
     clamp_column: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|NUMBER",
-            help="Column of labels that are known, in a column file or CoNLL-U (upos, xpos); empty or _ leaves a unit free.",
+            help="Column with known labels, in a column file or CoNLL-U (upos, xpos); empty or _ leaves a unit free.",
             show_default="none",
         ),
     ] = None,
-    scores: Annotated[bool, typer.Option("--scores", help="Write the probability of every label, too.")] = False,
+    scores: Annotated[bool, typer.Option("--scores", help="Also write the probability of every label.")] = False,
     calls: Calls = None,
     decoder: LegalDecoderName = None,
     batch_tokens: BatchTokens = None,
@@ -100,7 +105,7 @@ def tag(
 
     tagger = Tagger.load(model, device=device)
     settle(tagger, on_long=on_long, one_document=one_document)
-    # A bar would stand among the results.
+    # A progress bar would be mixed with the results.
     bar = contextlib.nullcontext(lambda count: None) if output == "-" else progress("tagging")
     with bar as advance:
         tag_file(
@@ -118,23 +123,23 @@ def tag(
             advance=advance,
             note=note,
         )
-    note_what_was_met(tagger)
+    note_skipped_context(tagger)
 
 
 def settle(tagger: Tagger, *, on_long: Literal["window", "error", "truncate"] | None, one_document: bool) -> None:
-    """Tell the tagger what options say, and the user where they mean nothing to it."""
+    """Apply the options to the tagger, and tell the user about options that have no effect on this model."""
     if on_long is not None:
         tagger.set_on_long(on_long)
         if tagger.on_long is None:
-            note("--on-long makes no difference: this model's encoder takes sentences of any length")
+            note("--on-long has no effect: this model's encoder accepts sentences of any length")
     if one_document and not tagger.model.config.recall:
-        note("--one-document makes no difference: this model was trained without recall (denoiser.recall)")
+        note("--one-document has no effect: this model was trained without recall (denoiser.recall)")
 
 
-def note_what_was_met(tagger: Tagger) -> None:
-    """Say how many sentences a pretrained encoder could not take at once, and where a model had nothing to recall."""
+def note_skipped_context(tagger: Tagger) -> None:
+    """Tell the user how many sentences were too long for a pretrained encoder, and whether recall had no documents."""
     if tagger.model.config.recall and not tagger.num_in_documents:
-        note("no documents are marked, so that this model had nothing to recall; mark them, or say --one-document")
+        note("no documents are marked, so this model had nothing to recall; mark them, or use --one-document")
     count = tagger.num_long_sentences
     if count:
         many, them = ("sentence was", "it") if count == 1 else ("sentences were", "they")

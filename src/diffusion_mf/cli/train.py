@@ -29,7 +29,7 @@ def train(
         str | None,
         typer.Argument(
             metavar="[TRAIN|CONFIG]",
-            help="A labelled file to train on; or a configuration: a TOML file, or a name such as ner/diffusion-mf. "
+            help="A labelled file to train on, or a configuration: a TOML file or a name such as ner/diffusion-mf. "
             "Not needed with --resume.",
             show_default=False,
         ),
@@ -38,18 +38,18 @@ def train(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Labelled file to choose the best model on.",
+            help="Labelled file for choosing the best model.",
             show_default="a part of TRAIN is held out",
         ),
     ] = None,
     test: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Labelled file to score the best model on, once.")
+        str | None, typer.Option(metavar="FILE", help="Labelled file for scoring the best model, once.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for the model, checkpoints and log of this run.")
+        Path | None, typer.Option(metavar="DIR", help="Folder for the model, checkpoints and log of the run.")
     ] = None,
     system: Annotated[
-        str | None, typer.Option(help="What to train; docs/systems.md has the list.", show_default="diffusion-mf")
+        str | None, typer.Option(help="System to train; docs/systems.md has the list.", show_default="diffusion-mf")
     ] = None,
     task: Annotated[Task | None, typer.Option(help="pos, ner or seg-pos.", show_default="detected")] = None,
     encoder: Annotated[
@@ -59,16 +59,16 @@ def train(
         ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(metavar="N", min=0.1, help="Train no longer than about so many minutes.")
+        float | None, typer.Option(metavar="N", min=0.1, help="Train for at most about this many minutes.")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same as --set seed=…", show_default="1")] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set something else than was chosen; may be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated."),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="MODEL", help="Begin with the weights of this model folder (data.start)."),
+        typer.Option("--from", metavar="MODEL", help="Start from the weights of this model folder (data.start)."),
     ] = None,
     file_format: Annotated[
         FileFormat | None, typer.Option("--format", help="Format of the files.", show_default="detected")
@@ -90,32 +90,35 @@ def train(
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="The same as --set data.strict=true: refuse what would be repaired.")
+        bool,
+        typer.Option(
+            "--strict", help="The same as --set data.strict=true: refuse irregular data instead of repairing them."
+        ),
     ] = False,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="Continue the run begun in the folder, with its own settings; --set training.epochs=N prolongs it.",
+            help="Continue the run in the folder with its own settings; --set training.epochs=N extends it.",
         ),
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto is a GPU where there is one.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto uses a GPU if there is one.")] = "auto",
     checkpoint_every: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time between checkpoints.")] = 300,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write logs for TensorBoard into the folder.")
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard logs to the folder.")
     ] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print what would be trained, as a configuration, and stop.")
     ] = False,
     count: Annotated[
-        bool, typer.Option("--count", help="Print the number of parameters and stop; needs no folder.")
+        bool, typer.Option("--count", help="Print the number of parameters and stop; --output is not needed.")
     ] = False,
     record: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also add a row with the run's scores to this result file.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; percentages from 0 to 100.")] = False,
 ) -> None:
-    """Train on a corpus, or as a configuration says, and keep the model that is best on dev; under torchrun, with several processes."""
+    """Train on a corpus or by a configuration, and keep the model that is best on dev; torchrun starts several processes."""
     # Before PyTorch is imported: threads that spin while they wait starve each other on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     options = {
@@ -149,13 +152,13 @@ def train(
         _print_count(config, as_json=as_json)
         return
     if output is None:
-        raise InputError("there is no folder to write the model to", remedy="name one with --output")
+        raise InputError("no folder was given for the model", remedy="name one with --output")
     if record is not None:
         if source is None:
-            raise InputError("a row of results names its configuration", remedy="give CONFIG beside --record")
+            raise InputError("a row of results names its configuration", remedy="give CONFIG together with --record")
         from diffusion_mf.lab.results import read_rows
 
-        read_rows(record)  # what is no result file is found before hours of training, not after
+        read_rows(record)  # Reject a file that is not a result file before hours of training, not after.
     from diffusion_mf.training.loop import train as run
 
     with Display() as display:
@@ -170,7 +173,7 @@ def train(
             overrides=planned.overrides,
             resume_command=f"dmf train --output {shlex.quote(str(output))} --resume",
         )
-    # Of the processes that torchrun starts, one speaks for all.
+    # Of the processes that torchrun starts, only one prints.
     if _is_speaker():
         if record is not None and source is not None:
             _record(record, config, folder, source=source, overrides=planned.overrides, device=device)
@@ -180,16 +183,16 @@ def train(
 class _Planned(NamedTuple):
     config: Config
     overrides: list[str]
-    """all that are in it"""
+    """every override that ``config`` contains"""
     sources: dict[Key, SettingSource]
     most_epochs: int | None = None
-    """where there is time"""
+    """the number of epochs if time does not limit them"""
 
 
 def _plan(
     source: str | None, overrides: list[str], begun_in: Path | None, *, minutes: float | None, device: str
 ) -> _Planned:
-    """The configuration of a run: a run that was begun keeps its own and its overrides, but those given now win."""
+    """The configuration of a run; a resumed run keeps its own settings and overrides, but new overrides take precedence."""
     from diffusion_mf.config import load_with_sources, with_overrides
 
     is_corpus = source is not None and _is_corpus(source)
@@ -224,7 +227,7 @@ def _plan(
 
 
 def _is_corpus(source: str) -> bool:
-    """Whether a name is that of a file (or folder) to train on, and not that of a configuration."""
+    """Whether a name is a file (or folder) to train on rather than a configuration."""
     if source == "-" or source.endswith(".toml"):
         return False
     from diffusion_mf.config.files import locate_config
@@ -233,7 +236,7 @@ def _is_corpus(source: str) -> bool:
 
 
 def _fitted(planned: _Planned, minutes: float, *, device: str) -> _Planned:
-    """The run with no more steps than there is time for; these are overrides like others, for resuming and recording it."""
+    """The run shortened to the time allowed, by overrides, so that resuming and recording it work as usual."""
     from diffusion_mf.config import with_overrides
     from diffusion_mf.config.files import SettingSource
     from diffusion_mf.training.loop import fit_to_time
@@ -270,7 +273,7 @@ def _print_results(config: Config, folder: Path, *, as_json: bool) -> None:
 
     metrics = read_metrics(folder)
     if config.data.dev is not None and "dev" not in metrics:
-        note(f"{folder / METRICS} was not kept, so that the dev scores are not known; dmf evaluate computes them")
+        note(f"{folder / METRICS} is missing, so the dev scores are unknown; dmf evaluate computes them")
     if as_json:
         print_json({"model": str(folder), **metrics})
         return
@@ -284,18 +287,18 @@ def _print_results(config: Config, folder: Path, *, as_json: bool) -> None:
 
 
 def _print_details(metrics: dict[str, Any]) -> None:
-    """What a model confuses, and how certain it is; models of earlier versions do not know."""
+    """Report the most frequent confusions and the calibration of a model; models of earlier versions store neither."""
     confusions, certainty = metrics.get("confusions"), metrics.get("certainty")
     if confusions and confusions["most_frequent"]:
         shown = (f"{each['gold']} as {each['predicted']} ({each['count']:,})" for each in confusions["most_frequent"])
         print(f"most frequent confusions on {confusions['split']}: {', '.join(shown)}")
     if certainty:
         confidence, accuracy = half_up(certainty["confidence"], 1), half_up(certainty["accuracy"], 1)
-        print(f"certainty on {certainty['split']}: {confidence} % on average, and {accuracy} % of the labels are right")
+        print(f"confidence on {certainty['split']}: {confidence} % on average; {accuracy} % of the labels are correct")
 
 
 def _record(path: Path, config: Config, folder: Path, *, source: str, overrides: list[str], device: str) -> None:
-    """One row per configuration, overrides, seed and machine; a repeated run replaces its row."""
+    """Write one row per configuration, overrides, seed and machine; a repeated run replaces its row."""
     from diffusion_mf.lab.results import provenance, write_rows
     from diffusion_mf.model.storage import read_metrics
 
@@ -312,7 +315,7 @@ def _record(path: Path, config: Config, folder: Path, *, source: str, overrides:
         "config": source,
         "overrides": overrides,
         **read_metrics(folder),
-        # Of training and evaluation, over all sessions of a resumed run.
+        # Time for training and evaluation, summed over all sessions of a resumed run.
         "seconds": json.loads(log[-1])["seconds"],
         "device": device,
         **provenance(f"dmf train {shlex.quote(source)}{options} --record {path}"),

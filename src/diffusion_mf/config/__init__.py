@@ -219,7 +219,7 @@ def saved_config(values: Mapping[str, Any], *, path: StrPath, is_trained: bool =
     """
     values = _without_removed(values, path, is_trained=is_trained)
     plugins, system = values.get("plugins"), values.get("system")
-    # What is no list of names is left to the validation below.
+    # Anything but a list of names is left to the validation below.
     needed = [plugin for plugin in plugins if isinstance(plugin, str)] if isinstance(plugins, list) else []
     check_imported(needed, path=path)
     if isinstance(system, str) and system not in SYSTEMS:
@@ -254,7 +254,7 @@ def _without_removed(values: Mapping[str, Any], path: StrPath, *, is_trained: bo
             raise InputError(
                 f"was made with {name} = {value}, which was removed: {removed.note}",
                 path=path,
-                remedy="use the version that wrote it, or train anew without that setting",
+                remedy="use the version that wrote it, or train again without that setting",
             )
         rest = {other: setting for other, setting in place.items() if other != key}
         kept = {**kept, section: rest} if section else rest
@@ -264,7 +264,7 @@ def _without_removed(values: Mapping[str, Any], path: StrPath, *, is_trained: bo
 
 @functools.cache
 def _note_once(name: str, note: str, *, is_default: bool) -> None:
-    # At its default nobody misses it: every model of an earlier version holds it.
+    # A removed setting at its default is harmless, and every model of an earlier version has it.
     level = logging.INFO if is_default else logging.WARNING
     logging.getLogger("diffusion_mf").log(level, "the setting %s is left out; it was removed: %s", name, note)
 

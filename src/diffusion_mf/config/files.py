@@ -159,7 +159,7 @@ def _import_plugins(given: Mapping[str, Any], files: Sequence[_File], system: st
 
 
 def import_listed(plugins: object, *, path: str | None = None, text: str = "") -> None:
-    """Import the plugins that the key ``plugins`` of a file lists; what is no list of names is left to its validation."""
+    """Import the plugins that the key ``plugins`` of a file lists; anything but a list of names is left to validation."""
     if isinstance(plugins, list) and all(isinstance(plugin, str) for plugin in plugins):
         import_plugins(plugins, path=path, line=line_of(("plugins",), text))
 
@@ -278,7 +278,7 @@ def _matching(
 
 
 def _lay_over(settings: Settings, layer: Mapping[str, Any], source_of: Callable[[Key], SettingSource]) -> None:
-    """Apply ``layer`` on top of the settings so far: a size replaces dimensions set below it, not those set beside it."""
+    """Apply ``layer`` on top of the settings so far: a size replaces dimensions set in layers below it, not in its own layer."""
     size = layer.get("size")
     if size in SIZES:
         # Any system will do: both kinds of preset cover sections that the other kind may also set.

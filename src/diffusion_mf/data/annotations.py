@@ -1,7 +1,7 @@
-"""Texts with labelled spans, as annotation tools keep them: doccano, Prodigy, Label Studio and brat.
+"""Texts with labelled spans, as exported by annotation tools: doccano, Prodigy, Label Studio and brat.
 
-Spans are stretches of characters. A text is split into sentences of tokens (`raw_text`, or the file's own tokens), and spans become
-labels of tokens in BIO2. Between these formats nothing is split: text, spans and the tool's other entries stay as they are.
+Spans are ranges of characters. A text is split into sentences and tokens (by `raw_text`, or as in the file), and spans become
+token labels in BIO2. Conversion between these formats splits nothing: text, spans and the tool's other entries are unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from diffusion_mf.errors import InputError
 
 
 class TextSpan(NamedTuple):
-    """A labelled stretch of a text, in characters counted from 0; ``end`` is exclusive."""
+    """A labelled range of a text, in characters counted from 0; ``end`` is exclusive."""
 
     start: int
     end: int
@@ -42,10 +42,10 @@ class TextSpan(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One text of a file; ``spans`` is None where nobody has annotated it, ``tokens`` where the file has none of its own.
+    """One text of a file; ``spans`` is None if it is not annotated, ``tokens`` is None if the file has no tokens.
 
     ``line`` is where it begins in ``path``. ``source`` is the object of a JSON file, ``name`` the file name of a brat document.
-    ``left_out`` says why annotators do not want it used.
+    ``left_out`` is the reason why annotators excluded it.
     """
 
     text: str
@@ -58,7 +58,7 @@ class Record(NamedTuple):
     left_out: str | None = None
 
     def shown(self, start: int, end: int) -> str:
-        """A stretch of the text for messages."""
+        """A range of the text for messages."""
         text = self.text[start:end]
         return repr(text if len(text) <= 40 else f"{text[:39]}…")
 
@@ -69,7 +69,7 @@ Writer = Callable[[Record], None]
 
 
 def read_json_values(path: StrPath) -> Iterator[tuple[int, Any]]:
-    """Stream JSON values with the lines they begin on: one after the other, as in JSON Lines, or the elements of one list."""
+    """Stream JSON values with the lines they begin on: consecutive values, as in JSON Lines, or the elements of one list."""
     limits = SentenceLimits.from_environment()
     decoder = json.JSONDecoder(parse_constant=refuse_constant)
     chunks = read_chunks(path)
@@ -100,7 +100,7 @@ def read_json_values(path: StrPath) -> Iterator[tuple[int, Any]]:
         except (ValueError, RecursionError) as error:
             more = next(chunks, None) if len(text) - position <= limits.size else None
             if more is None:
-                other = "nested too deeply" if isinstance(error, RecursionError) else "too long a number"
+                other = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
                 reason = error.msg if isinstance(error, json.JSONDecodeError) else other
                 _refuse_json(f"not JSON ({reason})", path, line)
             text, position = text[position:] + more, 0
@@ -118,11 +118,11 @@ def _without_gap(text: str, position: int, line: int, separator: str) -> tuple[s
 
 
 def _refuse_json(problem: str, path: StrPath, line: int) -> NoReturn:
-    raise InputError(problem, path=path, line=line, remedy="check that the file is whole, or export it again")
+    raise InputError(problem, path=path, line=line, remedy="check that the file is complete, or export it again")
 
 
 class _Object:
-    """The object of a JSON file, and complaints about it."""
+    """An object of a JSON file, with methods that read its fields and raise errors."""
 
     def __init__(self, value: Any, path: StrPath, line: int) -> None:
         self.path, self.line = path, line
@@ -137,7 +137,7 @@ class _Object:
         if not isinstance(value, str):
             self.refuse(f'no text under the key "{name}"', "name another format with --format")
         if not is_encodable(value):
-            self.refuse(f'"{name}" holds half a surrogate pair', "write the characters unescaped")
+            self.refuse(f'"{name}" contains an unpaired surrogate', "write the characters unescaped")
         return value
 
     def span(self, text: str, start: Any, end: Any, label: Any) -> TextSpan:
@@ -157,7 +157,7 @@ class _Object:
 
 
 def read_doccano(path: StrPath, repairs: Repairs | None = None) -> Iterator[Record]:
-    """Stream the texts of doccano's JSON Lines (or JSON): text, and label or labels, a list of start, end and label."""
+    """Stream the texts of doccano's JSON Lines (or JSON): ``text``, and ``label`` or ``labels`` as [start, end, label] lists."""
     for line, value in read_json_values(path):
         row = _Object(value, path, line)
         text = row.text(row.value.get("text"), "text")
@@ -168,14 +168,15 @@ def read_doccano(path: StrPath, repairs: Repairs | None = None) -> Iterator[Reco
             for item in row.items(row.value[key], key):
                 if not isinstance(item, list) or len(item) != 3:
                     row.refuse(
-                        f'"{key}" holds something else than [start, end, label]', "export a sequence labelling project"
+                        f'"{key}" contains an entry that is not [start, end, label]',
+                        "export a sequence labelling project",
                     )
                 spans.append(row.span(text, *item))
         yield Record(text, None if spans is None else tuple(spans), None, path, line, row.value)
 
 
 def read_prodigy(path: StrPath, repairs: Repairs | None = None) -> Iterator[Record]:
-    """Stream the texts of Prodigy's JSON Lines: text, tokens and spans; what was rejected or ignored is left out."""
+    """Stream the texts of Prodigy's JSON Lines (text, tokens and spans), leaving out rejected and ignored ones."""
     for line, value in read_json_values(path):
         row = _Object(value, path, line)
         text = row.text(row.value.get("text"), "text")
@@ -198,7 +199,7 @@ def read_prodigy(path: StrPath, repairs: Repairs | None = None) -> Iterator[Reco
 
 
 def read_label_studio(path: StrPath, repairs: Repairs | None = None) -> Iterator[Record]:
-    """Stream the texts of Label Studio's JSON: data.text, and of the first annotation that was not cancelled the labels."""
+    """Stream the texts of Label Studio's JSON: ``data.text``, and the labels of the first annotation not cancelled."""
     for line, value in read_json_values(path):
         row = _Object(value, path, line)
         data = row.value.get("data")
@@ -220,7 +221,7 @@ def read_label_studio(path: StrPath, repairs: Repairs | None = None) -> Iterator
 
 
 def _code_points(text: str, region: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Start and end of a region; where its text shows that they count UTF-16 units, as browsers do, in characters."""
+    """Start and end of a region in characters, converted if its text shows that they count UTF-16 units as browsers do."""
     start, end, expected = region.get("start"), region.get("end"), region.get("text")
     if (
         not (isinstance(start, int) and isinstance(end, int) and isinstance(expected, str))
@@ -239,7 +240,7 @@ _TEXT_BOUND = re.compile(r"(T\S*)\t(\S+) ([0-9]+ [0-9]+(?:;[0-9]+ [0-9]+)*)(?:\t
 
 
 def read_brat(path: StrPath, repairs: Repairs | None = None) -> Iterator[Record]:
-    """Stream the documents of a folder in brat's standoff format, or one of them: a .txt file, and an .ann file if it is annotated.
+    """Stream the documents of a folder in brat's standoff format, or one document: a .txt file, with an .ann file if annotated.
 
     Discontinuous spans, relations, events, attributes and notes are reported to ``repairs`` and left out.
     """
@@ -278,7 +279,7 @@ def _brat_spans(path: Path, text: str, repairs: Repairs | None) -> tuple[TextSpa
                 )
             if repairs is not None:
                 repairs.add_problem(
-                    SpanProblem.LEFT_OUT, f"{path.name}, line {number}", f"{line.split()[0]} is no span"
+                    SpanProblem.LEFT_OUT, f"{path.name}, line {number}", f"{line.split()[0]} is not a span"
                 )
             continue
         parts = [tuple(map(int, part.split(" "))) for part in found[3].split(";")]
@@ -316,10 +317,10 @@ def sentences_of(record: Record, *, language: str | None = None) -> list[list[Of
 
 
 def token_spans(record: Record, tokens: Sequence[Offsets], repairs: Repairs | None) -> list[LabelledSpan]:
-    """The spans of a text as stretches of its tokens.
+    """The spans of a text as ranges of its tokens.
 
-    A span that cuts a token is widened to it, and of spans that overlap the longest is kept, the first of equal ones; both are
-    reported to ``repairs``, and refused without.
+    A span that cuts a token is extended to the whole token, and of overlapping spans the longest is kept (the first of
+    equally long ones); both are reported to ``repairs``, or are errors without it.
     """
     place = f"line {record.line}" if record.name is None else f"{record.name}.ann"
 
@@ -334,7 +335,7 @@ def token_spans(record: Record, tokens: Sequence[Offsets], repairs: Repairs | No
         first, last = bisect.bisect_right(ends, span.start), bisect.bisect_left(starts, span.end)
         shown = record.shown(span.start, span.end)
         if first >= last:
-            report(SpanProblem.LEFT_OUT, f"the span {shown} ({span.label}) holds no token")
+            report(SpanProblem.LEFT_OUT, f"the span {shown} ({span.label}) contains no token")
             continue
         clash = next((other for other in kept if other.start < last and first < other.end), None)
         if clash is not None:
@@ -355,7 +356,7 @@ def labelled_sentences(
     use_sentences: bool = True,
     repairs: Repairs | None = None,
 ) -> Iterator[Sentence]:
-    """Stream the sentences of texts with labels in BIO2, every text being a document; without ``use_sentences`` each is one sentence."""
+    """Stream the sentences of texts with labels in BIO2, one document per text; without ``use_sentences``, one sentence per text."""
     limits = SentenceLimits.from_environment()
     for number, record in enumerate(records, 1):
         if record.left_out is not None:
@@ -381,7 +382,7 @@ def labelled_sentences(
 
 
 def text_spans(labels: Sequence[str], tokens: Sequence[Offsets], scheme: LabelScheme) -> list[TextSpan]:
-    """The spans that labels of tokens make in a text; labels without boundaries make one of every token but O."""
+    """The spans in a text that token labels encode; without boundaries, every token with a label other than O is a span."""
     if scheme is LabelScheme.PLAIN:
         found = [LabelledSpan(index, index + 1, label) for index, label in enumerate(labels) if label != "O"]
     else:
@@ -390,7 +391,7 @@ def text_spans(labels: Sequence[str], tokens: Sequence[Offsets], scheme: LabelSc
 
 
 def records_of(sentences: Iterable[Sentence], scheme: LabelScheme) -> Iterator[Record]:
-    """Stream sentences as texts with a space between units; those of a document are one text, a line each."""
+    """Stream sentences as texts with spaces between units; the sentences of a document become the lines of one text."""
     lines: list[Sentence] = []
     for sentence in sentences:
         if lines and (not sentence.document or sentence.document != lines[-1].document):
@@ -482,7 +483,7 @@ def _label_studio_region(span: TextSpan, text: str, names: Mapping[str, str]) ->
 
 
 def _is_from(record: Record, *keys: str) -> bool:
-    """Whether a record comes from a file of the format that has these keys, and its other entries are to stay."""
+    """Whether a record comes from a file of the format with these keys, so that its other entries must be kept."""
     return (
         record.source is not None and keys[0] in record.source and any(key in record.source for key in keys[1:] or keys)
     )
@@ -519,12 +520,12 @@ def _put(stream: IO[bytes], text: str) -> None:
 
 @contextlib.contextmanager
 def _open_brat(target: StrPath) -> Iterator[Writer]:
-    """One document where the target ends in .ann or .txt, else a folder of documents."""
+    """Writes one document if the target ends in .ann or .txt, otherwise a folder of documents."""
     path = Path(target)
     is_file = path.suffix in (".ann", ".txt")
     if os.fspath(target) == "-":
         raise InputError(
-            "brat's format is files in a folder", remedy="name a folder to write, or a file that ends in .ann"
+            "brat's format needs files in a folder", remedy="name a folder to write, or a file that ends in .ann"
         )
     if not is_file:
         path.mkdir(parents=True, exist_ok=True)
@@ -534,7 +535,7 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
         nonlocal count
         count += 1
         if is_file and count > 1:
-            raise InputError("more than one text for one file", path=target, remedy="name a folder to write")
+            raise InputError("one file cannot hold more than one text", path=target, remedy="name a folder to write")
         base = path.with_suffix("") if is_file else path / (record.name or f"{count:06}")
         base.parent.mkdir(parents=True, exist_ok=True)
         with open_output(f"{base}.txt") as stream:
@@ -550,9 +551,9 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
 def _text_bound(number: int, span: TextSpan, record: Record) -> str:
     if not re.fullmatch(r"\S+", span.label):
         raise InputError(
-            f"the label {span.label!r} does not fit brat's format", line=record.line, remedy="use labels without blanks"
+            f"the label {span.label!r} does not fit brat's format", line=record.line, remedy="use labels without spaces"
         )
-    # A line holds no line end: what a span has on several lines are its parts.
+    # An annotation is one line, so a span over several lines is written as several parts.
     parts = [found.span() for found in re.finditer(r"[^\r\n]+", record.text[span.start : span.end])]
     places = ";".join(f"{span.start + start} {span.start + end}" for start, end in parts)
     text = " ".join(record.text[span.start + start : span.start + end] for start, end in parts)
@@ -573,4 +574,4 @@ ANNOTATION_FORMATS = {
     "label-studio": AnnotationFormat(read_label_studio, _open_label_studio, True),
     "brat": AnnotationFormat(read_brat, _open_brat, False),
 }
-"""by the names of `formats.FileFormat`"""
+"""keyed by the values of `formats.FileFormat`"""

@@ -1,6 +1,6 @@
-"""Every problem of a corpus with its place and meaning: the work of ``dmf data check``.
+"""Finds every problem in a corpus, with its place and meaning, for ``dmf data check``.
 
-Files are read as training reads them, save that what cannot be used is collected instead of ending the reading.
+Files are read as in training, except that errors are collected instead of raised.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ LONG_SENTENCE = 256
 """units; the paper cuts longer sentences for its pretrained encoders"""
 NUM_AMBIGUOUS_SHOWN = 5
 
-# Tabs and line ends part fields. What is left of the control characters, line and paragraph separators, and the byte
-# order mark, cannot be seen in an editor.
+# Characters that an editor does not show: control characters (except tabs and line ends, which separate fields), line and
+# paragraph separators, and the byte order mark.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
 
 
 class Severity(enum.StrEnum):
-    """What a problem means for those who use the corpus."""
+    """How serious a problem is for using the corpus."""
 
     ERROR = "error"
     REPAIRED = "repaired"
@@ -42,19 +42,23 @@ class Severity(enum.StrEnum):
 class Kind(enum.Enum):
     """The kinds of problems, in the order in which they are reported: name, severity, what it means."""
 
-    REFUSED = ("unusable", Severity.ERROR, "Training and scoring refuse the file until this is corrected.")
+    REFUSED = ("unusable", Severity.ERROR, "The file cannot be used for training or scoring until this is corrected.")
     TAGS = (
         "irregular tags",
         Severity.REPAIRED,
-        "Read as conlleval does: a span begins where a tag cannot continue one, and an unfinished span ends where it stops.",
+        "Read as in conlleval: a tag that cannot continue a span begins one, and an unfinished span ends where it stops.",
     )
     FORM = ("tag without a form", Severity.REPAIRED, f"The unit is read as {PLACEHOLDER_FORM} and keeps its tag.")
     WIDENED = (
         "span that cuts a token",
         Severity.REPAIRED,
-        "The span is widened to the token, for labels are those of tokens.",
+        "The span is extended to the whole token, since labels belong to tokens.",
     )
-    OVERLAPPING = ("overlapping spans", Severity.REPAIRED, "The longest span is kept, of equal ones the first.")
+    OVERLAPPING = (
+        "overlapping spans",
+        Severity.REPAIRED,
+        "The longest span is kept, or the first of equally long ones.",
+    )
     LEFT_OUT = (
         "annotation left out",
         Severity.WARNING,
@@ -63,25 +67,25 @@ class Kind(enum.Enum):
     OVERLAP = (
         "sentence in two files",
         Severity.WARNING,
-        "A model that has seen a sentence in training scores better on it than on new ones.",
+        "A model scores better on sentences it was trained on than on new ones.",
     )
     LABEL = (
         "label in one file only",
         Severity.WARNING,
-        "What training lacks cannot be learnt and counts as wrong; what only training has is never scored.",
+        "A label missing from training cannot be learnt and counts as wrong; a label only in training is never scored.",
     )
     LONG = (
         "long sentence",
         Severity.WARNING,
-        f"More than {LONG_SENTENCE} units are often several sentences; they take much memory, and a pretrained encoder "
-        "sees them in parts.",
+        f"More than {LONG_SENTENCE} units are often several sentences; they need much memory, and a pretrained encoder "
+        "processes them in parts.",
     )
-    BLANK = ("blank form", Severity.WARNING, "The form is nothing but white space.")
-    CONTROL = ("control character", Severity.WARNING, "The form holds a character that cannot be seen.")
+    BLANK = ("blank form", Severity.WARNING, "The form is only white space.")
+    CONTROL = ("control character", Severity.WARNING, "The form contains an invisible character.")
     AMBIGUOUS = (
         "forms with several labels",
         Severity.NOTE,
-        "This is normal in language; a label that a frequent form has once or twice may be a mistake.",
+        "This is normal in language, but a label that a frequent form has only once or twice may be a mistake.",
     )
 
     def __init__(self, title: str, severity: Severity, meaning: str) -> None:
@@ -98,7 +102,7 @@ _SPAN_KINDS = {
 
 
 class Problem(NamedTuple):
-    """One problem; ``line`` is None where it is not about a place."""
+    """One problem; ``line`` is None if it does not concern one line."""
 
     kind: Kind
     path: StrPath
@@ -107,7 +111,7 @@ class Problem(NamedTuple):
 
 
 class CheckedFile(NamedTuple):
-    """A file that was looked at; nothing was counted where it could not be read."""
+    """A file that was checked; the counts are 0 if it could not be read."""
 
     path: StrPath
     split: str | None
@@ -117,7 +121,7 @@ class CheckedFile(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CheckResult:
-    """What was found, by kind in the order of `Kind`, then by file and line."""
+    """The problems found, ordered by kind as in `Kind`, then by file and line."""
 
     task: Task
     files: Sequence[CheckedFile]
@@ -125,7 +129,7 @@ class CheckResult:
 
     @property
     def is_usable(self) -> bool:
-        """Whether every command can use the corpus, repairs included."""
+        """Whether every command can use the corpus, after repairs."""
         return not any(problem.kind.severity is Severity.ERROR for problem in self.problems)
 
 
@@ -139,9 +143,9 @@ def check_files(
     fields: FieldChoice = DETECTED,
     advance: Callable[[int], None] = lambda count: None,
 ) -> CheckResult:
-    """Look at ``files``, each a path and the name of its split or None; ``advance`` hears of every file.
+    """Check ``files``, each a path and the name of its split or None; ``advance`` is called after every file.
 
-    Without ``task`` it is POS for CoNLL-U, and elsewhere told by the first file: labels with boundaries are entities.
+    The default ``task`` is POS for CoNLL-U; for other formats it follows from the first file, where labels with boundaries mean NER.
     """
     task = task or _detect_task(files[0][0], column, file_format, fields)
     problems: list[Problem] = []
@@ -178,7 +182,7 @@ def check_files(
 
 
 class _Collected(Repairs):
-    """Keeps everything that a reader repairs or refuses."""
+    """Collects everything that a reader repairs or refuses."""
 
     def restart(self) -> None:
         super().restart()
@@ -208,7 +212,11 @@ def _detect_task(
     if named is FileFormat.CONLLU:
         return Task.POS
     if path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)):
-        raise InputError("what can be read only once does not tell its task", path=path, remedy="name it with --task")
+        raise InputError(
+            "the task of a stream that can be read only once cannot be detected",
+            path=path,
+            remedy="name it with --task",
+        )
     options = FormatOptions(column=column or ConlluColumn.UPOS, scheme=LabelScheme.PLAIN, fields=fields)
     collected = _Collected(path)
     try:
@@ -218,7 +226,7 @@ def _detect_task(
         sentences = read_source(path, file_format, options, repairs=collected).sentences
         detected = detect_scheme(sentences, path=path, is_unit_per_line=True, repairs=collected)
     except InputError:
-        return Task.NER  # reading it for the task says what is wrong
+        return Task.NER  # reading the file for the task reports the error
     return Task.POS if detected is LabelScheme.PLAIN else Task.NER
 
 
@@ -240,13 +248,13 @@ def _own_problems(corpus: Corpus) -> list[Problem]:
             f"{unit} ({', '.join(f'{label} {count:,}' for label, count in counts.most_common(NUM_AMBIGUOUS_SHOWN))})"
             for unit, counts in most[:NUM_AMBIGUOUS_SHOWN]
         )
-        text = f"{len(ambiguous):,} of {len(labels_of):,} forms; those with the most: {examples}"
+        text = f"{len(ambiguous):,} of {len(labels_of):,} forms; most labels: {examples}"
         problems.append(Problem(Kind.AMBIGUOUS, corpus.path, None, text))
     return problems
 
 
 def _tag(label: str, task: Task) -> str:
-    """What a label says about a form, wherever in its span or word that stands."""
+    """The part of a label that does not depend on the position in a span or word."""
     return label if task is Task.POS else split_label(label)[1] or label
 
 
@@ -266,7 +274,7 @@ def _overlaps(corpora: Iterable[Corpus]) -> list[Problem]:
 
 
 def _lonely_labels(corpora: Sequence[Corpus]) -> list[Problem]:
-    """Labels (of entities: types) that only one of several files has."""
+    """Report labels (for entities, types) that occur in only one of several files."""
     if len(corpora) < 2:
         return []
     lines: defaultdict[str, list[tuple[StrPath, int]]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Column files: one unit a line with its tag, sentences parted by blank lines, as in the CoNLL shared tasks."""
+"""Column files: one unit per line with its tag, sentences separated by blank lines, as in the CoNLL shared tasks."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from diffusion_mf.data.sentence import Sentence, begins_document
 from diffusion_mf.errors import InputError
 
 DOCUMENT_START = "-DOCSTART-"
-# A unit may be the character # itself, so that the character alone makes no comment.
+# The character # alone does not make a comment, since it may be a unit.
 _COMMENT_START = r"# +(?:[\w.:-]+ += |newdoc(?=\s|$)|newpar(?=\s|$))"
 _COMMENT = re.compile(_COMMENT_START)
 COLUMN_FIELD = re.compile(rf"(?!{DOCUMENT_START}|{_COMMENT_START})[^\t\n\r\0]+")
 _BARE_FIELD = re.compile(rf"(?!{DOCUMENT_START})[^ \t\n\r\0]+")
 
 FREE = "_"
-"""what stands in the column of clamps where nothing is known"""
+"""the value in the clamp column of a unit whose label is not known"""
 
 _NEW_DOCUMENT = re.compile(r"# +newdoc(?=\s|$)")
 _COLUMN_NAMES = re.compile(r"# +global\.columns += +(.*)")
 _SKIPPED_NUMBER = re.compile(r"[0-9]+(-[0-9]+|\.[0-9]+)")
 _NUM_HEAD_ROWS = 100
 
-# What header lines call columns, in small letters.
+# Column names found in header lines, in lower case.
 _FORM_NAMES = frozenset(["form", "forms", "word", "words", "token", "tokens"])
 _TAG_NAMES = frozenset(
     [
@@ -99,25 +99,25 @@ _OTHER_NAMES = frozenset(
 
 
 class Separator(enum.StrEnum):
-    """What parts columns; the value is the name used on the command line."""
+    """The column separator; the value is the name used on the command line."""
 
     TAB = "tab"
     SPACE = "space"
 
     def fields_of(self, line: str) -> list[str]:
-        """The fields of ``line``: every tab parts, but a run of spaces parts once."""
+        """The fields of ``line``: every tab is a separator, a run of spaces is one separator."""
         if self is Separator.TAB:
             return line.split("\t")
-        # str.split() would also part at no-break and ideographic spaces, which stand inside units.
+        # str.split() would also split at no-break and ideographic spaces, which occur inside units.
         return [field for field in line.split(" ") if field]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ColumnLayout:
-    """How a column file is laid out; columns count from 0, ``tag_column`` is None where there are no tags.
+    """The layout of a column file; columns count from 0, and ``tag_column`` is None if there are no tags.
 
-    ``number_column`` is the column that numbers the units of a sentence, ``clamp_column`` that of labels known before tagging;
-    None if there is none. With ``has_header`` the first row holds names instead of a unit.
+    ``number_column`` is the column that numbers the units of a sentence, ``clamp_column`` that of labels known before tagging, or
+    None. With ``has_header`` the first row contains column names.
     """
 
     separator: Separator
@@ -131,13 +131,13 @@ class ColumnLayout:
     clamp_column: int | None = None
 
     def describe(self) -> str:
-        """One phrase for the user, counting from 1."""
+        """A description of the layout for the user; columns count from 1."""
         source = "detected" if self.is_scheme_detected else "as given"
         return self.describe_columns() + ("" if self.tag_column is None else f", scheme {self.scheme} ({source})")
 
     def describe_columns(self) -> str:
-        """The same without the scheme."""
-        header = " below a header line" if self.has_header else ""
+        """`describe` without the scheme."""
+        header = " after a header line" if self.has_header else ""
         columns = f"{self.num_columns} {self.separator}-separated"
         if self.tag_column is None:
             return f"{columns} column(s){header}, units in column {self.form_column + 1}, no tags"
@@ -152,7 +152,7 @@ class ColumnLayout:
         return line.startswith("# ") and len(self.separator.fields_of(line)) != self.num_columns
 
     def is_skipped(self, line: str) -> bool:
-        """Whether a line stands between sentences."""
+        """Whether a line separates sentences."""
         return _is_blank(line) or (line[0] == "#" and self.is_comment(line))
 
     def is_unit(self, fields: Sequence[str]) -> bool:
@@ -160,7 +160,7 @@ class ColumnLayout:
         return self.number_column is None or not _SKIPPED_NUMBER.fullmatch(fields[self.number_column])
 
     def lacks_form(self, line: str, num_fields: int) -> bool:
-        """Whether a line with blanks between columns is a tag without a form: it begins with a blank, and one field is missing."""
+        """Whether a line with spaces between columns is a tag without a form: it begins with a space and lacks one field."""
         has_blanks = self.separator is Separator.SPACE and self.tag_column is not None
         return has_blanks and self.form_column == 0 and num_fields == self.num_columns - 1 and line[0] == " "
 
@@ -176,12 +176,12 @@ def detect_layout(
     scheme: LabelScheme | None = None,
     repairs: Repairs | None = None,
 ) -> ColumnLayout:
-    """Find out what is not given; columns are given by number, counting from 1, or by the name that a header line has.
+    """Detect what is not given; columns are given by number (from 1) or by their name in a header line.
 
-    A tab in the first row parts columns. Names of a header line, or of a comment ``# global.columns =``, tell which columns are
-    forms and tags. Otherwise the form is the first column, or the second where the first numbers the units of each sentence; the
-    tag is the last, save in numbered rows with several columns behind the form: there it is the one of boundary labels.
-    The scheme takes the whole file to tell. ``lines`` stands for the file's lines where they cannot be read twice.
+    If the first row has a tab, tabs separate columns. The names in a header line or a comment ``# global.columns =`` identify the
+    columns of forms and tags. Otherwise the form is the first column, or the second if the first numbers the units of each
+    sentence; the tag is the last, except in numbered rows with several columns after the form, where it is the column of boundary
+    labels. Detecting the scheme takes the whole file. ``lines`` are the file's lines if it cannot be read twice.
     """
     lines = Rereadable(path, read_column_lines) if lines is None else lines
     layout = _Head(read_head(iter(lines), path), path, separator).layout(form_column, tag_column, clamp_column, scheme)
@@ -195,23 +195,23 @@ def detect_layout(
 
 
 class _Head:
-    """The first rows of a file, and what they tell about its columns."""
+    """The first rows of a file, from which its columns are detected."""
 
     def __init__(self, lines: Sequence[str], path: StrPath, separator: Separator | None) -> None:
         self.path = path
         numbered = [(number, line) for number, line in enumerate(lines, 1) if not _is_blank(line)]
-        # Until the number of columns is known, a line that begins with # is a row only if nothing else is.
+        # Until the number of columns is known, lines that begin with # are rows only if there are no others.
         rows = [(number, line) for number, line in numbered if line[0] != "#"]
         rows = rows or [(number, line) for number, line in numbered if not _COMMENT.match(line)]
         if not rows:
-            raise InputError("holds no sentences", path=path, remedy="check that this is the right file")
+            raise InputError("contains no sentences", path=path, remedy="check that this is the right file")
         self.line, first = rows[0]
         self.separator = separator or (Separator.TAB if "\t" in first else Separator.SPACE)
         self.first = self.separator.fields_of(first)
         self.num_columns = len(self.first)
         declared = (_COLUMN_NAMES.match(line) for _, line in numbered)
         self.names = next((found[1].split() for found in declared if found), None)
-        # The first sentence, for numbers begin anew in each; all rows, for tags.
+        # The first sentence shows numbering, which restarts in each; all rows show tags.
         after = itertools.takewhile(lambda line: not _is_blank(line), lines[self.line - 1 :])
         self.sentence = [self.separator.fields_of(line) for line in after if line[0] != "#"]
         self.rows = [self.separator.fields_of(line) for _, line in rows]
@@ -231,14 +231,14 @@ class _Head:
             tag_column = self._tag(form_column, number_column)
         if form_column == clamp_column:
             raise InputError(
-                f"column {form_column + 1} cannot be form and clamp at once",
+                f"column {form_column + 1} cannot be both form and clamp",
                 path=self.path,
                 line=self.line,
                 remedy="choose them with --form-column and --clamp-column",
             )
         if form_column == tag_column:
             raise InputError(
-                f"column {form_column + 1} cannot be form and tag at once",
+                f"column {form_column + 1} cannot be both form and tag",
                 path=self.path,
                 line=self.line,
                 remedy="choose them with --form-column and --tag-column",
@@ -281,7 +281,7 @@ class _Head:
         if self.num_columns < 3:
             return False
         numbers = [row[0] for row in self.sentence if not _SKIPPED_NUMBER.fullmatch(row[0])]
-        # A sentence of one unit does not tell, for the unit may be the number 1.
+        # A sentence of one unit is no evidence, since the unit itself may be the number 1.
         return (len(numbers) > 1 or self.names is not None) and numbers == [*map(str, range(1, len(numbers) + 1))]
 
     def _form(self, number_column: int | None) -> int:
@@ -295,7 +295,7 @@ class _Head:
         if self.names is not None:
             found = [i for i, name in enumerate(self.names[: self.num_columns]) if name.lower() in _TAG_NAMES]
             if len(found) > 1:
-                self._ask(f"several columns hold tags ({', '.join(self.names[index] for index in found)})")
+                self._ask(f"several columns contain tags ({', '.join(self.names[index] for index in found)})")
             return found[0] if found else last
         if self.num_columns == 1:
             return None
@@ -308,7 +308,7 @@ class _Head:
             if all(len(row) > column and is_boundary_label(row[column]) for row in rows)
         ]
         if len(labels) != 1:
-            self._ask(f"{last - form_column} columns stand behind the form, and it is not plain which holds the tags")
+            self._ask(f"{last - form_column} columns follow the form, and it is not clear which contains the tags")
         return labels[0]
 
     def _ask(self, problem: str) -> None:
@@ -320,9 +320,9 @@ class _Head:
 def read_columns(
     path: StrPath, layout: ColumnLayout, *, lines: Iterable[str] | None = None, repairs: Repairs | None = None
 ) -> Iterator[Sentence]:
-    """Stream the sentences of ``path`` with their tags as they stand; ``-DOCSTART-`` and ``# newdoc`` begin documents.
+    """Stream the sentences of ``path`` with their tags unchanged; ``-DOCSTART-`` and ``# newdoc`` begin documents.
 
-    A tag without a form is refused, or with ``repairs`` keeps its place beside a placeholder.
+    A tag without a form is an error, or with ``repairs`` gets a placeholder as its form.
     """
     split, num_columns = layout.separator.fields_of, layout.num_columns
     form_column, tag_column = layout.form_column, layout.tag_column
@@ -359,7 +359,7 @@ def read_columns(
                     units.append(unit)
                     tags.append(tag)
                     continue
-            # Where `repairs` collects what is refused, reading goes on after the line.
+            # If `repairs` collects errors, reading continues after the line.
             refuse(repairs, _bad_line(len(fields), layout, path, number))
         if units:
             yield sentence()
@@ -384,12 +384,12 @@ def _bad_line(num_fields: int, layout: ColumnLayout, path: StrPath, number: int)
 
 
 def read_column_lines(path: StrPath) -> Iterator[str]:
-    """The lines of a column file; how long they go on without a blank one is limited."""
+    """The lines of a column file, with limited size between blank lines."""
     return read_lines(path, is_end=_is_blank)
 
 
 def read_head(lines: Iterator[str], path: StrPath) -> list[str]:
-    """Take from ``lines`` what tells the layout: of a pipe the first sentence, of a file some more."""
+    """Take the lines needed to detect the layout: the first sentence of a pipe, some more of a file."""
     limits = SentenceLimits.from_environment()
     is_file = os.path.isfile(path)
     head: list[str] = []
@@ -400,10 +400,10 @@ def read_head(lines: Iterator[str], path: StrPath) -> list[str]:
         if not _is_blank(line):
             if not _COMMENT.match(line):
                 num_rows += 1
-                # A unit that may be a number, or a comment, does not tell.
+                # A unit that may be a number or a comment is no evidence.
                 is_plain = is_plain or num_rows > 1 or not line.startswith(("1\t", "1 ", "#"))
         elif num_rows >= _NUM_HEAD_ROWS or (is_plain and not is_file):
-            # Whoever writes into a pipe may wait for an answer before writing more.
+            # A program that writes into a pipe may wait for labels before it writes more.
             break
         if not num_rows and len(head) > limits.units:
             limits.refuse(f"no unit in {len(head):,} lines", path, len(head), "check that this is the right file")
@@ -415,10 +415,10 @@ def _is_blank(line: str) -> bool:
 
 
 class ColumnBlock(NamedTuple):
-    """The lines of one sentence with what stands before and after it, and what was read from them.
+    """The lines of one sentence with the lines around it, and the sentence read from them.
 
-    ``text`` keeps line ends and a byte order mark: the blocks of a file, joined and encoded, are the file. ``sentence`` is None
-    only for what follows the last one.
+    ``text`` keeps line ends and a byte order mark, so the blocks of a file, joined and encoded, are the file. ``sentence`` is
+    None only for the lines after the last sentence.
     """
 
     text: str
@@ -428,7 +428,7 @@ class ColumnBlock(NamedTuple):
 
     @property
     def clamps(self) -> dict[int, str]:
-        """The labels in the column of the clamps, by the position of their units; `FREE` and nothing leave a unit free."""
+        """The labels in the clamp column by the positions of their units; `FREE` or an empty field leaves a unit free."""
         column = self.layout.clamp_column
         cells = [] if column is None else [fields[column] for _, fields in self._rows()]
         return {position: label for position, label in enumerate(cells) if label not in ("", FREE)}
@@ -452,9 +452,9 @@ class ColumnBlock(NamedTuple):
                 yield index, fields
 
     def with_tags(self, tags: Sequence[str], scores: Sequence[str] | None = None) -> str:
-        """The block's text with ``tags`` in the column of the tags, and every other character unchanged.
+        """The block's text with ``tags`` in the tag column and every other character unchanged.
 
-        Where there is no such column, it is added behind the others; ``scores`` get one before it.
+        Without a tag column, one is added at the end; ``scores`` get a column before it.
         """
         layout = self.layout
         is_spaced = layout.separator is Separator.SPACE and layout.tag_column is not None
@@ -496,7 +496,7 @@ def read_column_blocks(
     clamp_column: str | None = None,
     repairs: Repairs | None = None,
 ) -> Iterator[ColumnBlock]:
-    """Stream ``path`` sentence by sentence without losing a byte, for `ColumnBlock.with_tags`; without any sentence, nothing."""
+    """Stream ``path`` sentence by sentence without losing a byte, for `ColumnBlock.with_tags`; nothing if it has no sentence."""
     raw_lines = read_raw_lines(path, is_end=_is_blank)
     limits = SentenceLimits.from_environment()
     held: list[str] = []
@@ -516,7 +516,7 @@ def read_column_blocks(
     head = read_head(keeping(), path)
     if all(_is_blank(line) or _COMMENT.match(line) for line in head):
         return
-    # With a scheme given nobody goes through the file to find out which one its tags are in.
+    # A given scheme avoids reading the whole file to detect it.
     layout = detect_layout(
         path,
         lines=head,
@@ -531,11 +531,9 @@ def read_column_blocks(
         size = 0
         for number, raw in enumerate(itertools.chain(before, raw_lines), 1):
             size = size + len(raw) if block else len(raw)
-            # Twice: comments and blank lines before a sentence, and the sentence.
+            # Twice the limit: once for comments and blank lines before a sentence, once for the sentence.
             if size > 2 * limits.size or len(block) > 2 * limits.units:
-                limits.refuse(
-                    "too much stands between two sentences", path, number, "check that this is the right file"
-                )
+                limits.refuse("too much text between two sentences", path, number, "check that this is the right file")
             block.append(raw)
             yield bare(raw, number)
 
@@ -549,9 +547,9 @@ def read_column_blocks(
 
 
 def write_columns(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
-    """Write unit and tag parted by a tab, a blank line after every sentence; without labels the unit alone.
+    """Write units and tags separated by tabs, with a blank line after every sentence; without labels, only the units.
 
-    Where a document begins there is a line that says so, and a blank one.
+    A ``-DOCSTART-`` line and a blank line mark the beginning of a document.
     """
     has_labels: bool | None = None
     document = 0
@@ -571,7 +569,7 @@ def write_columns(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
             if sentence.labels is None
             else map("\t".join, zip(sentence.units, sentence.labels, strict=True))
         )
-        # A reader takes a mark at the very beginning for the file's own, so a unit's needs another before it.
+        # Readers drop a byte order mark at the start of a file, so one that belongs to a unit is doubled.
         mark = BYTE_ORDER_MARK if is_first and sentence.units[0].startswith(BYTE_ORDER_MARK) else ""
         begins, document = begins_document(sentence.document, document)
         if begins:

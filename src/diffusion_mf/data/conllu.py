@@ -40,10 +40,10 @@ _COLUMN_INDEX = {ConlluColumn.UPOS: 3, ConlluColumn.XPOS: 4, ConlluColumn.MISC: 
 
 
 class ConlluBlock(NamedTuple):
-    """The text of one sentence with its comments and the blank lines after it, and what was read from it.
+    """The text of one sentence with its comments and the blank line after it, and the sentence read from it.
 
-    ``text`` keeps line ends and a byte order mark: the blocks of a file, joined and encoded, are the file. ``sentence`` is
-    None only where a file has no words at all.
+    ``text`` keeps line ends and a byte order mark, so the blocks of a file, joined and encoded, are the file. ``sentence`` is
+    None only for a block without words at the end of a file.
     """
 
     text: str
@@ -53,9 +53,9 @@ class ConlluBlock(NamedTuple):
 def read_conllu(
     path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS, repairs: Repairs | None = None
 ) -> Iterator[Sentence]:
-    """Stream the sentences of ``path``; labels are the column's values as they stand, ``_`` included.
+    """Stream the sentences of ``path``; labels are the unchanged values of the column, including ``_``.
 
-    A word without a form is refused, or with ``repairs`` keeps its place as a placeholder.
+    A word without a form is an error, or with ``repairs`` becomes a placeholder.
     """
     index = _label_index(column)
     limits = SentenceLimits.from_environment()
@@ -78,10 +78,10 @@ def read_conllu(
 
 
 def read_conllu_blocks(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS) -> Iterator[ConlluBlock]:
-    """Stream ``path`` sentence by sentence without losing a byte; what `ConlluBlock.text` is for: see `with_labels`.
+    """Stream ``path`` sentence by sentence without losing a byte, for writing labels back (`with_labels`).
 
-    A sentence ends with its empty line, so that whoever writes into a pipe need not begin another to get an answer; further
-    empty lines belong to the sentence after them, and at the end of the file to a block without one.
+    A block ends with the empty line after its sentence, so that a program writing into a pipe gets an answer before it begins the
+    next one. Further empty lines belong to the next block, or at the end of the file to a block without a sentence.
     """
     index = _label_index(column)
     limits = SentenceLimits.from_environment()
@@ -127,9 +127,9 @@ def _parse_sentence(
     limits: SentenceLimits,
     repairs: Repairs | None = None,
 ) -> Sentence:
-    """The words of one block of lines without line ends; ``first`` is the number of its first line.
+    """The words in one block of lines (without line ends); ``first`` is the number of its first line.
 
-    There are no words only where ``repairs`` collects what is refused.
+    Returns no words only if ``repairs`` collects errors instead of raising them.
     """
     units: list[str] = []
     labels: list[str] = []
@@ -161,7 +161,7 @@ def _parse_sentence(
                 units.append(form)
                 labels.append(label)
                 continue
-            problem = ("a column is empty", "write _ for a value that is not there")
+            problem = ("a column is empty", "write _ for a missing value")
         refuse(repairs, InputError(problem[0], path=path, line=first + offset, remedy=problem[1]))
         start = start or first + offset
     if not start:
@@ -192,7 +192,8 @@ def with_labels(
         label = next(remaining)
         if not _FIELD.fullmatch(label) or (column is ConlluColumn.MISC and "|" in label):
             raise InputError(
-                f"the label {label!r} cannot stand in the column {column}", remedy="choose another column or format"
+                f"the label {label!r} cannot be written to the column {column}",
+                remedy="choose another column or format",
             )
         if column is ConlluColumn.MISC:
             text = fields[_MISC_INDEX]
@@ -205,7 +206,7 @@ def with_labels(
 
 
 def _set_misc(misc: str, key: str, value: str) -> str:
-    """Set ``key`` where it first stood, else at the end.
+    """Set ``key`` in place if it is present, otherwise append it.
 
     >>> _set_misc("_", "Label", "X"), _set_misc("Label=A|SpaceAfter=No", "Label", "X")
     ('Label=X', 'Label=X|SpaceAfter=No')

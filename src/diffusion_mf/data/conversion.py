@@ -1,4 +1,4 @@
-"""From one file format, label scheme and unit to another, streaming."""
+"""Converts files between formats, label schemes and units (words or characters), as a stream."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from diffusion_mf.errors import InputError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """What to convert: formats, the source's options, the scheme to write (None: labels as they stand).
+    """What to convert: formats, the source's options, and the scheme to write (None leaves labels unchanged).
 
-    ``use_characters`` takes CoNLL-U words apart into characters with boundary–tag labels, or puts them together again.
-    ``keep_documents`` writes where documents begin; many readers of columns and JSON Lines expect nothing but sentences.
-    ``strict`` refuses what would be repaired (see `data.repair`).
+    ``use_characters`` splits CoNLL-U words into characters with boundary–tag labels, or joins characters into words.
+    ``keep_documents`` marks where documents begin, which many readers of columns and JSON Lines do not expect. ``strict`` refuses
+    irregular data instead of repairing them (see `data.repair`).
     """
 
     source_format: FileFormat
@@ -39,20 +39,20 @@ class Conversion:
 def convert(
     source: StrPath, target: StrPath, conversion: Conversion, *, advance: Callable[[int], None] = lambda count: None
 ) -> list[str]:
-    """Convert ``source`` into ``target``, which appears only when all went well; ``advance`` hears of every sentence.
+    """Convert ``source`` into ``target``, which is created only on success; ``advance`` is called after every sentence.
 
-    Returns what there is to tell the user about the source: its layout or scheme, and what was repaired. CoNLL-U to CoNLL-U is
-    checked and copied byte for byte.
+    Returns messages for the user about the source: its layout or scheme, and what was repaired. CoNLL-U to CoNLL-U is checked and
+    copied byte for byte.
     """
     formats = (conversion.source_format, conversion.target_format)
     if formats == (FileFormat.CONLLU, FileFormat.CONLLU):
         if conversion.target_scheme is not None or conversion.use_characters:
-            raise InputError("CoNLL-U to CoNLL-U is a copy", remedy="leave --to-scheme and --characters out")
+            raise InputError("CoNLL-U to CoNLL-U only copies the file", remedy="leave out --to-scheme and --characters")
         with open_output(target) as stream:
             _copy_conllu(source, stream, conversion.options.column, advance)
         return []
     if conversion.use_characters and FileFormat.CONLLU not in formats:
-        raise InputError("characters are made of, or put together to, CoNLL-U words", remedy="leave --characters out")
+        raise InputError("--characters converts from or to CoNLL-U words", remedy="leave out --characters")
     repairs = None if conversion.strict else Repairs(source)
     if all(each.annotation is not None for each in formats):
         _copy_records(source, target, conversion, repairs, advance)
@@ -85,10 +85,10 @@ def convert(
 def _copy_records(
     source: StrPath, target: StrPath, conversion: Conversion, repairs: Repairs | None, advance: Callable[[int], None]
 ) -> None:
-    """Texts and spans as they stand: nothing is split into tokens."""
+    """Convert texts with spans directly, without splitting them into tokens."""
     reader, writer = conversion.source_format.annotation, conversion.target_format.annotation
     if reader is None or writer is None:
-        raise AssertionError("both formats hold texts with spans")
+        raise AssertionError("both formats contain texts with spans")
     with writer.open(target) as write:
         for record in reader.read(source, repairs):
             write(record)
@@ -98,7 +98,7 @@ def _copy_records(
 def _read(
     source: StrPath, conversion: Conversion, repairs: Repairs | None
 ) -> tuple[Iterator[Sentence], str | None, LabelScheme]:
-    """The sentences to write, what was found out about the source, and the scheme of the labels."""
+    """The sentences to write, messages about the source, and the scheme of the labels."""
     source_format, options = conversion.source_format, conversion.options
     is_unit_per_line = source_format is FileFormat.COLUMNS
     found = None
@@ -151,11 +151,11 @@ def _copy_conllu(source: StrPath, stream: IO[bytes], column: ConlluColumn, advan
         stream.write(block.text.encode())
         advance(1)
     if is_empty:
-        raise InputError("holds no sentences", path=source, remedy="check that this is the right file")
+        raise InputError("contains no sentences", path=source, remedy="check that this is the right file")
 
 
 def _without_blank_labels(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
-    """CoNLL-U writes _ where there is no value; a sentence with nothing else is unlabelled."""
+    """Treat a sentence whose labels are all _, CoNLL-U's missing value, as unlabelled."""
     for sentence in sentences:
         is_blank = sentence.labels is not None and set(sentence.labels) == {"_"}
         yield sentence._replace(labels=None) if is_blank else sentence

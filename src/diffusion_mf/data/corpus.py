@@ -1,4 +1,4 @@
-"""A labelled corpus in memory, and the labels each task makes of what a file holds."""
+"""A labelled corpus in memory, and the conversion of a file's labels to those of a task."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Task(enum.StrEnum):
 
     @property
     def scheme(self) -> LabelScheme:
-        """The scheme of the task's labels, whatever the file's: no boundaries for POS, BMES for the others."""
+        """The scheme of the task's labels, independent of the file's: plain for POS, BMES for the others."""
         return LabelScheme.PLAIN if self is Task.POS else LabelScheme.BMES
 
 
@@ -45,8 +45,8 @@ class Task(enum.StrEnum):
 class Corpus:
     """The sentences of one file with the labels of ``task``.
 
-    ``scheme`` is the labels' scheme here (`Task.scheme`), ``source_scheme`` the file's, ``layout`` how a column file is laid
-    out (None for other formats). ``repaired`` says in one line what was repaired, None if nothing was.
+    ``scheme`` is the scheme of these labels (`Task.scheme`), ``source_scheme`` the file's, ``layout`` the layout of a column file
+    (None for other formats). ``repaired`` is a message about the repairs made, None if there were none.
     """
 
     path: StrPath
@@ -64,12 +64,12 @@ class Corpus:
         return iter(self.sentences)
 
     def unit_line(self, sentence: Sentence, index: int) -> int:
-        """The line to name for a unit: its own in a column file, its sentence's first elsewhere."""
+        """The line of a unit for messages: its own in a column file, otherwise the first of its sentence."""
         return sentence.line + (0 if self.layout is None else index)
 
 
 def missing_labels(corpus: Corpus) -> Iterator[InputError]:
-    """One error for every unit that has no label to learn or to score: ``_``, and of Seg-POS a character outside words."""
+    """An error for every unit without a usable label: ``_``, and in Seg-POS a character outside words."""
     labels = {label for sentence in corpus for label in sentence.labels or ()}
     if corpus.task is Task.SEG_POS:
         bad = {label for label in labels if label == "O" or split_label(label)[1] == "_"}
@@ -89,7 +89,7 @@ def missing_labels(corpus: Corpus) -> Iterator[InputError]:
 
 
 def check_labels(corpus: Corpus) -> None:
-    """`InputError` at the first unit without a label to learn or to score."""
+    """Raise `InputError` at the first unit without a usable label."""
     for error in missing_labels(corpus):
         raise error
 
@@ -104,14 +104,15 @@ def re_encode(
     check: bool = True,
     repairs: Repairs | None = None,
 ) -> Iterator[Sentence]:
-    """Stream ``sentences`` with their labels in another scheme, or checked only where ``target`` is None.
+    """Stream ``sentences`` with their labels in another scheme, or only check them if ``target`` is None.
 
-    With ``repairs`` what is not legal is repaired (see `repaired_labels`). Without ``check`` a sequence need not be legal, only
-    its labels known: between closed schemes what is malformed stays malformed, and open ones are read as conlleval does.
+    With ``repairs``, illegal sequences are repaired (see `repaired_labels`). Without ``check``, a sequence may be illegal as long
+    as its labels are of the scheme: conversion between closed schemes keeps it malformed, and open schemes are read as in
+    conlleval.
     """
     for sentence in sentences:
         labels: Sequence[str] | None = sentence.labels
-        # O means the same in every scheme, and many sentences have nothing else.
+        # O means the same in every scheme, and many sentences have no other label.
         if labels is None or labels.count("O") == len(labels):
             yield sentence
             continue
@@ -141,9 +142,9 @@ def re_encode(
 def repaired_labels(
     labels: Sequence[str], scheme: LabelScheme, repairs: Repairs, *, line: int, lines_per_unit: int
 ) -> list[str]:
-    """Irregular gold labels made legal in ``scheme``, each span that changes reported; `LabelError` at what is no label.
+    """Irregular gold labels made legal in ``scheme``, reporting each changed span; `LabelError` for a malformed label.
 
-    ``line`` is the sentence's. Letters of other schemes are understood, too (see `label_schemes.repair_spans`).
+    ``line`` is the line of the sentence. Letters of other schemes are understood too (see `label_schemes.repair_spans`).
     """
     spans = repair_spans(labels)
     legal = encode_spans(spans, len(labels), scheme)
@@ -178,13 +179,13 @@ def _convert(labels: Sequence[str], source: LabelScheme, target: LabelScheme | N
     if target is None:
         return labels
     if source.is_closed and target.is_closed:
-        # Label by label; also within BMES, where I becomes M.
+        # Label by label; also from BMES to BMES, where I becomes M.
         return [format_label(boundary, kind, target) for boundary, kind in parsed]
     return encode_spans(extract_spans(labels, source), len(labels), target)
 
 
 def to_characters(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
-    """Stream words as characters, with boundary–tag labels (BMES) where the words have tags."""
+    """Stream words as characters, with boundary–tag labels (BMES) if the words have tags."""
     for words in sentences:
         if words.labels is None:
             yield words._replace(units=tuple("".join(words.units)))
@@ -198,7 +199,7 @@ def to_words(sentences: Iterable[Sentence], *, path: StrPath) -> Iterator[Senten
     for characters in sentences:
         if characters.labels is None:
             raise InputError(
-                "no labels to tell where words end",
+                "there are no labels that mark where words end",
                 path=path,
                 line=characters.line,
                 remedy="label the characters first",

@@ -1,8 +1,8 @@
-"""What a labelled file holds, from the file alone: its format, the task, the scheme of its labels, characters or words.
+"""Detects what a labelled file contains: its format, task, label scheme, and whether its units are characters or words.
 
-Tags with span prefixes are entities; UPOS of CoNLL-U is part-of-speech tagging, as is any other column of tags that repeat;
-XPOS alone, in a script without spaces, is segmentation and tagging. Where two readings are likely, an `InputError` names the
-option that settles it.
+Tags with span prefixes mean NER. The UPOS column of CoNLL-U, or any other column of repeated tags, means POS tagging. XPOS alone,
+in a script without spaces, means segmentation and tagging. If two interpretations are likely, an `InputError` names the option
+that decides between them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BARE_BOUNDARIES = frozenset("BIMESLU")
 
 @dataclass(frozen=True, kw_only=True)
 class Detection:
-    """What a file was found to hold, or was said to."""
+    """What a file contains, as detected or as given by the user."""
 
     path: StrPath
     file_format: FileFormat
@@ -41,12 +41,12 @@ class Detection:
     """of CoNLL-U"""
     layout: ColumnLayout | None
     scheme: LabelScheme
-    """of the file's labels"""
+    """the scheme of the file's labels"""
     num_kinds: int
-    """labels, without their boundaries"""
+    """the number of labels without their boundaries"""
     num_sentences: int
     has_spaces: bool
-    """whether its script parts words by spaces"""
+    """whether its script separates words by spaces"""
 
     def lines(self) -> list[str]:
         """What the user is told, one line per finding, with the options that override it."""
@@ -75,12 +75,12 @@ def detect(
     fields: FieldChoice = DETECTED,
     strict: bool = False,
 ) -> Detection:
-    """Read the labelled file ``path`` and find out what is not given."""
+    """Read the labelled file ``path`` and detect everything that is not given."""
     file_format = file_format or _format(path)
     repairs = None if strict else Repairs(path)
 
     def read(task: Task | None, column: ConlluColumn) -> tuple[tuple[Sentence, ...], ColumnLayout | None]:
-        # Tags as they stand: the scheme is told apart below, once it is known whether they are of spans.
+        # Tags are read unchanged: their scheme is detected below, once it is known whether they mark spans.
         options = FormatOptions(column=column, scheme=LabelScheme.PLAIN, fields=fields, task=task)
         source = read_source(path, file_format, options, repairs=repairs)
         return tuple(source.sentences), source.layout
@@ -93,7 +93,7 @@ def detect(
                 break
         else:
             raise InputError(
-                f"{' and '.join(each.upper() for each in tried)} hold nothing but _",
+                f"{' and '.join(each.upper() for each in tried)} contain only _",
                 path=path,
                 remedy="name a labelled file, or another column with --column",
             )
@@ -115,7 +115,7 @@ def _format(path: StrPath) -> FileFormat:
         found = FileFormat.COLUMNS
     if found in (FileFormat.TEXT, FileFormat.RAW):
         raise InputError(
-            "holds text without labels",
+            "contains text without labels",
             path=path,
             remedy="write a word and its tag on each line and a blank line after each sentence, or name the format with --format",
         )
@@ -123,18 +123,18 @@ def _format(path: StrPath) -> FileFormat:
 
 
 def _is_table(path: StrPath) -> bool:
-    """Whether rows with blanks between columns hold one word each, though their tags look like words."""
+    """Whether rows with spaces between columns are one word each, although their tags look like words."""
     source = read_source(path, FileFormat.TEXT)
     return {len(row.units) for row in itertools.islice(source.sentences, _NUM_SAMPLED)} in ({2}, {3}, {4})
 
 
 def _task_of_keys(path: StrPath) -> Task | None:
     rows = (row for _, row in read_json_values(path) if isinstance(row, dict))
-    # The first object may hold the names of the labels.
+    # The first object may contain the names of the labels.
     tasks = next(filter(None, map(tasks_of_row, itertools.islice(rows, 2))), [])
     if len(tasks) > 1:
         raise InputError(
-            "has tags of entities and of parts of speech", path=path, remedy="choose with --task ner or --task pos"
+            "has tags for both entities and parts of speech", path=path, remedy="choose with --task ner or --task pos"
         )
     return tasks[0] if tasks else None
 
@@ -145,7 +145,7 @@ def _labels(sentences: Iterable[Sentence]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """The sentences of a file as they stand there."""
+    """The sentences of a file with their labels unchanged."""
 
     path: StrPath
     sentences: Sequence[Sentence]
@@ -163,7 +163,7 @@ class _Reading:
             task = self._task(counts, has_spaces)
         if len(counts) == 1 and (task is Task.POS or "O" in counts):
             self._refuse(
-                f"every unit has the label {next(iter(counts))}, so that there is nothing to learn",
+                f"every unit has the label {next(iter(counts))}, so there is nothing to learn",
                 "name another file, or other labels with --tag-column or --column",
             )
         kinds = counts.keys() - {"O"}
@@ -202,20 +202,20 @@ class _Reading:
         if bounded:
             label, place = next(self._places(kinds - bounded))
             self._refuse(
-                f"{label!r} has no span prefix, but {min(bounded)!r} has one: these may be spans of entities or labels of words",
+                f"{label!r} has no span prefix, but {min(bounded)!r} has one: these could be entities or labels of single words",
                 "correct it for --task ner, or choose --task pos",
                 place,
             )
         if "O" in counts and counts.most_common(1)[0][0] == "O":
             self._refuse(
-                f"O and labels without span prefixes ({', '.join(sorted(kinds)[:3])}) may be entities or labels of words",
+                f"O and labels without span prefixes ({', '.join(sorted(kinds)[:3])}) could be entities or labels of single words",
                 f"write prefixes for entities, as in B-{min(kinds)}, or choose --task pos",
             )
         self._check_repetition(counts)
         return Task.POS
 
     def _check_repetition(self, counts: Counter[str]) -> None:
-        """`InputError` where the labels are too many to be labels: words, lemmas, numbers."""
+        """Raise `InputError` if there are too many labels to be a tag set; they may be words, lemmas or numbers."""
         most = max(100.0, 4 * counts.total() ** 0.5)
         if len(counts) > most or 2 * len(counts) > counts.total() > 20:
             where = (

@@ -1,4 +1,4 @@
-"""Files: opened whatever their compression, read line by line within limits, written whole or not at all."""
+"""Opening, reading and writing files: any supported compression, lines within size limits, atomic writes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ StrPath = str | os.PathLike[str]
 
 
 class FieldChoice(NamedTuple):
-    """What a user may say about the fields of a file; None is detected.
+    """The user's choices about the fields of a file; None means detected.
 
-    ``form_column`` and ``tag_column`` are columns of a column file, by number, counting from 1, or by name; in a Hugging Face
-    dataset they are keys. ``label_names`` are the names of tags that are numbers. ``language`` decides how raw text is split.
-    ``clamp_column`` holds labels that are known before tagging, for some units; None: no column does.
+    ``form_column`` and ``tag_column`` are columns of a column file, by number (from 1) or by name; in a Hugging Face dataset they
+    are keys. ``label_names`` are the names of numbered tags. ``language`` determines how raw text is split. ``clamp_column``
+    contains labels of some units known before tagging; None means that there is no such column.
     """
 
     form_column: str | None = None
@@ -47,15 +47,15 @@ COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")
 
 _COMPRESSED_BYTES = 1 << 18
 _UNPACKED_BYTES = 1 << 20
-# zstd cannot be told to stop after so many bytes, and a kilobyte of it may unpack to 32 MiB.
+# zstd cannot stop after a given number of bytes, and a kilobyte of input may unpack to 32 MiB.
 _ZSTD_BYTES = 1 << 10
-# What unpacking may need; xz -9 needs 65 MiB. The zstd library itself refuses windows beyond 128 MiB.
+# Memory allowed for unpacking; xz -9 needs 65 MiB. The zstd library itself refuses windows beyond 128 MiB.
 _XZ_MEMORY_BYTES = 256 << 20
 _FETCH_AGAIN = "fetch or compress the file again"
 
 
 def uncompressed_suffix(path: StrPath) -> str:
-    """The suffix that tells the format, compression stripped.
+    """The suffix that indicates the format, without that of the compression.
 
     >>> uncompressed_suffix("train.conllu.gz"), uncompressed_suffix("-")
     ('.conllu', '')
@@ -110,10 +110,10 @@ def open_input(path: StrPath) -> Iterator[IO[bytes]]:
 
 
 def _unpacking(name: str, suffix: str) -> tuple[Callable[[], Any], type[BaseException]]:
-    """What begins to unpack a frame (gzip: member, xz: stream), and what it raises for damaged ones.
+    """A function that creates a decompressor for one frame (gzip: member, xz: stream), and the errors it raises.
 
-    The file objects of these libraries do not do: ``lzma.open`` ends without a word where a second stream is damaged and
-    takes no limit on memory, and zstandard's takes the end of a file for the end of a frame.
+    The libraries' own file objects are not safe enough: ``lzma.open`` silently stops at a damaged second stream and has no memory
+    limit, and zstandard's treats the end of a truncated file as the end of a frame.
     """
     if suffix == ".gz":
         return lambda: zlib.decompressobj(16 + zlib.MAX_WBITS), zlib.error
@@ -125,9 +125,9 @@ def _unpacking(name: str, suffix: str) -> tuple[Callable[[], Any], type[BaseExce
 
 
 def _unpack(raw: IO[bytes], begin: Callable[[], Any], name: str, suffix: str) -> Iterator[bytes]:
-    """The content of one frame after the other; a file that ends inside one is an `InputError`."""
+    """The contents of all frames in order; a file that ends inside a frame is an `InputError`."""
     read = cast("io.BufferedReader", raw).read1
-    # Files of gzip and xz may be padded; stripping nothing leaves zstd's as they are.
+    # gzip and xz files may be padded; zstd files have no padding to strip.
     padding = b"" if suffix == ".zst" else b"\0"
     data = read(_COMPRESSED_BYTES)
     if not data:
@@ -140,7 +140,7 @@ def _unpack(raw: IO[bytes], begin: Callable[[], Any], name: str, suffix: str) ->
                 yield unpacked
             if frame.eof:
                 break
-            # What is still to be unpacked is handed back, but xz keeps it and goes on when given nothing.
+            # The other decompressors return unprocessed input; xz keeps it and continues when given no more.
             data = getattr(frame, "unconsumed_tail", b"")
             if not data and getattr(frame, "needs_input", True):
                 data = read(_COMPRESSED_BYTES)
@@ -167,7 +167,7 @@ class _ZstdFrame:
         return self._frame.unused_data + self.unconsumed_tail
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        """Unpack until there are ``max_length`` bytes, and at most so many more as a small piece of ``data`` gives."""
+        """Unpack at least ``max_length`` bytes if available, and at most the output of one small piece of ``data`` more."""
         parts: list[bytes] = []
         size = start = 0
         while size < max_length and start < len(data) and not self._frame.eof:
@@ -199,9 +199,9 @@ class _Unpacked(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_output(path: StrPath) -> Iterator[IO[bytes]]:
-    """Open ``path`` for writing; the file appears whole, by atomic rename, only when the block ends without an error.
+    """Open ``path`` for writing; the file is created by atomic rename, and only if the block ends without an error.
 
-    Devices and pipes are written to as they are: a rename would put a file in their place. A link stays a link.
+    Devices and pipes are written to directly, since a rename would replace them by a file. A link stays a link.
     """
     name = os.fspath(path)
     if name == "-":
@@ -212,7 +212,7 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
         raise InputError("this is a directory", path=name, remedy="name a file to write")
     if _is_special(name):
         try:
-            # Appending, for /dev/stdout may lead to a file that has something in it.
+            # Append, because /dev/stdout may be redirected to a file that is not empty.
             special = open(name, "ab")  # noqa: SIM115 (closed below)
         except OSError as error:
             raise InputError(
@@ -335,7 +335,7 @@ def open_regular(path: StrPath, *, limit: int, remedy: str) -> IO[bytes]:
 
 
 def _is_special(name: str) -> bool:
-    """Whether ``name`` is there and no regular file; /dev/stdout is one even where it leads to a regular file."""
+    """Whether ``name`` exists and is not a regular file; /dev/stdout counts even if redirected to a regular file."""
     try:
         is_regular = stat.S_ISREG(os.stat(name).st_mode)
     except OSError:
@@ -344,7 +344,7 @@ def _is_special(name: str) -> bool:
 
 
 def current_umask() -> int:
-    """The permissions that new files of this process go without (it can only be read by setting it)."""
+    """The process's file mode creation mask, which can only be read by setting it."""
     current = os.umask(0o077)
     os.umask(current)
     return current
@@ -368,15 +368,15 @@ class SentenceLimits(NamedTuple):
 
     mebibytes: int
     size: int
-    """bytes or characters of a sentence's lines, comments included; of blank lines in a row, too"""
+    """size of a sentence's lines, including comments, in bytes or characters; also of consecutive blank lines"""
     units: int
-    """units of a sentence; its lines, too, comments included"""
+    """units of a sentence; also its lines, including comments"""
     unit_size: int
     """characters of a unit"""
 
     @classmethod
     def from_environment(cls) -> SentenceLimits:
-        """The limits that hold now."""
+        """The limits set by the environment."""
         text = os.environ.get(LIMIT_VARIABLE) or str(DEFAULT_MEBIBYTES)
         if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text)):
             raise InputError(
@@ -389,16 +389,16 @@ class SentenceLimits(NamedTuple):
         return f"{self.mebibytes} MiB"
 
     def refuse(self, problem: str, path: StrPath, line: int, remedy: str, *, needed: int = 0) -> NoReturn:
-        """Refuse what is too long, and say how to raise the limits, to what is ``needed`` if that is known."""
+        """Raise an error for something too long that says how to raise the limit, to ``needed`` if that is known."""
         raised = f"{LIMIT_VARIABLE}={max(needed, 2 * self.mebibytes)}"
         raise InputError(problem, path=path, line=line, remedy=f"{remedy}, or raise the limit with {raised}")
 
     def check_units(self, sentence: Sentence, path: StrPath) -> None:
-        """Refuse too many or too long units, which only a text of more than `unit_size` characters can have."""
+        """Raise an error for too many or too long units; a text of at most `unit_size` characters has neither."""
         num_units = len(sentence.units)
         if num_units > self.units:
             problem = f"a sentence of {num_units:,} units, more than {self.units:,}"
-            self.refuse(problem, path, sentence.line, "divide it", needed=(num_units >> 16) + 1)
+            self.refuse(problem, path, sentence.line, "split it", needed=(num_units >> 16) + 1)
         for number, unit in enumerate(sentence.units, 1):
             if len(unit) > self.unit_size:
                 problem = f"unit {number:,} of the sentence has {len(unit):,} characters, more than {self.unit_size:,}"
@@ -406,7 +406,7 @@ class SentenceLimits(NamedTuple):
 
 
 class Rereadable(Generic[Item]):
-    """What ``read(path)`` yields, as often as wanted: files are read again, pipes and standard input kept in memory."""
+    """An iterable over ``read(path)`` that can be repeated: files are read again, pipes and standard input kept in memory."""
 
     def __init__(self, path: StrPath, read: Callable[[StrPath], Iterator[Item]]) -> None:
         self._path = path
@@ -415,7 +415,7 @@ class Rereadable(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         name = os.fspath(self._path)
-        # What does not exist is left to the reader, which says so.
+        # The reader reports a missing file.
         if name != "-" and (os.path.isfile(name) or not os.path.exists(name)):
             return self._read(self._path)
         if self._kept is None:
@@ -428,8 +428,8 @@ def read_lines(
 ) -> Iterator[str]:
     """The lines of ``path`` without line ends (LF or CRLF) and without a byte order mark.
 
-    ``is_end`` tells the lines between sentences, where a sentence has several: what stands between two is then limited. A
-    carriage return elsewhere than before LF is refused unless allowed: it may be the line end of old, and the file one line.
+    If sentences have several lines, ``is_end`` recognises the lines between them, and the text from one to the next is limited in
+    size. A carriage return without LF is an error unless allowed: it may be an old line end that makes the whole file one line.
     """
     number = 1
     held = _HeldLines(path, is_end)
@@ -449,9 +449,9 @@ def read_lines(
 
 
 def read_raw_lines(path: StrPath, *, is_end: Callable[[str], bool] = operator.not_) -> Iterator[str]:
-    """The lines of ``path`` with everything that belongs to them; joined and encoded they are the file, byte for byte.
+    """The lines of ``path`` with their line ends; joined and encoded, they are the file byte for byte.
 
-    What stands between two lines that ``is_end`` tells, blank ones by default, is limited.
+    The text between two lines that satisfy ``is_end`` (blank lines by default) is limited in size.
     """
     held = _HeldLines(path, lambda line: is_end(line.removesuffix("\r")))
     for text in read_chunks(path):
@@ -464,7 +464,7 @@ def read_raw_lines(path: StrPath, *, is_end: Callable[[str], bool] = operator.no
 
 
 class _HeldLines:
-    """Counts what a reader holds of a sentence that has not come to its end, once for many lines: it costs no time."""
+    """Measures the unfinished sentence that a reader holds, many lines at once so that it takes no time."""
 
     def __init__(self, path: StrPath, is_end: Callable[[str], bool] | None) -> None:
         self._path = path
@@ -473,7 +473,7 @@ class _HeldLines:
         self._num_lines = self._first = self._size = 0
 
     def add(self, lines: list[str]) -> None:
-        """The lines that come next; `InputError` if the sentence at their end has become too long."""
+        """Add the next lines; `InputError` if the unfinished sentence at their end has become too long."""
         if self._is_end is None:
             return
         self._num_lines += len(lines)
@@ -493,7 +493,7 @@ class _HeldLines:
 
 
 def read_chunks(path: StrPath) -> Iterator[str]:
-    """Decoded stretches of whole lines; only the last may lack its line end."""
+    """Decoded chunks of whole lines; only the last may lack its line end."""
     with open_input(path) as stream:
         for line, chunk in _whole_lines(stream, path):
             try:
@@ -509,9 +509,9 @@ def read_chunks(path: StrPath) -> Iterator[str]:
 
 
 def _whole_lines(stream: IO[bytes], path: StrPath) -> Iterator[tuple[int, bytes]]:
-    """Bytes as they arrive, cut after the last line end, and the number of their first line.
+    """Chunks of bytes as they arrive, each ending with a line end, and the number of their first line.
 
-    read1 does not wait for more than there is on a pipe.
+    read1 does not wait for more than a pipe has ready.
     """
     read = cast("io.BufferedIOBase", stream).read1
     limits = SentenceLimits.from_environment()
@@ -523,11 +523,14 @@ def _whole_lines(stream: IO[bytes], path: StrPath) -> Iterator[tuple[int, bytes]
         num_blank = num_blank + len(chunk) if chunk.isspace() else 0
         if num_blank > limits.size:
             limits.refuse(
-                f"more than {limits} of blank lines end here", path, line, "check that this is the right file"
+                f"more than {limits} of consecutive blank lines end here",
+                path,
+                line,
+                "check that this is the right file",
             )
         end = chunk.find(b"\n")
         if num_pending + (len(chunk) if end < 0 else end) > limits.size:
-            limits.refuse(f"a line of more than {limits}", path, line, "check that this is text with line ends")
+            limits.refuse(f"a line of more than {limits}", path, line, "check that this is a text file with line ends")
         end = chunk.rfind(b"\n") + 1
         if end:
             yield line, b"".join([*pending, chunk[:end]])
@@ -548,7 +551,7 @@ def _check_is_text(chunk: bytes, line: int, path: StrPath, *, is_first: bool) ->
         )
     if b"\0" in chunk:
         raise InputError(
-            "this is a binary file, not text (it holds a NUL byte)",
+            "this is a binary file, not text (it contains a NUL byte)",
             path=path,
             line=line + chunk.count(b"\n", 0, chunk.index(b"\0")),
             remedy="name a text file; compressed ones must end in .gz, .xz or .zst",
@@ -556,7 +559,7 @@ def _check_is_text(chunk: bytes, line: int, path: StrPath, *, is_first: bool) ->
 
 
 def refuse_returns(path: StrPath, lines: list[str], first: int) -> None:
-    """`InputError` at the first of ``lines``, the first being number ``first``, with a carriage return in it."""
+    """Raise `InputError` at the first of ``lines`` that contains a carriage return; ``first`` numbers the first line."""
     for number, line in enumerate(lines, first):
         if "\r" in line:
             raise InputError(
@@ -568,7 +571,7 @@ def refuse_returns(path: StrPath, lines: list[str], first: int) -> None:
 
 
 def check_fields(sentence: Sentence, allowed: re.Pattern[str], place: str) -> None:
-    """Refuse a sentence with a unit or label that ``place`` could not hold, or not hold so that it is read back."""
+    """Raise an error for a unit or label that cannot be written to ``place`` and read back unchanged."""
     for text in (*sentence.units, *(sentence.labels or ())):
         if not allowed.fullmatch(text):
             raise InputError(
@@ -579,7 +582,7 @@ def check_fields(sentence: Sentence, allowed: re.Pattern[str], place: str) -> No
 
 
 def is_encodable(text: str) -> bool:
-    """Whether UTF-8 can hold ``text``: JSON may have half a surrogate pair, escaped."""
+    """Whether UTF-8 can encode ``text``: escapes in JSON may stand for an unpaired surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:

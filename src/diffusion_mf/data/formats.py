@@ -1,8 +1,7 @@
-"""The table of file formats, how a file tells its own, and `read_task`, which reads a labelled corpus in any of them.
+"""The table of file formats, their detection, and `read_task`, which reads a labelled corpus in any of them.
 
-JSON Lines: ``{"units": ["…"], "labels": ["…"], "document": "…"}``, one sentence a line; labels and document are optional.
-
-Sentences of a document stand one after the other and have the same value there, a string or a whole number.
+JSON Lines: ``{"units": ["…"], "labels": ["…"], "document": "…"}``, one sentence per line; labels and document are optional.
+Consecutive sentences with the same value of ``document``, a string or an integer, form a document.
 """
 
 from __future__ import annotations
@@ -54,13 +53,13 @@ from diffusion_mf.errors import InputError
 def read_json_lines(path: StrPath, *, repairs: Repairs | None = None) -> Iterator[Sentence]:
     """Stream the sentences of ``path``; keys other than ``units``, ``labels`` and ``document`` are ignored, blank lines skipped.
 
-    An empty unit is refused, or with ``repairs`` keeps its place as a placeholder.
+    An empty unit is an error, or with ``repairs`` becomes a placeholder.
     """
     return (sentence for sentence, _ in read_json_rows(path, repairs=repairs))
 
 
 def read_json_rows(path: StrPath, *, repairs: Repairs | None = None) -> Iterator[tuple[Sentence, Mapping[str, object]]]:
-    """`read_json_lines`, with the object that each sentence comes from."""
+    """Like `read_json_lines`, with the object that each sentence comes from."""
     number_of = DocumentNumbers()
     limits = SentenceLimits.from_environment()
     for number, line in enumerate(read_lines(path), 1):
@@ -76,7 +75,7 @@ def read_json_rows(path: StrPath, *, repairs: Repairs | None = None) -> Iterator
 
 
 def write_json_lines(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
-    """Write one object per sentence, text unescaped; unlabelled sentences have no ``labels``."""
+    """Write one object per sentence, with unescaped text; unlabelled sentences have no ``labels``."""
     for sentence in sentences:
         row: dict[str, tuple[str, ...] | int] = {"units": sentence.units}
         if sentence.labels is not None:
@@ -87,7 +86,7 @@ def write_json_lines(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
 
 
 def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) -> tuple[Sentence, dict[str, Any]]:
-    """The sentence, and its object."""
+    """The sentence in a line, and its object."""
 
     def fail(problem: str, remedy: str) -> NoReturn:
         raise InputError(problem, path=path, line=number, remedy=remedy)
@@ -95,25 +94,25 @@ def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) 
     try:
         row = json.loads(line, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        # A number of thousands of digits is a ValueError without a message of its own.
-        other = "nested too deeply" if isinstance(error, RecursionError) else "too long a number"
+        # A number with thousands of digits raises a plain ValueError.
+        other = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
         reason = error.msg if isinstance(error, json.JSONDecodeError) else other
-        fail(f"not JSON ({reason})", 'write one object a line, such as {"units": ["a"], "labels": ["X"]}')
+        fail(f"not JSON ({reason})", 'write one object per line, such as {"units": ["a"], "labels": ["X"]}')
     if not isinstance(row, dict) or "units" not in row:
         fail('no object with the key "units"', 'write {"units": ["a", "b"], "labels": ["X", "Y"]}')
     units, labels, document = row["units"], row.get("labels"), row.get("document")
     if document is not None and (isinstance(document, bool) or not isinstance(document, str | int)):
-        fail('"document" is neither a string nor a whole number', "give the sentences of a document the same name")
+        fail('"document" is neither a string nor an integer', "give the sentences of a document the same name")
     if repairs is not None and isinstance(units, list) and "" in units and labels is not None:
         units = [repairs.add_form(number) if unit == "" else unit for unit in units]
     for name, values in (("units", units), ("labels", labels)):
         if name == "labels" and values is None:
             continue
         if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
-            fail(f'"{name}" is not a list of non-empty strings', "quote every value and leave none empty")
-        # Only an escape can smuggle in half a surrogate pair, which no output could hold.
+            fail(f'"{name}" is not a list of non-empty strings', "write every value as a non-empty string in quotes")
+        # Only an escape can introduce an unpaired surrogate, which cannot be written to any output.
         if "\\u" in line and not all(is_encodable(value) for value in values):
-            fail(f'"{name}" holds half a surrogate pair', "write the characters unescaped")
+            fail(f'"{name}" contains an unpaired surrogate', "write the characters unescaped")
     if not units:
         fail("an empty sentence", "remove the line")
     if labels is not None and len(labels) != len(units):
@@ -121,13 +120,13 @@ def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) 
     return Sentence(tuple(units), None if labels is None else tuple(labels), number), row
 
 
-# Only space and tab part units: a no-break or ideographic space may stand inside one.
+# Only spaces and tabs separate units: a no-break or ideographic space may be part of one.
 _BLANKS = re.compile(r"[ \t]+")
 _FIELD = re.compile(r"[^ \t\n\r\0]+")
 
 
 def read_plain_text(path: StrPath) -> Iterator[Sentence]:
-    """Stream the unlabelled sentences of ``path``, one a line; blank lines part paragraphs and are no sentences."""
+    """Stream the unlabelled sentences of ``path``, one per line; blank lines separate paragraphs."""
     limits = SentenceLimits.from_environment()
     for number, line in enumerate(read_lines(path), 1):
         units = _BLANKS.split(line.strip(" \t"))
@@ -142,8 +141,8 @@ def write_plain_text(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
     """Write the units with single spaces between them; labels are dropped."""
     is_first = True
     for sentence in sentences:
-        check_fields(Sentence(sentence.units, None, sentence.line), _FIELD, "a line of units parted by blanks")
-        # A reader takes a mark at the very beginning for the file's own, so a unit's needs another before it.
+        check_fields(Sentence(sentence.units, None, sentence.line), _FIELD, "a line of units separated by spaces")
+        # Readers drop a byte order mark at the start of a file, so one that belongs to a unit is doubled.
         mark = BYTE_ORDER_MARK if is_first and sentence.units[0].startswith(BYTE_ORDER_MARK) else ""
         stream.write((mark + " ".join(sentence.units) + "\n").encode())
         is_first = False
@@ -171,7 +170,7 @@ class FileFormat(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class FormatOptions:
-    """What a user may say about a file; None is detected."""
+    """The user's choices about a file; None means detected."""
 
     column: ConlluColumn = ConlluColumn.UPOS
     scheme: LabelScheme | None = None
@@ -179,11 +178,11 @@ class FormatOptions:
     fields: FieldChoice = DETECTED
     task: Task | None = None
     use_sentences: bool = True
-    """texts are split into sentences; else each is one"""
+    """whether texts are split into sentences, or each is one sentence"""
 
 
 class Source(NamedTuple):
-    """The sentences of a file as they stand there, streaming, and a column file's layout."""
+    """A stream of the sentences of a file, with labels unchanged, and a column file's layout."""
 
     sentences: Iterator[Sentence]
     layout: ColumnLayout | None = None
@@ -201,7 +200,7 @@ def _read_columns(path: StrPath, options: FormatOptions, repairs: Repairs | None
     head: Iterable[str]
     lines: Iterable[str]
     if options.scheme is None:
-        # Only the whole file tells the scheme, so it is gone through twice.
+        # Detecting the scheme takes the whole file, so it is read twice.
         head = lines = Rereadable(path, read_column_lines)
     else:
         rest = read_column_lines(path)
@@ -223,7 +222,7 @@ def _read_annotations(
     file_format: AnnotationFormat | None, path: StrPath, options: FormatOptions, repairs: Repairs | None
 ) -> Source:
     if file_format is None:
-        raise AssertionError("a format of units has no texts")
+        raise AssertionError("a format of units contains no texts")
     return Source(
         labelled_sentences(
             file_format.read(path, repairs),
@@ -235,11 +234,13 @@ def _read_annotations(
 
 
 def _refuse_raw() -> NoReturn:
-    raise InputError("raw text is only read", remedy="write text, which has blanks between units")
+    raise InputError(
+        "raw text can only be read, not written", remedy="use the format text, which has spaces between units"
+    )
 
 
 def _refuse_stream(sentences: Iterable[Sentence], stream: IO[bytes], options: FormatOptions) -> NoReturn:
-    raise AssertionError("texts with spans are written by `annotations`")
+    raise AssertionError("texts with spans must be written by `annotations`")
 
 
 FORMATS: dict[FileFormat, Format] = {
@@ -288,7 +289,7 @@ FORMATS: dict[FileFormat, Format] = {
     ),
 }
 
-# The first is what standard input and pipes are taken for.
+# Standard input and pipes are assumed to be in the first format.
 _TASK_FORMATS: dict[Task, tuple[FileFormat, ...]] = {
     Task.POS: (FileFormat.CONLLU, FileFormat.COLUMNS, FileFormat.JSONL, FileFormat.HUGGING_FACE),
     Task.NER: (
@@ -305,7 +306,7 @@ _TASK_FORMATS: dict[Task, tuple[FileFormat, ...]] = {
 
 
 def suffix_format(path: StrPath) -> FileFormat | None:
-    """The format a file's name tells, compression aside; ``.txt`` tells none, for columns and plain text both use it."""
+    """The format indicated by a file's name without compression; None for ``.txt``, used by columns and plain text."""
     suffix = uncompressed_suffix(path)
     return next((name for name, entry in FORMATS.items() if suffix in entry.suffixes), None)
 
@@ -317,11 +318,11 @@ _PUNCTUATION = re.compile(r"\W+")
 
 
 def content_format(path: StrPath) -> FileFormat | None:
-    """The format that the first lines of ``path`` tell; None for what can be read only once.
+    """The format detected from the first lines of ``path``; None for a stream that can be read only once.
 
     JSON Lines begin with a brace; the first unit of CoNLL-U has the ID 1 and eight columns or more. Columns are lines with the
-    same number of fields, two or more, parted by tabs, or by blanks if the last ones look like tags (``B-PER``, ``O``, ``NOUN``,
-    ``.``). Everything else is plain text.
+    same number of fields, two or more, separated by tabs, or by spaces if the last fields look like tags (``B-PER``, ``O``,
+    ``NOUN``, ``.``). Everything else is plain text.
     """
     if not os.path.isfile(path) and (path == "-" or os.path.exists(path)):
         return None
@@ -344,7 +345,7 @@ def content_format(path: StrPath) -> FileFormat | None:
 
 
 def input_format(path: StrPath) -> FileFormat | None:
-    """The format of a file that is there: by its name, and of a JSON file by the keys of its first object."""
+    """The format of an existing file by its name, and for JSON files by the keys of the first object."""
     name = os.fspath(path)
     found = suffix_format(path)
     if found is None and os.path.isdir(name):
@@ -355,11 +356,11 @@ def input_format(path: StrPath) -> FileFormat | None:
 
 
 def _json_format(path: StrPath, found: FileFormat) -> FileFormat:
-    """The format of a JSON file by the keys of its first object, ``found`` where they tell nothing."""
+    """The format of a JSON file by the keys of its first object; ``found`` if they do not determine it."""
     try:
         _, first = next(read_json_values(path), (0, None))
     except InputError:
-        return found  # reading it says what is wrong
+        return found  # reading the file reports the error
     keys = set(first) if isinstance(first, dict) else set()
     if "units" in keys or not keys:
         return found
@@ -371,7 +372,7 @@ def _json_format(path: StrPath, found: FileFormat) -> FileFormat:
         if keys & {"label", "labels"}:
             return FileFormat.DOCCANO
         raise InputError(
-            "texts without annotations do not tell the format",
+            "the format of texts without annotations cannot be detected",
             path=path,
             remedy="name it with --format doccano or --format prodigy",
         )
@@ -380,17 +381,19 @@ def _json_format(path: StrPath, found: FileFormat) -> FileFormat:
 
 
 def format_of(path: StrPath, *, option: str = "--format", is_output: bool = False) -> FileFormat:
-    """The format of ``path``, of an output by its name alone; `InputError` asking for ``option`` where nothing tells."""
+    """The format of ``path``, of an output only by its name; an `InputError` asks for ``option`` if it cannot be determined."""
     found = suffix_format(path) if is_output else input_format(path)
     if found is None:
         raise InputError(
-            "the name does not tell the format", path=path, remedy=f"name it with {option} ({', '.join(FileFormat)})"
+            "the format cannot be determined from the name",
+            path=path,
+            remedy=f"name it with {option} ({', '.join(FileFormat)})",
         )
     return found
 
 
 def task_format(path: StrPath, task: Task, *, file_format: FileFormat | None = None) -> FileFormat:
-    """The format of a labelled file: as given, by its name, or by its first lines; what tells nothing holds columns."""
+    """The format of a labelled file: as given, by its name or by its first lines, otherwise columns."""
     accepted = _TASK_FORMATS[task]
     found = file_format or input_format(path)
     if found is None:
@@ -409,9 +412,9 @@ def task_format(path: StrPath, task: Task, *, file_format: FileFormat | None = N
 def read_source(
     path: StrPath, file_format: FileFormat, options: FormatOptions | None = None, *, repairs: Repairs | None = None
 ) -> Source:
-    """The sentences of ``path`` as they stand there; a file without any is an `InputError` once it has been read.
+    """The sentences of ``path`` with tags unchanged; a file without sentences is an `InputError` once it has been read.
 
-    With ``repairs`` a unit without a form has a placeholder; tags are as they stand in any case.
+    With ``repairs`` a unit without a form becomes a placeholder.
     """
     source = FORMATS[file_format].read(path, options or FormatOptions(), repairs)
     return source._replace(sentences=_not_empty(source.sentences, path))
@@ -423,7 +426,7 @@ def _not_empty(sentences: Iterable[Sentence], path: StrPath) -> Iterator[Sentenc
         is_empty = False
         yield sentence
     if is_empty:
-        raise InputError("holds no sentences", path=path, remedy="check that this is the right file")
+        raise InputError("contains no sentences", path=path, remedy="check that this is the right file")
 
 
 def read_task(
@@ -441,11 +444,12 @@ def read_task(
     """Read a labelled corpus for ``task``, with the labels the paper's systems see.
 
     POS: the UPOS (or ``column``) of CoNLL-U words. NER: column files in any scheme, detected unless given, as BMES. Seg-POS:
-    one unit per character of CoNLL-U words with boundary–XPOS labels. All accept JSON Lines; POS and Seg-POS also columns,
-    the last of which is the tag.
-    Irregular tags and units without a form are repaired, and `Corpus.repaired` says so; ``strict`` refuses them. ``repairs`` is
-    for those who want to hear of each. ``check=False`` is for predictions, which may be malformed and never are repaired:
-    labels must be of the scheme, sequences need not be legal.
+    one unit per character of CoNLL-U words with boundary–XPOS labels. All accept JSON Lines; POS and Seg-POS also column files,
+    with the tag in the last column.
+
+    Irregular tags and units without a form are repaired, and `Corpus.repaired` reports it; with ``strict`` they are errors.
+    ``repairs`` receives each repair. ``check=False`` is for predictions, which may be malformed and are never repaired: labels
+    must be of the scheme, but sequences need not be legal.
     """
     if strict or not check:
         repairs = None
@@ -495,7 +499,7 @@ def read_task(
 
 
 def _labelled(sentences: Iterable[Sentence], path: StrPath, column: ConlluColumn | None) -> Iterator[Sentence]:
-    """Let labelled sentences through; in CoNLL-U a column with nothing but ``_`` counts as no labels."""
+    """Pass on labelled sentences, or raise an error; a CoNLL-U column with only ``_`` counts as unlabelled."""
     has_labels = False
     line = 0
     for sentence in sentences:
@@ -506,5 +510,5 @@ def _labelled(sentences: Iterable[Sentence], path: StrPath, column: ConlluColumn
         yield sentence
     if line and not has_labels and column is not None:
         raise InputError(
-            f"the column {column} holds nothing but _", path=path, line=line, remedy="choose another with --column"
+            f"the column {column} contains only _", path=path, line=line, remedy="choose another with --column"
         )

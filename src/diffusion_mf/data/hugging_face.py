@@ -1,4 +1,4 @@
-"""Hugging Face datasets for token classification: JSON Lines with tokens, and tags as names or as numbers of names."""
+"""Hugging Face datasets for token classification: JSON Lines with tokens, and tags as names or numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from diffusion_mf.errors import InputError
 
 
 class TokenRow(NamedTuple):
-    """A row of a Hugging Face dataset for token classification, the key of its tags, and the sentence it holds."""
+    """A row of a Hugging Face dataset for token classification, the key of its tags, and its sentence."""
 
     row: dict[str, Any]
     key: str | None
@@ -34,10 +34,11 @@ _TAG_KEYS = {
 def read_token_rows(
     path: StrPath, fields: FieldChoice, *, task: Task | None = None, repairs: Repairs | None = None
 ) -> Iterator[TokenRow]:
-    """Stream the rows of a Hugging Face dataset: tokens, and tags as names or as numbers of names.
+    """Stream the rows of a Hugging Face dataset: tokens, and tags as names or numbers.
 
-    Names come from ``fields``, from an object of the file without tokens (``label_names``, or ``features``), or from a
-    ``dataset_info.json`` beside it. Of several keys with tags, the one that fits ``task`` is taken, or the one given.
+    The names of numbered tags come from ``fields``, from an object without tokens in the file (``label_names`` or ``features``),
+    or from a ``dataset_info.json`` in the same folder. Of several keys with tags, the one given or the one that fits ``task`` is
+    used.
     """
     limits = SentenceLimits.from_environment()
     names = fields.label_names
@@ -65,24 +66,24 @@ def read_token_rows(
             names = names or _names_beside(path, key)
             if names is None:
                 fail(
-                    f'"{key}" holds numbers, and nothing says what they stand for',
-                    "name the labels in their order with --label-names (data.label_names), or put dataset_info.json beside the file",
+                    f'"{key}" contains numbers whose label names are unknown',
+                    "name the labels in order with --label-names (data.label_names), or put dataset_info.json into the file's folder",
                 )
             if not all(0 <= tag < len(names) for tag in tags):
-                fail(f'"{key}" holds numbers beyond the {len(names)} names', "check the names")
+                fail(f'"{key}" contains numbers outside the {len(names)} label names', "check the names")
             tags = [names[tag] for tag in tags]
         if tags is not None and not all(isinstance(tag, str) and tag for tag in tags):
-            fail(f'"{key}" is neither a list of names nor of numbers', "name another key with --tag-column")
+            fail(f'"{key}" is neither a list of names nor a list of numbers', "name another key with --tag-column")
         units = tuple(unit or _placeholder(repairs, path, line) for unit in tokens)
         if not all(is_encodable(text) for text in (*units, *(tags or ()))):
-            fail("half a surrogate pair", "write the characters unescaped")
+            fail("an unpaired surrogate", "write the characters unescaped")
         sentence = Sentence(units, None if tags is None else tuple(tags), line)
         limits.check_units(sentence, path)
         yield TokenRow(row, key, sentence)
 
 
 def tasks_of_row(row: Mapping[str, Any]) -> list[Task]:
-    """The tasks whose tags a row has by the names of its keys: a dataset may have both entities and parts of speech."""
+    """The tasks for which a row has tags, judging by its keys; a dataset may have both entities and parts of speech."""
     return [task for task in (Task.NER, Task.POS) if any(key in row for key in _TAG_KEYS[task][:-2])]
 
 
@@ -92,30 +93,30 @@ def _placeholder(repairs: Repairs | None, path: StrPath, line: int) -> str:
     return repairs.add_form(line)
 
 
-def dataset_sentences(dataset: Any, *, task: Task | None = None, tag_column: str | None = None) -> Iterator[Sentence]:
-    """The sentences of a data set of the library datasets: tokens, and tags whose names its features know."""
+def dataset_sentences(dataset: Any, *, task: Task | None = None) -> Iterator[Sentence]:
+    """The sentences of a ``datasets.Dataset``: tokens, and tags with their names from its features."""
     tasks = tasks_of_row(dataset.features)
-    if task is None and tag_column is None and len(tasks) > 1:
-        raise InputError("the data set has tags of entities and of parts of speech", remedy="choose task ner or pos")
+    if task is None and len(tasks) > 1:
+        raise InputError("the dataset has tags for both entities and parts of speech", remedy="choose task ner or pos")
     for number, row in enumerate(dataset, 1):
 
         def fail(problem: str, remedy: str, number: int = number) -> NoReturn:
-            raise InputError(f"row {number} of the data set: {problem}", remedy=remedy)
+            raise InputError(f"row {number} of the dataset: {problem}", remedy=remedy)
 
         tokens = row.get("tokens", row.get("words"))
         if not isinstance(tokens, list):
             fail('no list of words under the key "tokens"', "rename the column of words")
         if not tokens:
             continue
-        key = _tag_key(row, tokens, tag_column, task or (tasks[0] if tasks else None), fail)
+        key = _tag_key(row, tokens, None, task or (tasks[0] if tasks else None), fail)
         if key is None:
-            fail("no tags, one for each token", "choose a labelled data set")
+            fail("the tags are missing or do not match the tokens", "choose a labelled dataset")
         tags = row[key]
         if any(isinstance(tag, int) for tag in tags):
             feature = dataset.features[key]
             names = getattr(getattr(feature, "feature", feature), "names", None)
             if names is None:
-                fail(f'"{key}" holds numbers without names', "cast the column to a sequence of ClassLabel")
+                fail(f'"{key}" contains numbers without names', "cast the column to a sequence of ClassLabel")
             tags = [names[tag] for tag in tags]
         yield Sentence(tuple(tokens), tuple(map(str, tags)))
 
@@ -130,7 +131,10 @@ def _tag_key(
     ]
     if given is not None:
         if given not in found:
-            fail(f'no tags, one for each token, under the key "{given}"', "name another key with --tag-column")
+            fail(
+                f'the tags under the key "{given}" are missing or do not match the tokens',
+                "name another key with --tag-column",
+            )
         return given
     usual = [key for key in _TAG_KEYS.get(task or Task.NER, ()) if key in found]
     if usual:
@@ -141,7 +145,7 @@ def _tag_key(
 
 
 def _label_names(row: dict[str, Any], key: str | None) -> tuple[str, ...] | None:
-    """Names from an object such as ``{"label_names": […]}`` or a description of features, None where it has none."""
+    """The names in an object such as ``{"label_names": […]}`` or in a description of features; None if it has none."""
     for name in _NAME_KEYS:
         value = row.get(name)
         if isinstance(value, list) and value and all(isinstance(each, str) for each in value):

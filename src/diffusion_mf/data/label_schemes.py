@@ -1,6 +1,6 @@
 """Span encodings: what a label such as ``B-PER`` means, which sequences are legal, and conversion between schemes.
 
-A label is a one-letter boundary, and after a hyphen a type (``B-PER``); ``O`` stands outside every span. The schemes:
+A label is a one-letter boundary and, after a hyphen, a type (``B-PER``); ``O`` is outside every span. The schemes:
 
 | scheme | inside a span of one, two, three units | remark |
 |---|---|---|
@@ -29,11 +29,11 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 
 NAME_SCHEME = "name the scheme with --scheme (data.scheme in a configuration)"
-"""the remedy where a file's labels leave their scheme open"""
+"""the remedy if the scheme of a file's labels cannot be detected"""
 
 
 class LabelledSpan(NamedTuple):
-    """A labelled stretch of units; ``end`` is exclusive."""
+    """A labelled range of units; ``end`` is exclusive."""
 
     start: int
     end: int
@@ -41,7 +41,7 @@ class LabelledSpan(NamedTuple):
 
 
 class Boundary(enum.Enum):
-    """What a unit is to its span."""
+    """The position of a unit in its span."""
 
     OUTSIDE = enum.auto()
     BEGIN = enum.auto()
@@ -50,7 +50,7 @@ class Boundary(enum.Enum):
     SINGLE = enum.auto()
 
 
-# Python 3.11 takes long to look a member up in its class, which the loops below would do for every unit.
+# Looking up a member in its class is slow in Python 3.11, and the loops below would do it for every unit.
 _OUTSIDE, _BEGIN, _INSIDE, _END, _SINGLE = Boundary
 
 
@@ -70,7 +70,7 @@ class LabelScheme(enum.StrEnum):
         return self in (LabelScheme.IOBES, LabelScheme.BMES, LabelScheme.BILOU)
 
 
-# Letters each scheme reads; the first letter of a boundary is the one it writes.
+# The letters that each scheme reads; it writes the first letter of a boundary.
 _LETTERS: dict[LabelScheme, dict[Boundary, str]] = {
     LabelScheme.IOB1: {Boundary.BEGIN: "B", Boundary.INSIDE: "I"},
     LabelScheme.BIO2: {Boundary.BEGIN: "B", Boundary.INSIDE: "I"},
@@ -82,29 +82,29 @@ _BOUNDARIES: dict[LabelScheme, dict[str, Boundary]] = {
     scheme: {letter: boundary for boundary, letters in table.items() for letter in letters}
     for scheme, table in _LETTERS.items()
 }
-# What open schemes write for the boundaries of closed ones; a span that begins right after one of its type has B in IOB1.
+# The boundaries of closed schemes as open schemes write them; in IOB1, a span right after another of its type begins with B.
 _MERGED: dict[LabelScheme, dict[Boundary, Boundary]] = {
     LabelScheme.BIO2: {Boundary.SINGLE: Boundary.BEGIN, Boundary.END: Boundary.INSIDE},
     LabelScheme.IOB1: dict.fromkeys((Boundary.BEGIN, Boundary.SINGLE, Boundary.END), Boundary.INSIDE),
 }
-# No letter means two things in two schemes, so that a repair can read them all.
+# No letter has different meanings in two schemes, so a repair can read all of them.
 _ALL_BOUNDARIES = {letter: boundary for table in _BOUNDARIES.values() for letter, boundary in table.items()}
 
 
 class LabelError(ValueError):
-    """A label or sequence its scheme does not allow; ``index`` is the offending unit."""
+    """A label or sequence that its scheme does not allow; ``index`` is the offending unit."""
 
     def __init__(self, message: str, index: int) -> None:
         super().__init__(message)
         self.index = index
 
 
-# A corpus has few labels and asks about them often, so answers about labels are remembered.
+# A corpus has few distinct labels that are looked up often, so results are cached.
 @functools.lru_cache(maxsize=1 << 12)
 def split_label(label: str) -> tuple[str, str]:
     """Boundary letter and type; the type is empty for ``O`` and for bare boundaries such as ``B``.
 
-    A hyphen with nothing behind it announces a type that is missing: such a label is no boundary, and comes back whole.
+    A label that ends in a hyphen lacks its type: it is not a boundary, and is returned whole.
 
     >>> split_label("B-PER"), split_label("O"), split_label("S--LRB-"), split_label("B-")
     (('B', 'PER'), ('O', ''), ('S', '-LRB-'), ('B-', ''))
@@ -124,9 +124,9 @@ def is_boundary_label(label: str) -> bool:
 
 @functools.lru_cache(maxsize=1 << 12)
 def parse_label(label: str, scheme: LabelScheme) -> tuple[Boundary, str]:
-    """What ``label`` means under ``scheme``; `ValueError` if it means nothing there."""
+    """The boundary and type of ``label`` in ``scheme``; `ValueError` if the label is not of the scheme."""
     if scheme is LabelScheme.PLAIN:
-        raise ValueError(f"label {label!r} has no boundary: the scheme {scheme} has none")
+        raise ValueError(f"label {label!r} has no boundary, because the scheme {scheme} has none")
     letter, kind = split_label(label)
     if letter == "O" and not kind:
         return Boundary.OUTSIDE, ""
@@ -205,7 +205,7 @@ def check_sequence(labels: Sequence[str], scheme: LabelScheme) -> None:
 def extract_spans(labels: Sequence[str], scheme: LabelScheme, *, match_types: bool = True) -> list[LabelledSpan]:
     """The complete spans of a possibly malformed sequence.
 
-    Closed schemes: S-x, or B-x (M-x)* E-x of one type; any other fragment is no span, and scanning resumes at the next unit.
+    Closed schemes: S-x, or B-x (M-x)* E-x of one type; any other fragment is not a span, and scanning resumes at the next unit.
     With ``match_types=False`` only boundaries count (Chinese segmentation: B-NN E-VV is a word) and the label is the first
     unit's type. Open schemes: a span runs as far as its type does; an I that nothing opened starts a span (as conlleval
     reads it). Labels that are not of the scheme at all (a DiffusionSL code with no label) belong to no span.
@@ -216,10 +216,10 @@ def extract_spans(labels: Sequence[str], scheme: LabelScheme, *, match_types: bo
 
 
 def repair_spans(labels: Sequence[str]) -> list[LabelledSpan]:
-    """The spans of an irregular gold sequence of any scheme, by conlleval's conventions; `LabelError` at what is no label.
+    """The spans of an irregular gold sequence of any scheme, by conlleval's conventions; `LabelError` for a malformed label.
 
-    A span begins at B and S (U), and at any other tag that cannot continue one: nothing is open, the type is another, or E (L)
-    has closed the span before. It ends after E, L, S and U, and otherwise where it stops.
+    A span begins at B and S (U), and at any other tag that cannot continue one: no span is open, the type differs, or E (L) has
+    closed the previous span. It ends after E, L, S and U, or before the first tag that cannot continue it.
 
     >>> repair_spans(["O", "I-PER", "E-PER", "M-ORG", "M-ORG"])
     [LabelledSpan(start=1, end=3, label='PER'), LabelledSpan(start=3, end=5, label='ORG')]
@@ -271,14 +271,14 @@ def _lenient_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], ma
 
 
 def encode_spans(spans: Iterable[LabelledSpan], length: int, scheme: LabelScheme) -> list[str]:
-    """The labels of ``length`` units that carry ``spans``, which must not overlap; `ValueError` for the plain scheme."""
+    """The labels of ``length`` units that encode ``spans``, which must not overlap; `ValueError` for the plain scheme."""
     if scheme is LabelScheme.PLAIN:
         raise ValueError(f"the scheme {scheme} has no spans to encode")
     labels = ["O"] * length
     previous = LabelledSpan(-1, -1, "")
     for span in sorted(spans):
         if not max(previous.end, 0) <= span.start < span.end <= length:
-            raise ValueError(f"spans must lie within the sentence and not overlap, found {span}")
+            raise ValueError(f"spans must be within the sentence and not overlap, found {span}")
         if scheme is LabelScheme.IOB1:
             first = Boundary.BEGIN if (previous.end, previous.label) == (span.start, span.label) else Boundary.INSIDE
             roles = [first] + [Boundary.INSIDE] * (span.end - span.start - 1)
@@ -294,7 +294,7 @@ def encode_spans(spans: Iterable[LabelledSpan], length: int, scheme: LabelScheme
 
 
 def complete_labels(labels: Iterable[str], scheme: LabelScheme) -> list[str]:
-    """O, and every label of ``scheme`` for each type that ``labels`` have, in sorted order.
+    """O and every label of ``scheme`` for each type in ``labels``, in sorted order.
 
     >>> complete_labels(["S-X"], LabelScheme.BMES)
     ['B-X', 'E-X', 'M-X', 'O', 'S-X']
@@ -305,9 +305,9 @@ def complete_labels(labels: Iterable[str], scheme: LabelScheme) -> list[str]:
 
 
 def convert_labels(labels: Sequence[str], source: LabelScheme, target: LabelScheme) -> list[str]:
-    """Re-encode a legal sequence in another scheme, without loss; `LabelError` where the source is not legal.
+    """Re-encode a legal sequence in another scheme, without loss; `LabelError` if the source is not legal.
 
-    Between a scheme and itself the labels stay as they are, even an I in BMES.
+    Conversion of a scheme to itself leaves the labels unchanged, even an I in BMES.
     """
     check_sequence(labels, source)
     if source is target:
@@ -317,15 +317,15 @@ def convert_labels(labels: Sequence[str], source: LabelScheme, target: LabelSche
     return encode_spans(extract_spans(labels, source), len(labels), target)
 
 
-def begins_behind(previous: str, label: str, scheme: LabelScheme) -> bool:
-    """Whether ``label``, of the closed scheme ``scheme``, begins a span right behind a unit of its type: in IOB1, the place of B."""
+def begins_after_its_type(previous: str, label: str, scheme: LabelScheme) -> bool:
+    """Whether ``label`` of the closed scheme ``scheme``, after a unit of its type, begins another span, which IOB1 marks by B."""
     boundary, kind = parse_label(label, scheme)
     before, before_kind = parse_label(previous, scheme)
     return boundary in (_BEGIN, _SINGLE) and before is not _OUTSIDE and before_kind == kind
 
 
 def translate_label(label: str, source: LabelScheme, target: LabelScheme) -> str:
-    """The label of ``target`` for one of the closed scheme ``source``, as if no span of its type stood before it.
+    """The label of ``target`` for a label of the closed scheme ``source``, assuming no span of its type right before it.
 
     >>> [translate_label(label, LabelScheme.BMES, LabelScheme.BIO2) for label in ("O", "B-X", "M-X", "E-X", "S-X")]
     ['O', 'B-X', 'I-X', 'I-X', 'B-X']
@@ -366,10 +366,10 @@ def words_of_characters(characters: Sequence[str], labels: Sequence[str]) -> tup
 def detect_scheme(
     sentences: Iterable[Sentence], *, path: StrPath, is_unit_per_line: bool, repairs: Repairs | None = None
 ) -> LabelScheme:
-    """The scheme of all labels in ``sentences``; `InputError` where some have a boundary and a type and some have none.
+    """The scheme of all labels in ``sentences``; `InputError` if only some of them have a boundary and a type.
 
-    ``is_unit_per_line`` says whether unit i of a sentence stands i lines below its first (column files) or on the same
-    line (JSON Lines). A file with nothing but O is plain: O means the same in every scheme.
+    ``is_unit_per_line`` says whether unit i of a sentence is i lines below its first (column files) or on the same line (JSON
+    Lines). A file with only O is plain: O means the same in every scheme.
     """
     lines: dict[str, int] = {}  # of the first unit that has the label
     pairs: Counter[tuple[str, str]] = Counter()
@@ -378,16 +378,16 @@ def detect_scheme(
         if labels is None or labels.count("O") == len(labels):
             continue
         num_pairs = len(pairs)
-        # The ends of a sentence allow what O does.
+        # The beginning and end of a sentence allow the same neighbours as O.
         pairs.update(itertools.pairwise(("O", *labels, "O")))
-        if len(pairs) > num_pairs:  # a label that is new comes in a pair that is
+        if len(pairs) > num_pairs:  # a new label always comes in a new pair
             for index, label in enumerate(labels):
                 lines.setdefault(label, sentence.line + (index if is_unit_per_line else 0))
     lines.pop("O", None)
     letters = {label: split_label(label)[0] for label in lines}
     without_boundary = [label for label, letter in letters.items() if letter not in _ALL_BOUNDARIES]
     typed = [label for label, letter in letters.items() if letter in _ALL_BOUNDARIES and letter != label]
-    # Tag sets have one-letter tags too: M alone says nothing beside NN, but M-NN does.
+    # Tag sets have one-letter tags too: M alone is no evidence of boundaries, but M-NN is.
     if not lines or (without_boundary and not typed):
         return LabelScheme.PLAIN
     if without_boundary:

@@ -1,8 +1,8 @@
-"""Raw text into sentences of tokens with character offsets, by rules for languages that write spaces between words.
+"""Splits raw text into sentences and tokens with character offsets, by rules for languages with spaces between words.
 
-Universal Dependencies' conventions decide: punctuation stands by itself, clitics are split off (do n't, it 's, l' ami), and
-abbreviations, numbers, addresses, emoticons and ellipses stay whole. `RULES` has them in order, each with an example. Treebanks
-differ on hyphens: they part no word, except with the language ``en``. Chinese characters are tokens of their own.
+The rules follow Universal Dependencies: punctuation is separate, clitics are split off (do n't, it 's, l' ami), and abbreviations,
+numbers, addresses, emoticons and ellipses stay whole. `RULES` lists them in order, each with an example. Treebanks differ on
+hyphens: words are split at them only for the language ``en``. Each Chinese character is a token.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Offsets = tuple[int, int]
 class Rule(NamedTuple):
     """A kind of token: its pattern, in which Ω is a letter, digit or mark of a word, and an example.
 
-    In the example a bar parts tokens that nothing else parts, and ␣ is a space inside of one.
+    In the example, a bar separates tokens without a space between them, and ␣ is a space inside a token.
     """
 
     name: str
     pattern: str
     example: str
     language: str | None = None
-    """None: whatever the language"""
+    """the language of the rule; None applies to all"""
 
 
 _ABBREVIATIONS = [
@@ -128,7 +128,7 @@ _ABBREVIATIONS = [
     "Sr",
     "Sta",
 ]
-# What may end a sentence, too: no name follows them.
+# Abbreviations that may also end a sentence, since no name follows them.
 _FINAL_ABBREVIATIONS = frozenset({"etc.", "usw.", "inc.", "corp.", "co.", "ltd.", "jr.", "sr.", "a.m.", "p.m.", "hab."})
 _EXTENSIONS = "com|org|net|edu|gov|mil|info|biz|io|tv|co\\.uk|ac\\.uk|de|fr|eu|ca|au|doc|docx|xls|xlsx|pdf|txt|jpe?g|png|gif|zip|html?|php|exe"
 _ELIDED = "[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu|presqu"
@@ -172,7 +172,7 @@ RULES = (
     Rule("initial", r"(?<![\w.])[^\W\d_]\.(?=\s+[^\W\d_])(?<=[A-ZÀ-Þ]\.)", "W. Smith"),
     Rule("letters with an ampersand", r"(?<!\w)[A-Z]{1,3}&[A-Z]{1,3}(?!\w)", "AT&T and P&L"),
     Rule(
-        "whole in spite of an apostrophe",
+        "whole despite an apostrophe",
         r"(?<!\w)(?i:aujourd['’]hui|quelqu['’]une?s?|prud['’]hommes?|c['’]est-à-dire|l['’]on|o['’]clock)(?!\w)",
         "aujourd'hui à 5 o'clock",
     ),
@@ -197,7 +197,7 @@ RULES = (
     ),
     Rule("Chinese character", rf"[{_HAN}]", "中|文"),
     Rule(
-        "word parted at hyphens",
+        "word split at hyphens",
         rf"(?:(?i:{_PREFIXES})-(?=Ω))?Ω+(?:['’](?!(?i:{_CLITICS})(?!\w))Ω+)*",
         "a long|-|term e-mail co-worker O'Brien",
         "en",
@@ -209,7 +209,7 @@ RULES = (
 
 @functools.cache
 def _pattern(language: str | None) -> re.Pattern[str]:
-    # re knows no marks of words such as the vowel signs of Indian scripts; \w is letters, digits and _ alone.
+    # \w of re is only letters, digits and _; it lacks combining marks such as the vowel signs of Indian scripts.
     marks = "".join(chr(code) for code in range(0x300, 0x1F000) if unicodedata.category(chr(code)) in ("Mn", "Mc"))
     word = rf"(?:(?![{_HAN}])[\w{marks}\u200c\u200d])"
     picture = "[\u2600-\u27bf\u2b50\u2b55\U0001f000-\U0001faff]"
@@ -247,7 +247,7 @@ def split_sentences(text: str, *, language: str | None = None) -> list[list[Offs
     sentences: list[list[Offsets]] = []
     current: list[Offsets] = []
     tokens = tokenize(text, language=language)
-    may_end = False  # whether the sentence may have come to its end, but for closing marks
+    may_end = False  # whether the sentence may be complete, except for closing marks
     for index, (start, end) in enumerate(tokens):
         if current:
             gap = text[tokens[index - 1][1] : start]
@@ -270,7 +270,7 @@ def _ends(token: str) -> bool:
 
 
 def _continues(text: str, tokens: list[Offsets], index: int, gap: str) -> bool:
-    """Whether a token goes on with the sentence whose end may stand before it."""
+    """Whether a token continues the sentence that may have ended before it."""
     start, end = tokens[index]
     token = text[start:end]
     previous = text[slice(*tokens[index - 1])]
@@ -278,21 +278,21 @@ def _continues(text: str, tokens: list[Offsets], index: int, gap: str) -> bool:
     if before in _IDEOGRAPHIC_END:
         return token in _CLOSING
     if not gap:
-        # What follows without a space closes the sentence, or there was none.
+        # A token without a space before it belongs to the sentence.
         return token in _CLOSING or not token[0].isupper() or before not in ".!?"
     follower = token
     if token[0] in _OPENING and len(token) == 1 and index + 1 < len(tokens):
         follower = text[slice(*tokens[index + 1])]
-    # A closing mark or an emoticon after a space still belongs to what it follows.
+    # A closing mark or an emoticon after a space still belongs to the sentence before it.
     if _ends(token) or token[0] in ",;:=)]}”»":
         return True
-    # Many write without capitals, so that only a mark that may stand inside a sentence asks for one after it.
+    # Many people write without capitals, so one is required only after a mark that also occurs inside sentences.
     is_plain_end = set(previous) <= set(".!?") and previous not in ("..", "...")
     return follower[0].islower() and not is_plain_end
 
 
 class Paragraph(NamedTuple):
-    """A stretch of a text up to a blank line; ``start`` is its offset in the text, ``line`` the number of its first line."""
+    """The part of a text up to a blank line; ``start`` is its offset in the text, ``line`` the number of its first line."""
 
     text: str
     start: int
@@ -322,7 +322,7 @@ def read_paragraphs(path: StrPath) -> Iterator[Paragraph]:
 
 
 def characters_of(text: str) -> list[Offsets]:
-    """The offsets of the characters that are no white space: the units of Chinese models."""
+    """The offsets of the characters that are not white space: the units of Chinese models."""
     return [
         (index, index + 1) for index, character in enumerate(text) if not character.isspace() and character != "\ufeff"
     ]

@@ -1,7 +1,7 @@
-"""Repairs of gold data: what published corpora get wrong is read by fixed rules, and one line says so.
+"""Repairs of gold data: known errors of published corpora are read by fixed rules, and one message reports them.
 
-A reader that is given `Repairs` repairs what it can and reports the rest to `Repairs.refuse`; without one it refuses both.
-The rules for tags are those of `label_schemes.repair_spans`. Predictions never are repaired.
+A reader that is given `Repairs` repairs what it can and reports the rest to `Repairs.refuse`; without it, both are errors.
+The rules for tags are those of `label_schemes.repair_spans`. Predictions are never repaired.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import InputError
 
 PLACEHOLDER_FORM = "_"
-"""what a unit without a form is read as: it keeps its tag, and the file its lines"""
+"""stands for a missing form, so that the unit keeps its tag and its line"""
 
 _NUM_LABELS_SHOWN = 5
 
 
 class SpanProblem(enum.Enum):
-    """What may be wrong with the spans of an annotation tool: what was done, of one and of several."""
+    """Repairs of the spans of an annotation tool; the value describes the repair in singular and plural."""
 
-    WIDENED = ("span that cuts a token widened to it", "spans that cut a token widened to it")
+    WIDENED = ("span that cuts a token extended to it", "spans that cut a token extended to it")
     OVERLAP = ("overlapping span left out", "overlapping spans left out")
     LEFT_OUT = ("annotation left out", "annotations left out")
 
@@ -34,7 +34,7 @@ class _Tally:
 
 
 class Repairs:
-    """Counts what was repaired in one file, and keeps the first place of each kind."""
+    """Counts the repairs in one file, and keeps the place of the first of each kind."""
 
     def __init__(self, path: StrPath) -> None:
         self.path = path
@@ -47,28 +47,28 @@ class Repairs:
         self._problems = {kind: _Tally() for kind in SpanProblem}
 
     def add_span(self, line: int, old: Sequence[str], new: Sequence[str]) -> None:
-        """The tags of a span were irregular: ``old`` was read as ``new``."""
+        """Count a span with irregular tags: ``old`` was read as ``new``."""
         self._spans.count += 1
         self._spans.first = self._spans.first or f"line {line} ({describe_span(old, new)})"
 
     def add_form(self, line: int) -> str:
-        """A unit had no form; returns what stands for it."""
+        """Count a unit without a form, and return its placeholder."""
         self._forms.count += 1
         self._forms.first = self._forms.first or f"line {line}"
         return PLACEHOLDER_FORM
 
     def add_problem(self, kind: SpanProblem, place: str, text: str) -> None:
-        """A span of characters does not fit the tokens, or the reader has no use for an annotation."""
+        """Count a span of characters that does not fit the tokens, or an annotation that is not supported."""
         tally = self._problems[kind]
         tally.count += 1
         tally.first = tally.first or f"{place} ({text})"
 
     def refuse(self, error: InputError) -> None:
-        """Report what cannot be repaired."""
+        """Raise an error that cannot be repaired; subclasses may collect it instead."""
         raise error
 
     def describe(self, *, is_gold: bool = True) -> str | None:
-        """One line for the user, None where there was nothing to repair; of gold data also how to refuse it."""
+        """One line for the user, None if nothing was repaired; for gold data it also names the option that refuses repairs."""
         parts = []
         if self._spans.count:
             parts.append(
@@ -88,7 +88,7 @@ class Repairs:
 
 
 def describe_span(old: Sequence[str], new: Sequence[str]) -> str:
-    """How the tags of a span were repaired; long spans are cut.
+    """How the tags of a span were repaired; long spans are shortened.
 
     >>> describe_span(["I-PER", "I-PER"], ["B-PER", "I-PER"])
     'I-PER I-PER read as B-PER I-PER'
@@ -99,7 +99,7 @@ def describe_span(old: Sequence[str], new: Sequence[str]) -> str:
 
 
 def refuse(repairs: Repairs | None, error: InputError) -> None:
-    """Raise ``error``, unless ``repairs`` collects what is refused."""
+    """Raise ``error``, or hand it to ``repairs``, which may collect errors."""
     if repairs is None:
         raise error
     repairs.refuse(error)

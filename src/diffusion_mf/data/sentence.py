@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 
 class Sentence(NamedTuple):
-    """Units (words or characters) with their labels, and where they stand.
+    """Units (words or characters) with their labels and their place in a file.
 
-    ``labels`` is None for unlabelled text, else as long as ``units``. ``line`` is the 1-based line of the first unit in its
-    file (0 where there is no file), for messages. ``document`` counts the documents of a file from 1; 0 is none.
+    ``labels`` is None for unlabelled text, otherwise as long as ``units``. ``line`` is the 1-based line of the first unit in its
+    file (0 without a file), for messages. ``document`` is the number of the document in its file, from 1; 0 means no document.
     """
 
     units: tuple[str, ...]
@@ -21,22 +21,22 @@ class Sentence(NamedTuple):
 
 
 def begins_document(document: int, before: int) -> tuple[bool, int]:
-    """Whether a writer must mark a sentence of ``document``, and what to call with for the next; ``before`` is 0 at first.
+    """Whether a writer must write a mark before a sentence of ``document``, and ``before`` for the next sentence (0 at first).
 
-    Once there was a mark, a sentence of none needs one, too: it would belong to the document before it.
+    After the first mark, a sentence without a document needs one too, or it would belong to the previous document.
     """
     begins = document != before
     return begins, (document or -1) if begins else before
 
 
 MAX_DOCUMENT_UNITS = 1000
-"""a longer document is cut: what is labelled together must fit in a batch of any device"""
+"""a longer document is split, since a document is labelled as one batch, which must fit on any device"""
 
 
 def cut_documents(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
-    """Stream ``sentences`` with their documents numbered anew from 1, none of more than `MAX_DOCUMENT_UNITS` units.
+    """Stream ``sentences`` with their documents renumbered from 1, splitting those of more than `MAX_DOCUMENT_UNITS` units.
 
-    Sentences of no document, 0, stay so. One of more units is a document of its own.
+    Sentences without a document (0) stay so. A sentence of more units becomes a document by itself.
     """
     number, size, before = 0, 0, 0
     for sentence in sentences:
@@ -48,7 +48,7 @@ def cut_documents(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
 
 
 def with_first_document(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
-    """Stream the sentences of a column file: if a mark comes within a document's size, those before it are one, too.
+    """Stream the sentences of a column file, making the ones before the first mark a document if the mark comes soon enough.
 
     Some files mark where documents end rather than where they begin.
     """
@@ -72,7 +72,7 @@ def with_first_document(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
 
 
 class DocumentNumbers:
-    """Numbers for the names of documents, asked for one sentence after the other: the next one whenever the name changes.
+    """Numbers documents by name, sentence by sentence: a change of name begins the next number.
 
     >>> number_of = DocumentNumbers()
     >>> [number_of(name) for name in ("a", "a", None, "a", "b")]
@@ -84,14 +84,14 @@ class DocumentNumbers:
         self._count = 0
 
     def __call__(self, name: Hashable) -> int:
-        """The number of the document of this name; None is none, 0."""
+        """The number of the document called ``name``; 0 for None."""
         self._count += name is not None and name != self._before
         self._before = name
         return 0 if name is None else self._count
 
 
 def grouped(documents: Sequence[int]) -> list[list[int]]:
-    """Indices of sentences, those of a document together, which must stand one after the other; those of none (0) alone."""
+    """Indices of sentences grouped by document, whose sentences must be consecutive; those without a document (0) are alone."""
 
     def key(index: int) -> int:
         return documents[index] or -index - 1

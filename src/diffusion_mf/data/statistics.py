@@ -24,9 +24,10 @@ FREQUENCY_BINS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusStatistics:
-    """What the paper reports of a split; ``p95`` is nearest-rank, ``duplicates`` ignore labels and the first occurrence.
+    """The statistics that the paper reports for a split.
 
-    ``label_counts`` run from the most frequent label to the rarest, ties in alphabetical order.
+    ``p95`` is nearest-rank; ``duplicates`` counts repeats of a unit sequence beyond the first, ignoring labels. ``label_counts``
+    are in descending order, ties in alphabetical order.
     """
 
     sentences: int
@@ -43,7 +44,7 @@ class CorpusStatistics:
 
     @property
     def label_entropy(self) -> float:
-        """Normalised to 0…1: −Σ p(ℓ) log p(ℓ) / log |L|, and 0 where there is one label only."""
+        """Normalised to 0…1: −Σ p(ℓ) log p(ℓ) / log |L|, and 0 if there is only one label."""
         if len(self.label_counts) < 2:
             return 0.0
         frequencies = [count / self.units for count in self.label_counts.values()]
@@ -54,7 +55,7 @@ class CorpusStatistics:
         return [(label, 100 * count / self.units) for label, count in list(self.label_counts.items())[:num_labels]]
 
     def top_mass(self, num_labels: int) -> float:
-        """The percentage of units that carry one of the most frequent labels."""
+        """The percentage of units with one of the most frequent labels."""
         return 100 * sum(list(self.label_counts.values())[:num_labels]) / self.units
 
     def label_bins(self) -> dict[str, int]:
@@ -72,7 +73,7 @@ def corpus_statistics(sentences: Iterable[Sentence]) -> CorpusStatistics:
     documents: set[int] = set()
     for sentence in sentences:
         if sentence.labels is None:
-            raise ValueError("statistics are of labelled sentences")
+            raise ValueError("statistics need labelled sentences")
         lengths.append(len(sentence.units))
         forms.update(sentence.units)
         labels.update(sentence.labels)

@@ -37,12 +37,11 @@ def keyed_normals(
     seed: int,
     step: int | Int[Tensor, ""] = 0,
     stream: int = 0,
-    dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "B ..."]:
     """Standard normal numbers, (B, *shape), otherwise as `keyed_uniforms`."""
     # Mid-points stay clear of 0 and 1, where the quantile function is infinite.
     midpoints = (_shifted(_hashes(keys, shape, seed, step, stream), 12).double() + 0.5) * 2.0**-52
-    return torch.special.ndtri(midpoints).to(dtype)
+    return torch.special.ndtri(midpoints).float()
 
 
 def _signed(value: int) -> int:

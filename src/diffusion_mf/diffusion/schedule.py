@@ -83,7 +83,7 @@ class SignalTable:
         """ᾱ_t: a float for an integer t, else a float64 tensor of t's shape."""
         if isinstance(t, int):
             if not 0 <= t <= self.num_steps:
-                raise ValueError(f"timesteps must lie in 0…{self.num_steps}, found {t}")
+                raise ValueError(f"timesteps must be in 0…{self.num_steps}, found {t}")
             return self._values[t]
         table = self._tables.get(t.device)
         if table is None:
@@ -122,7 +122,7 @@ def schedule_by_calls(num_steps: int, num_calls: int) -> list[int]:
     _check_num_steps(num_steps)
     if not 1 <= num_calls <= num_steps:
         raise InputError(
-            f"the number of denoiser calls must lie between 1 and the number of steps, {num_steps}, found {num_calls}",
+            f"the number of denoiser calls must be between 1 and the number of steps, {num_steps}, found {num_calls}",
             remedy="use 10",
         )
     steps = [0]
@@ -141,7 +141,7 @@ def evenly_spaced_schedule(num_steps: int, num_calls: int) -> list[int]:
     _check_num_steps(num_steps)
     if not 1 <= num_calls <= num_steps:
         raise InputError(
-            f"the number of DDIM steps must lie between 1 and the number of diffusion steps, {num_steps}, found {num_calls}",
+            f"the number of DDIM steps must be between 1 and the number of diffusion steps, {num_steps}, found {num_calls}",
             remedy="use 10",
         )
     return [num_steps * (num_calls - index) // num_calls for index in range(num_calls + 1)]

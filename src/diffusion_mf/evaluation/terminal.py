@@ -22,7 +22,7 @@ SECONDS_BETWEEN_LINES = 60.0
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
     """Print a table on stdout: integers with thousands separators, numbers right-aligned, None as a dash.
 
-    Floats are printed as they are: format them first (`half_up`), since a table has no precision of its own.
+    Floats are printed as they are: format them first (`half_up`), since a table does not set a precision.
     """
     from rich import box
     from rich.console import Console
@@ -81,7 +81,7 @@ class Display:
         self._live: Live | None = None
 
     def update(self, progress: object, *, at_once: bool = False) -> None:
-        """Show the progress; elsewhere than on a terminal only once a minute, or ``at_once``."""
+        """Show the progress; without a terminal only once a minute, or ``at_once``."""
         if self._is_terminal:
             if self._live is None:
                 self._live = _live()

@@ -1,1 +1,1 @@
-"""What compares and demonstrates: synthetic corpora, demo, experiments, benchmarks; only the command line imports it."""
+"""Comparisons and demonstrations: synthetic corpora, demo, experiments, benchmarks; imported only by the command line."""

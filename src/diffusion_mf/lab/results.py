@@ -1,4 +1,4 @@
-"""Result files: JSON lists of rows that say where they come from, written by the commands that measured them."""
+"""Result files: JSON lists of rows with their provenance, written by the commands that measured them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from diffusion_mf.errors import InputError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
-# Names the commit for a copy of the sources that is no checkout, or one of something else.
+# Names the commit if the sources are not a checkout of this project.
 COMMIT_VARIABLE = "DIFFUSION_MF_COMMIT"
 
 
 def provenance(command: str, *, packages: Sequence[str] = (), measured: Sequence[StrPath] = ()) -> dict[str, Any]:
-    """What every result row names: command, commit, hardware, versions and date (UTC).
+    """The fields common to all result rows: command, commit, hardware, versions and date (UTC).
 
-    ``packages`` are distributions whose versions matter beside the usual ones, ``measured`` the files and folders whose
-    changes since the commit would matter, relative to the package or absolute (default: the package).
+    ``packages`` are further distributions whose versions matter, ``measured`` the files and folders whose uncommitted changes
+    would matter, relative to the package or absolute (default: the package).
     """
     return {
         "command": command,
@@ -39,9 +39,9 @@ def provenance(command: str, *, packages: Sequence[str] = (), measured: Sequence
 
 
 def commit(*, measured: Sequence[StrPath] = ()) -> str | None:
-    """The sources' commit, with ``-dirty`` after changes to what was measured; None outside a checkout.
+    """The commit of the sources, with ``-dirty`` if measured files have uncommitted changes; None outside a checkout.
 
-    The variable `COMMIT_VARIABLE` overrules it.
+    The environment variable `COMMIT_VARIABLE` overrides it.
     """
 
     def git(*arguments: StrPath) -> str:
@@ -52,7 +52,7 @@ def commit(*, measured: Sequence[StrPath] = ()) -> str | None:
     if given:
         return given
     try:
-        # An installed copy may lie inside a checkout of something else.
+        # An installed copy may be inside a checkout of another project.
         git("ls-files", "--error-unmatch", Path(__file__).resolve())
         found = git("rev-parse", "HEAD")
         changed = git("status", "--porcelain", "--", *(measured or [PACKAGE]))
@@ -87,7 +87,7 @@ def _cpu_model() -> str:
 
 
 def versions(*, packages: Sequence[str] = ()) -> dict[str, str | None]:
-    """Versions of Python, this package and what it computes with; None for what is not installed as a distribution."""
+    """Versions of Python, this package and its numerical libraries; None for what is not an installed distribution."""
     found: dict[str, str | None] = {"python": platform.python_version(), "diffusion-mf": diffusion_mf.__version__}
     for name in ("torch", "triton", "numpy", *packages):
         try:
@@ -117,9 +117,10 @@ def read_rows(path: StrPath) -> list[dict[str, Any]]:
 
 
 def write_rows(path: StrPath, rows: Iterable[Mapping[str, Any]], *, replace_by: Sequence[str]) -> None:
-    """Merge ``rows`` into a result file; those already there with the same values of ``replace_by`` make way.
+    """Merge ``rows`` into a result file, replacing rows with the same values of ``replace_by``.
 
-    The file changes by atomic rename, and writers wait for each other: none loses another's rows. A missing folder is made.
+    The file is replaced by atomic rename, and concurrent writers wait for each other, so no rows are lost. A missing folder is
+    created.
     """
     new: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -128,7 +129,7 @@ def write_rows(path: StrPath, rows: Iterable[Mapping[str, Any]], *, replace_by: 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"its folder cannot be made ({error.strerror})", path=path, remedy="name another") from None
+        raise InputError(f"its folder cannot be created ({error.strerror})", path=path, remedy="name another") from None
     with _only_writer(path.parent):
         merged: list[Mapping[str, Any]] = []
         written: set[str] = set()
@@ -137,7 +138,7 @@ def write_rows(path: StrPath, rows: Iterable[Mapping[str, Any]], *, replace_by: 
             if key not in new:
                 merged.append(row)
             elif key not in written:
-                # In the place of the first row they replace: the file's history stays readable.
+                # New rows take the place of the first row they replace, which keeps the file's diffs readable.
                 written.add(key)
                 merged.extend(new[key])
         for key, added in new.items():
@@ -154,7 +155,7 @@ def _key(row: Mapping[str, Any], fields: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def _only_writer(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes results in ``folder``; the lock is the folder's own, so that no file is left."""
+    """Wait until no other process writes results in ``folder``; the lock is on the folder itself, so no lock file is left."""
     try:
         import fcntl
     except ImportError:  # not a POSIX system: no lock, but still an atomic rename

@@ -42,7 +42,7 @@ class Encoder(nn.Module, abc.ABC):
         return [len(sentence.units) for sentence in sentences]
 
     def write_files(self, folder: Path) -> None:
-        """Write to ``folder``, created if necessary, everything beside the weights that is needed to rebuild the encoder."""
+        """Write to ``folder``, created if necessary, everything except the weights that is needed to rebuild the encoder."""
 
     def check_folder(self, folder: Path) -> None:
         """`InputError` if `write_files` could not write there: better before training than after."""
@@ -276,7 +276,7 @@ def _spelled(words: Sequence[str], ids: Mapping[str, int]) -> tuple[Int[Tensor, 
 
 
 def _places(keys: Int[Tensor, " K"], wanted: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """Where ``wanted`` stand among the ascending ``keys``, counted from 1; 0 for those that are not there."""
+    """The positions of ``wanted`` among the ascending ``keys``, counted from 1; 0 for those not among them."""
     if not len(keys):
         return torch.zeros_like(wanted)
     places = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)

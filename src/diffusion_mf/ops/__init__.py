@@ -1,1 +1,1 @@
-"""Numerical kernels: one folder per operation, each with a reference, fast paths, and one front door."""
+"""Numerical kernels: one folder per operation, each with a reference, fast paths, and one public function per result."""

@@ -1,4 +1,4 @@
-"""Which implementation of an operation runs: the one place where that is decided."""
+"""The one place that decides which implementation of an operation runs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 Backend = Literal["auto", "reference", "torch", "triton"]
-"""``reference`` is the readable path, ``torch`` plain PyTorch scheduled for few operations, on any device, ``triton`` fused
-kernels for a CUDA GPU; ``auto`` is ``triton`` where that can be had, else ``torch``"""
+"""``reference`` is the readable path, ``torch`` is optimised plain PyTorch for any device, ``triton`` is fused kernels for a CUDA
+GPU; ``auto`` is ``triton`` if available, otherwise ``torch``"""
 
 MAX_TRITON_LABELS = 256
 
 CPU_ROWS = 4
-"""Matrices with a multiple of this many rows get the same bits for a row on a CPU, however many there are: fewer are summed in
-another order"""
+"""On a CPU, a row of a matrix product has the same bits for any number of rows that is a multiple of this; other numbers of rows may
+be summed in another order"""
 CPU_LANES = 16
-"""the same for how many numbers are summed: as many as the longest vectors of a CPU hold"""
+"""the same for the number of terms summed: the size of a CPU's longest vectors"""
 
 
 @functools.cache
@@ -31,17 +31,17 @@ def has_triton() -> bool:
 
 
 def is_interpreting() -> bool:
-    """Whether Triton runs kernels on CPU tensors, in Python (the tests' way; set before Triton is imported)."""
+    """Whether Triton interprets kernels on CPU tensors, as in the tests (must be set before Triton is imported)."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def choose_backend(
     backend: Backend, scores: Tensor, *, max_labels: int = MAX_TRITON_LABELS
 ) -> Literal["reference", "torch", "triton"]:
-    """Turn ``auto`` into a backend for ``scores`` (…, K), or check that the one asked for can be had.
+    """Resolve ``auto`` to a backend for ``scores`` (…, K), or check that the requested one is available.
 
-    ``auto`` takes ``torch`` wherever there is no CUDA GPU with Triton, or more than ``max_labels`` labels. An explicit choice
-    that cannot be had raises: slow code never stands in silently.
+    ``auto`` is ``torch`` if there is no CUDA GPU with Triton, or if there are more than ``max_labels`` labels. An explicit choice
+    that is not available raises an error, so that slow code is never used silently.
     """
     num_labels = scores.shape[-1]
     if backend == "auto":
@@ -58,7 +58,7 @@ def choose_backend(
         )
     if num_labels > max_labels:
         raise ValueError(
-            f"backend 'triton' takes at most {max_labels} labels here, found {num_labels}: choose 'auto' or 'torch'"
+            f"backend 'triton' supports at most {max_labels} labels here, found {num_labels}: choose 'auto' or 'torch'"
         )
     return "triton"
 
@@ -66,13 +66,13 @@ def choose_backend(
 def differentiable_gradients(
     function: Callable[..., Tensor | Sequence[Tensor]], inputs: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """Gradients of ``function`` with respect to ``inputs`` by autograd, with a graph: they can be differentiated again.
+    """Gradients of ``function`` with respect to ``inputs`` by autograd, which can be differentiated again.
 
-    For backward passes under ``create_graph=True``. A gradient that a kernel computes is a constant to autograd, so what is
-    differentiated through it would be lost without an error.
+    For backward passes under ``create_graph=True``. The gradient computed by a kernel is a constant to autograd, so second
+    derivatives through it would silently be lost.
     """
     with torch.enable_grad():
-        # Views, because an input may itself depend on another: only what leads through ``function`` counts here.
+        # Views, because one input may depend on another, and only paths through ``function`` count here.
         views = [tensor.view_as(tensor) for tensor in inputs]
         results = function(*views)
         wanted = [view for view in views if view.requires_grad]

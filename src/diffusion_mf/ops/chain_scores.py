@@ -1,12 +1,12 @@
-"""What all chain operations share: the form of their inputs, and small functions safe at −∞.
+"""The inputs common to all chain operations, and small functions that are safe at −∞.
 
 Every operation scores a label sequence of a sentence with n units as
 
     score(y) = start(y₁) + Σᵢ unaryᵢ(yᵢ) + Σᵢ transitionᵢ(yᵢ, yᵢ₊₁) + end(yₙ)
 
-with ``unary_scores`` (B, N, K), ``transition_scores`` (K, K), or (B, N−1, K, K) where each place has its own, ``lengths``
-(B,) ≥ 1, and ``allowed`` (B, N, K) naming the labels each position may take. Scores may be −∞ but not +∞ or NaN; whatever
-stands past a sentence's length is never read.
+with ``unary_scores`` (B, N, K), ``transition_scores`` (K, K) or, for position-specific ones, (B, N−1, K, K), ``lengths`` (B,) ≥ 1,
+and ``allowed`` (B, N, K), the labels that each position may take. Scores may be −∞ but not +∞ or NaN; values past a sentence's
+length do not matter.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
 Lengths = Int[Tensor, " B"] | Integer[numpy.ndarray, " B"] | Sequence[int]
-"""The number of units of each sentence, as users may give it."""
+"""The number of units of each sentence, in the forms users may give it."""
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type sums are kept in: float64 for float64, float32 for everything smaller."""
+    """The type for accumulating sums: float64 for float64, float32 for all smaller types."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -34,7 +34,7 @@ def unit_mask(lengths: Int[Tensor, " B"], num_units: int) -> Bool[Tensor, "B N"]
 
 
 def length_tensor(lengths: Lengths, unary_scores: Float[Tensor, "B N K"]) -> Int[Tensor, " B"]:
-    """Lengths as a contiguous tensor beside the scores; raises `ValueError` where they cannot be lengths.
+    """Lengths as a contiguous tensor on the device of the scores; `ValueError` if they cannot be lengths.
 
     Values in a tensor on a GPU are not looked at, for that waits for it; `check_lengths` does it on request. Rows that only fill a
     batch have length 0.
@@ -59,7 +59,7 @@ def _on_host(lengths: object) -> Tensor:
     try:
         return torch.from_numpy(numpy.array(lengths))
     except (TypeError, ValueError):
-        message = f"lengths must hold one integer for each sentence, found {reprlib.repr(lengths)}"
+        message = f"lengths must have one integer for each sentence, found {reprlib.repr(lengths)}"
         raise ValueError(message) from None
 
 
@@ -69,7 +69,7 @@ def check_lengths(lengths: Int[Tensor, " B"], num_units: int, *, least: int = 1)
     if bool(is_bad.any()):
         sentence = int(is_bad.nonzero()[0, 0])
         raise ValueError(
-            f"lengths must lie in 1…{num_units}, found {int(lengths[sentence])} for sentence {sentence} of the batch"
+            f"lengths must be in 1…{num_units}, found {int(lengths[sentence])} for sentence {sentence} of the batch"
         )
 
 
@@ -81,7 +81,7 @@ def fold_scores(
     end_scores: Float[Tensor, " K"] | None = None,
     allowed: Bool[Tensor, "B N K"] | None = None,
 ) -> Float[Tensor, "B N K"]:
-    """Unary scores that carry start and end scores and −∞ for labels not allowed; differentiable in all three."""
+    """Unary scores with start and end scores added and −∞ for labels not allowed; differentiable in all three."""
     if start_scores is not None or end_scores is not None:
         lengths = length_tensor(lengths, unary_scores)
         unary_scores = unary_scores.to(accumulation_dtype(unary_scores.dtype))
@@ -114,7 +114,7 @@ def blank_padding(
 
 
 def transitions_into(transition_scores: Tensor, position: int) -> Tensor:
-    """Scores of moving from ``position − 1`` into ``position``: (B, K, K), or (1, K, K) where they are global."""
+    """Scores of the transition from ``position − 1`` to ``position``: (B, K, K), or (1, K, K) if they are global."""
     return transition_scores[None] if transition_scores.dim() == 2 else transition_scores[:, position - 1]
 
 

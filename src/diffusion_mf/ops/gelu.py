@@ -1,4 +1,4 @@
-"""GELU in its tanh form, by the fastest way there is for the device and the occasion."""
+"""GELU in its tanh form, computed in the fastest way for the device and for training or inference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CUBIC = 0.044715 * _SLOPE
 def gelu(values: Tensor) -> Tensor:
     """½x(1 + tanh(√(2/π)(x + 0.044715x³))).
 
-    Where a CPU needs no gradient, the same as x·σ(2√(2/π)(x + 0.044715x³)): PyTorch's logistic function is more than twice as
+    On a CPU without gradients, computed as x·σ(2√(2/π)(x + 0.044715x³)), since PyTorch's logistic function is more than twice as
     fast as its tanh.
     """
     if values.device.type != "cpu" or torch.is_grad_enabled():
@@ -28,5 +28,5 @@ class GELU(nn.Module):
     """`gelu` as a layer."""
 
     def forward(self, values: Tensor) -> Tensor:
-        """The same for every element."""
+        """Apply `gelu` to every element."""
         return gelu(values)

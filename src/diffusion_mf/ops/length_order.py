@@ -1,8 +1,8 @@
-"""The layout of the torch paths' loops: a step per position, sentences by falling length.
+"""The tensor layout for loops in the torch backends: one step per position, sentences sorted by decreasing length.
 
-Sentences that reach a position are then a slice, so that no step masks anything and none computes padding. The loops
-themselves run in NumPy, whose small operations cost a fraction of PyTorch's and start no threads; large ones, and tensors on
-another device, go through the same lines with PyTorch's functions, which carry the same names.
+The sentences that reach a position are then a slice, so no step needs a mask or computes padding. The loops run in NumPy, whose
+small operations are much cheaper than PyTorch's and start no threads; large ones, and tensors on other devices, use PyTorch's
+functions of the same names.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 
 
 class LengthOrder(NamedTuple):
-    """How a batch is laid out.
+    """The layout of a batch.
 
-    ``rows`` (N · B,) takes (B · N, …) to time-major rows, a sentence's last unit standing in for its padding; ``back``
-    (B · N,) is the way back, ``last`` (B,) the time-major row of each sentence's last unit, in batch order. ``order`` (B,)
-    names the sentences by falling length, and ``counts[i]`` says how many have a unit i.
+    ``rows`` (N · B,) maps (B · N, …) to time-major rows, with each sentence's last unit in place of its padding; ``back`` (B · N,)
+    is the inverse, and ``last`` (B,) is the time-major row of each sentence's last unit, in batch order. ``order`` (B,) lists
+    the sentences by decreasing length, and ``counts[i]`` is the number of sentences that have a unit i.
     """
 
     rows: Tensor
@@ -53,7 +53,7 @@ def length_order(lengths: Tensor, num_units: int) -> LengthOrder:
 
 
 def time_major(values: Tensor, layout: LengthOrder) -> Tensor:
-    """(B, N, K) to (N, B, K), sentences by falling length, padding replaced."""
+    """(B, N, K) to (N, B, K), with sentences by decreasing length and padding replaced."""
     B, N, K = values.shape
     return values.reshape(B * N, K).index_select(0, layout.rows).view(N, B, K)
 
@@ -65,12 +65,12 @@ def batch_major(values: Tensor, layout: LengthOrder) -> Tensor:
 
 
 def by_length(transition: Tensor, layout: LengthOrder) -> Tensor:
-    """Local transitions with their sentences by falling length; global ones as they are."""
+    """Local transitions with their sentences by decreasing length; global ones unchanged."""
     return transition[layout.order] if transition.dim() == 4 and layout.is_ragged else transition
 
 
 class Operations(NamedTuple):
-    """What the loops call, under the names and arguments that NumPy and PyTorch have in common."""
+    """The functions that the loops call, with the names and arguments that NumPy and PyTorch have in common."""
 
     add: Any
     multiply: Any
@@ -84,7 +84,7 @@ _TORCH = Operations(torch.add, torch.multiply, torch.matmul, torch.log, torch.am
 
 
 def arrays(*tensors: Tensor, use_numpy: bool = True) -> tuple[Any, ...]:
-    """Operations, and the tensors' memory as arrays for them: NumPy's on a CPU unless told not to, else PyTorch's."""
+    """The operations and the tensors in a form they accept: NumPy's on a CPU unless disabled, otherwise PyTorch's."""
     if use_numpy and tensors[0].device.type == "cpu":
         return _NUMPY, *(tensor.detach().numpy() for tensor in tensors)
     return _TORCH, *(tensor.detach() for tensor in tensors)

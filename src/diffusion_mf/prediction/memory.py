@@ -15,9 +15,9 @@ from diffusion_mf.prediction.recording import Recorder
 Model = TypeVar("Model", bound=nn.Module)
 
 TRAINING_BYTES = 16
-"""per trained parameter, beside the parameter itself: gradient, two moments and moving average, all float32"""
+"""per trained parameter, besides the parameter itself: gradient, two moments and moving average, all float32"""
 
-# The message of PyTorch's CPU allocator, which has no exception class of its own.
+# The message of PyTorch's CPU allocator, which raises no special exception class.
 _CPU_MESSAGE = "can't allocate memory"
 
 

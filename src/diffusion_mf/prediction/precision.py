@@ -26,7 +26,7 @@ def uses_bfloat16(device: torch.device, precision: Precision) -> bool:
 def uses_packing(device: torch.device, encoder: str, *, layout: LayoutChoice, precision: Precision) -> bool:
     """Whether batches are packed: if requested, or if "auto" finds that the GPU kernel for it can be used.
 
-    Encoders other than ``scratch`` work on rectangles of their own.
+    Encoders other than ``scratch`` have their own rectangles.
     """
     if layout != "auto":
         return layout == "packed"
@@ -36,7 +36,7 @@ def uses_packing(device: torch.device, encoder: str, *, layout: LayoutChoice, pr
 def leaves_out_padding(device: torch.device, prepare_input: PrepareInput | None) -> bool:
     """Whether documents, whose sentences differ in length, are computed without padding where they are not packed.
 
-    On a CPU, padding would cost more than everything else. Pretrained encoders have rectangles of their own.
+    On a CPU, padding would cost more than everything else. Pretrained encoders have their own rectangles.
     """
     return device.type == "cpu" and prepare_input is None
 

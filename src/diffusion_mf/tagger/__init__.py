@@ -1,4 +1,4 @@
-"""A trained model in use: on disk (`save_model`, `load_model`) and at work (`Tagger`)."""
+"""Using a trained model: `Tagger` labels sentences; `save_model` and `load_model` keep the model on disk."""
 
 from diffusion_mf.model.storage import FORMAT_VERSION, StoredModel, load_model, save_model
 from diffusion_mf.tagger.pipeline import TokenClassificationPipeline

@@ -1,4 +1,4 @@
-"""Files in, labelled files out, streaming."""
+"""Tags files as a stream: reads the sentences of a file and writes them with labels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from diffusion_mf.data.label_schemes import LabelScheme, split_label
 from diffusion_mf.data.raw_text import Offsets, characters_of, read_paragraphs
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence, with_first_document
-from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.errors import DiffusionMFError, InputError, quoted
 from diffusion_mf.evaluation.calibration import expected_calibration_error
 from diffusion_mf.evaluation.report import Report, TaskScorer
 from diffusion_mf.tagger.requests import PlacedClamp
@@ -49,7 +49,7 @@ from diffusion_mf.tagger.tagger import Tagger
 
 
 class TextPart(NamedTuple):
-    """A sentence of a text: its tokens, and whether it is the last; ``start`` is where the text begins in its file."""
+    """A sentence of a raw text: its tokens and whether it is the last; ``start`` is the text's offset in its file."""
 
     record: Record
     tokens: Sequence[Offsets]
@@ -57,8 +57,8 @@ class TextPart(NamedTuple):
     start: int = 0
 
 
-class Item(NamedTuple):
-    """A sentence to tag, and what it comes from: CoNLL-U, a column file, a row of a Hugging Face dataset, or a text."""
+class SourceSentence(NamedTuple):
+    """A sentence to tag and its source: CoNLL-U, a column file, a row of a Hugging Face dataset, or a raw text."""
 
     sentence: Sentence
     block: ConlluBlock | None = None
@@ -66,10 +66,10 @@ class Item(NamedTuple):
     row: TokenRow | None = None
     part: TextPart | None = None
     clamp: PlacedClamp | None = None
-    """what the file says of its labels before they are tagged"""
+    """the labels that the file gives in advance"""
 
 
-def read_items(
+def read_source_sentences(
     path: StrPath,
     file_format: FileFormat,
     task: Task,
@@ -77,11 +77,11 @@ def read_items(
     fields: FieldChoice = DETECTED,
     is_guess: bool = False,
     repairs: Repairs | None = None,
-) -> Iterator[Item]:
-    """Stream the sentences of ``path``, for Seg-POS as characters; of a file without any sentence, none.
+) -> Iterator[SourceSentence]:
+    """Stream the sentences of ``path``, for Seg-POS as characters; a file without sentences yields none.
 
-    ``is_guess`` says that nobody told the format: what plainly is no plain text is then refused. With ``repairs`` a line of a
-    column file without a form keeps its place, so that a labelled file can be tagged and scored.
+    ``is_guess`` means that plain text is only assumed: a file that is clearly something else is refused. With ``repairs``, a line
+    without a form in a column file keeps its place, so that a labelled file can be tagged and scored.
     """
     if file_format is FileFormat.CONLLU:
         clamp_column = _conllu_clamps(fields.clamp_column, task)
@@ -90,7 +90,7 @@ def read_items(
             units = tuple("".join(words.units)) if task is Task.SEG_POS else words.units
             known = () if clamp_column is None else enumerate(words.labels or ())
             clamp = {position: label for position, label in known if label != FREE}
-            yield Item(words._replace(units=units, labels=None), block, clamp=_placed(clamp, path, words, 1))
+            yield SourceSentence(words._replace(units=units, labels=None), block, clamp=_placed(clamp, path, words, 1))
         return
     if file_format is FileFormat.COLUMNS:
         blocks = read_column_blocks(
@@ -102,7 +102,7 @@ def read_items(
         )
         for rows in blocks:
             words = rows.sentence or Sentence(())
-            yield Item(words._replace(labels=None), rows=rows, clamp=_placed(rows.clamps, path, words, 1))
+            yield SourceSentence(words._replace(labels=None), rows=rows, clamp=_placed(rows.clamps, path, words, 1))
         return
     if fields.clamp_column is not None:
         raise InputError(
@@ -112,12 +112,12 @@ def read_items(
     if file_format is FileFormat.HUGGING_FACE:
         for row in read_token_rows(path, fields, task=task, repairs=repairs):
             clamp = _json_clamp(row.row.get("clamp"))
-            yield Item(row.sentence._replace(labels=None), row=row, clamp=_placed(clamp, path, row.sentence))
+            yield SourceSentence(row.sentence._replace(labels=None), row=row, clamp=_placed(clamp, path, row.sentence))
         return
     if file_format is FileFormat.JSONL:
         for sentence, values in read_json_rows(path, repairs=repairs):
             clamp = _json_clamp(values.get("clamp"))
-            yield Item(sentence._replace(labels=None), clamp=_placed(clamp, path, sentence))
+            yield SourceSentence(sentence._replace(labels=None), clamp=_placed(clamp, path, sentence))
         return
     if file_format is FileFormat.RAW:
         for paragraph in read_paragraphs(path):
@@ -126,15 +126,15 @@ def read_items(
         return
     if file_format.annotation is not None:
         for number, record in enumerate(file_format.annotation.read(path, repairs), 1):
-            # Labels that are there must not decide where sentences end.
+            # Existing labels must not influence where sentences end.
             yield from _text_items(record._replace(spans=None), task, fields.language, document=number)
         return
     for number, sentence in enumerate(read_plain_text(path)):
         if is_guess and number == 0:
             _check_plain(sentence, path)
-        # Blanks between words of plain text would give away what is to be found.
+        # The spaces in plain text would reveal the word boundaries that the model has to find.
         units = tuple("".join(sentence.units)) if task is Task.SEG_POS else sentence.units
-        yield Item(sentence._replace(units=units, labels=None))
+        yield SourceSentence(sentence._replace(units=units, labels=None))
 
 
 def _conllu_clamps(name: str | None, task: Task) -> ConlluColumn | None:
@@ -155,7 +155,7 @@ def _placed(clamp: Any, path: StrPath, sentence: Sentence, lines_per_unit: int =
 
 
 def _json_clamp(value: Any) -> Any:
-    """What stands in a file, with numbers for positions: the keys of JSON's objects are strings."""
+    """A clamp from a JSON file with its positions as integers, since JSON keys are strings."""
     if isinstance(value, list):
         return [_json_positions(part) for part in value]
     return _json_positions(value)
@@ -167,11 +167,13 @@ def _json_positions(value: Any) -> Any:
     return {int(key) if key.isdecimal() and len(key) < 10 else key: labels for key, labels in value.items()}
 
 
-def _text_items(record: Record, task: Task, language: str | None, *, document: int, start: int = 0) -> Iterator[Item]:
+def _text_items(
+    record: Record, task: Task, language: str | None, *, document: int, start: int = 0
+) -> Iterator[SourceSentence]:
     limits = SentenceLimits.from_environment()
     sentences = sentences_of(record, language=language)
     if not sentences:
-        yield Item(Sentence(()), part=TextPart(record, (), True, start))
+        yield SourceSentence(Sentence(()), part=TextPart(record, (), True, start))
     for number, tokens in enumerate(sentences, 1):
         if task is Task.SEG_POS:
             begin, end = tokens[0][0], tokens[-1][1]
@@ -179,7 +181,7 @@ def _text_items(record: Record, task: Task, language: str | None, *, document: i
         units = tuple(record.text[slice(*token)] for token in tokens)
         sentence = Sentence(units, None, record.line, document)
         limits.check_units(sentence, record.path)
-        yield Item(sentence, part=TextPart(record, tokens, number == len(sentences), start))
+        yield SourceSentence(sentence, part=TextPart(record, tokens, number == len(sentences), start))
 
 
 def tag_text(tagger: Tagger, text: str, *, language: str | None = None, **options: Any) -> list[TaggedSentence]:
@@ -225,15 +227,15 @@ _DEFAULT_COLUMN = {Task.POS: ConlluColumn.UPOS, Task.NER: ConlluColumn.MISC, Tas
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """How results are to be written."""
+    """How results are written."""
 
     task: Task
     file_format: FileFormat
     column: ConlluColumn | None = None
-    """of CoNLL-U; None: UPOS for POS, MISC for entities, XPOS for Seg-POS"""
+    """the CoNLL-U column; None means UPOS for POS, MISC for entities, XPOS for Seg-POS"""
     use_scores: bool = False
     is_bare: bool = False
-    """columns: unit and label alone, whatever else the input has"""
+    """in column files, write only unit and label, without the input's other columns"""
 
     def __post_init__(self) -> None:
         if self.file_format is FileFormat.RAW:
@@ -244,8 +246,8 @@ class OutputOptions:
         if self.file_format is FileFormat.TEXT and self.task is not Task.SEG_POS:
             raise InputError("plain text cannot hold labels", remedy="write columns, jsonl or conllu")
 
-    def text(self, item: Item, result: TaggedSentence) -> str:
-        """The sentence of ``item`` as the output is to have it."""
+    def text(self, item: SourceSentence, result: TaggedSentence) -> str:
+        """The sentence of ``item`` with its labels, in the format of the output."""
         return _TEXTS[self.file_format](item, result, self)
 
 
@@ -256,7 +258,7 @@ class _Words(NamedTuple):
 
 
 def _words(result: TaggedSentence) -> _Words:
-    """The predicted words with tags and confidence; a character in no complete word stands by itself."""
+    """The predicted words with tags and confidence; a character outside any complete word becomes a word by itself."""
     words: list[tuple[str, str, float]] = []
     starts = {span.start: span for span in result.spans}
     position = 0
@@ -270,7 +272,7 @@ def _words(result: TaggedSentence) -> _Words:
     return _Words(tuple(word for word, _, _ in words), [tag for _, tag, _ in words], [score for _, _, score in words])
 
 
-def _conllu(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
+def _conllu(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
     column = layout.column or _DEFAULT_COLUMN[layout.task]
     block, labels, scores = item.block, result.labels, result.scores
     if layout.task is Task.SEG_POS:
@@ -284,8 +286,8 @@ def _conllu(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
     return block.text
 
 
-def _bare_block(units: tuple[str, ...], item: Item) -> ConlluBlock:
-    """Lines with nothing but the units, below the comments of the sentence they come from."""
+def _bare_block(units: tuple[str, ...], item: SourceSentence) -> ConlluBlock:
+    """CoNLL-U lines with only the units, after the comments of the sentence they come from."""
     if not units:
         return ConlluBlock("" if item.block is None else item.block.text, None)
     sentence = Sentence(units, None, item.sentence.line)
@@ -297,7 +299,7 @@ def _bare_block(units: tuple[str, ...], item: Item) -> ConlluBlock:
     return ConlluBlock("\n".join(lines) + "\n\n", sentence)
 
 
-def _columns(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
+def _columns(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
     if item.rows is not None and not layout.is_bare:
         scores = [_shown(score) for score in result.scores] if layout.use_scores else None
         return item.rows.with_tags(result.labels, scores)
@@ -310,7 +312,7 @@ def _columns(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
     return "\n".join(map("\t".join, zip(*columns, strict=True))) + "\n\n"
 
 
-def _json(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
+def _json(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
     if not result.units:
         return ""
     row: dict[str, object] = {"units": result.units, "labels": result.labels}
@@ -331,7 +333,7 @@ def _json_line(row: dict[str, object]) -> str:
         ) from None
 
 
-def _hugging_face(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
+def _hugging_face(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
     if not result.units:
         return ""
     row: dict[str, object] = {"tokens": result.units} if item.row is None else dict(item.row.row)
@@ -342,13 +344,13 @@ def _hugging_face(item: Item, result: TaggedSentence, layout: OutputOptions) -> 
     return _json_line(row)
 
 
-def _text(item: Item, result: TaggedSentence, layout: OutputOptions) -> str:
+def _text(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
     words = _words(result).units
-    check_fields(Sentence(words, None, item.sentence.line), _TEXT_FIELD, "a line of words parted by blanks")
+    check_fields(Sentence(words, None, item.sentence.line), _TEXT_FIELD, "a line of words separated by spaces")
     return " ".join(words) + "\n"
 
 
-_TEXTS: dict[FileFormat, Callable[[Item, TaggedSentence, OutputOptions], str]] = {
+_TEXTS: dict[FileFormat, Callable[[SourceSentence, TaggedSentence, OutputOptions], str]] = {
     FileFormat.CONLLU: _conllu,
     FileFormat.COLUMNS: _columns,
     FileFormat.JSONL: _json,
@@ -358,14 +360,14 @@ _TEXTS: dict[FileFormat, Callable[[Item, TaggedSentence, OutputOptions], str]] =
 
 
 class _TextCollector:
-    """Puts the labelled sentences of a text together, and writes it once it is complete."""
+    """Collects the labelled sentences of a text and writes the text once it is complete."""
 
     def __init__(self, write: Callable[[Record], None], layout: OutputOptions) -> None:
         self._write = write
         self._layout = layout
         self._spans: list[TextSpan] = []
 
-    def add(self, item: Item, result: TaggedSentence) -> None:
+    def add(self, item: SourceSentence, result: TaggedSentence) -> None:
         part = item.part
         if part is None:
             if not result.units:
@@ -393,8 +395,8 @@ def _shown(score: float) -> str:
 _JSON_LINES_FORMATS = (FileFormat.DOCCANO, FileFormat.PRODIGY, FileFormat.HUGGING_FACE)
 
 _OTHER_READINGS = {
-    FileFormat.COLUMNS: "read as columns, one unit a line; --format text takes lines for sentences",
-    FileFormat.TEXT: "read as plain text, one sentence a line; --format columns takes lines for units",
+    FileFormat.COLUMNS: "read as columns, one unit per line; use --format text if each line is a sentence",
+    FileFormat.TEXT: "read as plain text, one sentence per line; use --format columns if each line is a unit",
 }
 
 Advance = Callable[[int], None]
@@ -403,13 +405,13 @@ Advance = Callable[[int], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggingOptions:
-    """How a file's sentences are tagged; None is the model's own."""
+    """How a file's sentences are tagged; None stands for the model's own setting."""
 
     batch_tokens: int | None = None
     calls: int | None = None
     decoder: str | None = None
     one_document: bool = False
-    """a file is one document, whatever it says"""
+    """treat the file as one document, whatever marks it contains"""
     scheme: LabelScheme | None = None
     """of the labels written"""
 
@@ -428,27 +430,27 @@ def tag_file(
     advance: Advance = lambda count: None,
     note: Callable[[str], None] = lambda message: None,
 ) -> int:
-    """Write the sentences of ``path`` with predicted labels to ``output``, ``-`` being a standard stream; count them.
+    """Write the sentences of ``path`` with predicted labels to ``output`` (``-`` is a standard stream), and count them.
 
-    Formats are given or told by the files' names, of an input also by its first lines (`content_format`); standard input is plain
-    text, an output is what its input is (columns for plain text). Memory does not grow with the file. ``note`` hears of units
-    without a form, and what a file was taken for that could be columns or plain text.
+    Formats that are not given are detected from file names, and for an input from its first lines (`content_format`). Standard
+    input is plain text, and an output has the format of its input (columns for plain text). Memory does not grow with the file.
+    ``note`` is called with messages about units without a form and about the format assumed for an ambiguous file.
     """
     options = options or TaggingOptions()
     if path != "-" and not os.path.exists(path):
-        # Said before anything about its name.
+        # A missing file is reported before any complaint about its name.
         raise InputError("no such file", path=path, remedy="check the path")
     named = file_format or (None if path == "-" else input_format(path))
     source_format = named or content_format(path)
     if named is None and source_format is not None and (other := _OTHER_READINGS.get(source_format)) is not None:
         note(f"{os.fspath(path)}: {other}")
-    # A pipe cannot be looked into without taking something out of it.
+    # The first lines of a pipe cannot be read without consuming them.
     is_guess = source_format is None
     source_format = source_format or FileFormat.TEXT
     natural = FileFormat.COLUMNS if source_format in (FileFormat.TEXT, FileFormat.RAW) else source_format
     asked_for = output_format or suffix_format(output)
     if output_format is None and asked_for is FileFormat.JSONL and natural in _JSON_LINES_FORMATS:
-        asked_for = natural  # their files have the same suffix
+        asked_for = natural  # these formats share the suffix .jsonl
     fields = fields._replace(language=fields.language or tagger.model.config.data.language)
     layout = OutputOptions(
         task=tagger.task,
@@ -457,23 +459,25 @@ def tag_file(
         use_scores=use_scores,
         is_bare=output_format is FileFormat.COLUMNS,
     )
-    pending: deque[Item] = deque()
+    pending: deque[SourceSentence] = deque()
     clamps: deque[PlacedClamp | None] = deque()
     repairs = Repairs(path)
 
     def sentences() -> Iterator[Sentence]:
-        items = read_items(path, source_format, tagger.task, fields=fields, is_guess=is_guess, repairs=repairs)
+        items = read_source_sentences(
+            path, source_format, tagger.task, fields=fields, is_guess=is_guess, repairs=repairs
+        )
         for item in items:
             pending.append(item)
             clamps.append(item.clamp)
             yield item.sentence._replace(document=1) if options.one_document else item.sentence
 
     def known() -> Iterator[PlacedClamp | None]:
-        # A sentence is always read before its clamp is asked for.
+        # The tagger always reads a sentence before its clamp.
         while clamps:
             yield clamps.popleft()
 
-    # Whoever writes into a pipe may wait for an answer before writing more.
+    # A program that writes into a pipe may wait for labels before it writes more.
     looks_ahead = source_format is FileFormat.COLUMNS and path != "-" and os.path.isfile(path)
     results = tagger.stream(
         with_first_document(sentences()) if looks_ahead else sentences(),
@@ -502,11 +506,11 @@ def tag_file(
             text = layout.text(item, result)
             is_own = item.rows is None or layout.is_bare
             if num_sentences == 0 and is_own and layout.file_format in (FileFormat.COLUMNS, FileFormat.TEXT):
-                # A reader takes a mark at the very beginning for the file's own, so a unit's needs another before it.
+                # Readers drop a byte order mark at the start of a file, so one that belongs to a unit is doubled.
                 text = BYTE_ORDER_MARK * text.startswith(BYTE_ORDER_MARK) + text
             stream.write(text.encode())
             if output == "-":
-                # Whoever types sentences into a pipe waits for the answer.
+                # A program that writes sentences into a pipe waits for their labels.
                 stream.flush()
             num_sentences += bool(result.units)
             advance(1)
@@ -517,11 +521,11 @@ def tag_file(
 
 @dataclasses.dataclass(frozen=True)
 class CorpusEvaluation:
-    """How a model does on a corpus."""
+    """The scores of a model on a corpus."""
 
     report: Report
     mean_score: float
-    """of the chosen labels; equal to their accuracy if scores are calibrated"""
+    """of the predicted labels; equal to their accuracy if scores are calibrated"""
     calibration_error: float
     """see `evaluation.calibration.expected_calibration_error`"""
 
@@ -533,10 +537,9 @@ def evaluate_corpus(
     options: TaggingOptions | None = None,
     advance: Advance = lambda count: None,
 ) -> CorpusEvaluation:
-    """Tag the sentences of a labelled corpus and score labels and scores against what stands there.
+    """Tag the sentences of a labelled corpus, and evaluate the labels and their scores against the gold labels.
 
-    Labels are compared in the scheme that the model works in; unless another is asked for, the decoder is the best of all on
-    dev, as in training.
+    Labels are compared in the model's own scheme. The default decoder is the best on dev, as in training.
     """
     options = options or TaggingOptions()
     scorer = TaskScorer(tagger.task, corpus.scheme)

@@ -1,4 +1,4 @@
-"""A tagger that is called like a token-classification pipeline of transformers: text in, dictionaries out."""
+"""A tagger with the interface of a token-classification pipeline of transformers: text in, dictionaries out."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Literal, get_args, overload
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.raw_text import Offsets
 from diffusion_mf.errors import InputError
 from diffusion_mf.tagger.results import TaggedSentence
 from diffusion_mf.tagger.tagger import Tagger
 
 Entity = dict[str, Any]
 AggregationStrategy = Literal["none", "simple", "first", "average", "max"]
-Offsets = list[tuple[int, int]]
 
-# Words with their apostrophes, hyphens and inner points and commas; else one character that is no blank.
+# A word with its apostrophes, hyphens, and periods and commas inside, or any other single non-space character.
 _WORD = re.compile(r"\w+(?:['’.,:-]\w+)*|[^\w\s]")
 
 
@@ -25,14 +25,14 @@ class TokenClassificationPipeline:
     """``pipeline("John lives in Paris")`` gives ``[{"entity_group": "PER", "score": …, "word": "John", …}, …]``.
 
     A text gives a list of entities, a list of texts a list of lists. A sentence may also be given as a list of its words, which
-    is better than leaving it to a few rules to find them (characters, for segmentation). ``start`` and ``end`` count characters
-    of the text, or of the words with a blank between them.
+    is more reliable than the simple rules that split a text (for segmentation, characters). ``start`` and ``end`` count
+    characters of the text, or of the words joined by spaces.
 
     | aggregation_strategy | an entity is |
     |---|---|
     | none | a unit: ``entity``, ``score``, ``index`` (from 1), ``word``, ``start``, ``end`` |
     | simple | a span, or a unit where labels have no boundaries: ``entity_group``, ``score``, ``word``, ``start``, ``end`` |
-    | first, average, max | the same: in transformers they say which subword's label a word gets, and here words are labelled |
+    | first, average, max | the same: in transformers they combine the labels of subwords, but here whole words are labelled |
     """
 
     task = "token-classification"
@@ -62,7 +62,7 @@ class TokenClassificationPipeline:
         plugins: Sequence[str] = (),
         aggregation_strategy: AggregationStrategy = "none",
     ) -> TokenClassificationPipeline:
-        """The pipeline of a model folder, or of a model on the hub; ``plugins`` as for `Tagger.load`."""
+        """Load the pipeline from a model folder or from the hub; ``plugins`` as for `Tagger.load`."""
         tagger = Tagger.from_pretrained(name, device=device, plugins=plugins)
         return cls(tagger, aggregation_strategy=aggregation_strategy)
 
@@ -86,12 +86,12 @@ class TokenClassificationPipeline:
         ]
         return found[0] if isinstance(inputs, str) else found
 
-    def _find_units(self, text: str) -> Offsets:
+    def _find_units(self, text: str) -> list[Offsets]:
         if self.tagger.task is Task.SEG_POS:
             return [(index, index + 1) for index, character in enumerate(text) if not character.isspace()]
         return [found.span() for found in _WORD.finditer(text)]
 
-    def _entities(self, result: TaggedSentence, text: str, places: Offsets) -> list[Entity]:
+    def _entities(self, result: TaggedSentence, text: str, places: list[Offsets]) -> list[Entity]:
         has_groups = self.aggregation_strategy != "none"
         if has_groups and self.tagger.scheme is not LabelScheme.PLAIN:
             return [
@@ -112,8 +112,8 @@ def _entity(name: str, label: str, score: float, text: str, start: int, end: int
     return {name: label, "score": float(score), "word": text[start:end], "start": start, "end": end}
 
 
-def _joined(units: Sequence[str]) -> Offsets:
-    offsets: Offsets = []
+def _joined(units: Sequence[str]) -> list[Offsets]:
+    offsets: list[Offsets] = []
     start = 0
     for unit in units:
         offsets.append((start, start + len(unit)))

@@ -1,15 +1,15 @@
-"""What a tagger is asked, checked sentence by sentence: units, documents, and labels known before (clamps).
+"""The input of a tagger, checked sentence by sentence: units, documents, and labels known in advance (clamps).
 
-A clamp holds units of a sentence at labels, or at whole spans, before the model is asked; ``end`` is exclusive:
+A clamp fixes the labels of units, or whole spans, in advance; ``end`` is exclusive:
 
     {0: "B-PER", 3: {"O", "B-LOC"}}
     {"units": [0, 2], "type": "PER"}
     [{"units": [0, 2], "type": "PER"}, {5: "O"}]
 
-Labels are those that results have, or the model's own (BMES). One that several labels of the model print as
-(`decoding.output_labels`) allows all of them: allowed sets of units, and in IOB1 of neighbours. What several clamps say of a unit
-must hold together. A clamp that cannot be honoured is refused before anything is computed, by name: silently giving way would
-defeat it.
+Labels are in the scheme of the results, or in the model's own (BMES). If several labels of the model are printed as the clamped
+one (`decoding.output_labels`), all of them are allowed; in IOB1 this constrains pairs of neighbours too. Several clamps of one
+unit must agree. A clamp that cannot be honoured raises an error before anything is computed, because ignoring it silently would
+defeat its purpose.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def whole_number(value: object) -> int | None:
 
 
 LabelClamp: TypeAlias = Mapping[int, str | Collection[str]]
-"""position to the label, or the labels, it may have; positions count from 0"""
+"""maps a position, counted from 0, to the label or labels it may have"""
 SpanClamp: TypeAlias = Mapping[str, Any]
 """``{"units": [start, end], "type": "PER"}``, ``end`` exclusive: a complete span of that type"""
 Clamp: TypeAlias = LabelClamp | SpanClamp | Sequence[LabelClamp | SpanClamp]
-"""what is known of a sentence; of several clamps, all hold"""
+"""what is known about a sentence; all of several clamps hold"""
 
 
 class PlacedClamp(NamedTuple):
-    """A clamp of a file, and where it stands there: ``line`` is that of the first unit."""
+    """A clamp read from a file, with its place for messages; ``line`` is the line of the first unit."""
 
     clamp: Clamp
     path: StrPath
@@ -62,15 +62,15 @@ class PlacedClamp(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """What clamps leave to the units of a sentence."""
+    """The labels, and pairs of labels, that clamps allow in a sentence."""
 
     labels: Bool[Tensor, "N K"]
     pairs: Bool[Tensor, "N-1 K K"] | None = None
-    """[previous, next] for neighbours; None: all"""
+    """[previous, next] for neighbours; None allows all"""
 
 
 class _ClampReader:
-    """Turns one sentence's clamp into what it leaves; ``sentence`` is the sentence's number, counted from 1, for messages."""
+    """Turns one sentence's clamp into `Allowed`; ``sentence``, counted from 1, is used in messages."""
 
     def __init__(self, clamp: Clamp | PlacedClamp, num_units: int, output: OutputLabels, *, sentence: int) -> None:
         self.place = clamp if isinstance(clamp, PlacedClamp) else None
@@ -96,7 +96,7 @@ class _ClampReader:
                     self._read_label(position, wanted)
 
     def error(self, problem: str, remedy: str, *, position: int = 0, kind: type[InputError] = InputError) -> InputError:
-        """What is wrong with the clamp, with its place in a file."""
+        """An error about the clamp, with its file and line if it comes from a file."""
         if self.place is None:
             return kind(problem, remedy=remedy)
         line = self.place.line + position * self.place.lines_per_unit
@@ -112,9 +112,9 @@ class _ClampReader:
         names = [wanted] if isinstance(wanted, str) else list(wanted) if isinstance(wanted, Collection) else [wanted]
         if not names:
             raise self.error(
-                f"{self.owner} leaves no label at position {position}", "allow a label there", position=position
+                f"{self.owner} allows no label at position {position}", "allow a label there", position=position
             )
-        # What a label means here is the output's; one that it does not have may be the model's own.
+        # A label is first looked up in the output's scheme, then in the model's own.
         printed: set[str] = set()
         others: set[int] = set()
         for name in names:
@@ -146,7 +146,9 @@ class _ClampReader:
                 "count units from 0, and give as end the unit behind the last",
             )
         if self.output.source is LabelScheme.PLAIN:
-            raise self.error(f"{self.owner} has a span, but the labels of this model mark none", "give a label instead")
+            raise self.error(
+                f"{self.owner} has a span, but this model's labels do not mark spans", "give a label instead"
+            )
         labels = encode_spans([LabelledSpan(start, end, kind)], num_units, self.output.source)
         for position in range(start, end):
             label = labels[position]
@@ -154,7 +156,7 @@ class _ClampReader:
                 kinds = sorted({x[2:] for x in self.output.model_labels if x[1:2] == "-"})
                 if kind in kinds:
                     raise self.error(
-                        f"{self.owner} has a {kind} of {end - start} unit(s), which this model cannot label",
+                        f"{self.owner} has a {kind} span of {end - start} unit(s), for which this model has no labels",
                         "give another span",
                         position=position,
                     )
@@ -172,7 +174,7 @@ class _ClampReader:
         self.labels[position] &= only
         if not self.labels[position].any():
             shown = " or ".join(sorted(map(str, names)))
-            cannot = "no sentence can begin so" if before.all() else "it says something else of that unit, too"
+            cannot = "no sentence can begin with that" if before.all() else "it also requires another label there"
             raise self.error(
                 f"{self.owner} has {shown} at position {position}, but {cannot}",
                 "remove one of them" if not before.all() else "relax the clamp",
@@ -192,14 +194,14 @@ class _ClampReader:
         )
 
     def result(self, legality: Legality | None) -> Allowed:
-        """What the clamp leaves, if a legal sequence fulfils it."""
+        """What the clamp allows, after checking that a legal sequence satisfies it."""
         if legality is not None and len(self.labels):
             self._check_possible(legality)
         has_pairs = self.pairs is not None and not bool(self.pairs.all())
         return Allowed(self.labels, self.pairs if has_pairs else None)
 
     def _check_possible(self, legality: Legality) -> None:
-        """Go through the sentence with all labels that a legal beginning can reach."""
+        """Raise an error unless a legal sequence satisfies the clamp, by tracking the labels reachable at each position."""
         reachable = legality.starts.cpu()
         transitions, ends = legality.transitions.cpu(), legality.ends.cpu()
         for position in range(len(self.labels)):
@@ -211,7 +213,7 @@ class _ClampReader:
                 reachable = reachable & ends
             if not reachable.any():
                 raise self.error(
-                    f"no legal sequence of labels fulfils {self.owner}, at position {position} or before",
+                    f"no legal sequence of labels satisfies {self.owner} up to position {position}",
                     "relax the clamp",
                     position=position,
                     kind=NoLegalSequenceError,
@@ -221,7 +223,7 @@ class _ClampReader:
 def read_clamp(
     clamp: Clamp | PlacedClamp, num_units: int, output: OutputLabels, legality: Legality | None, *, sentence: int
 ) -> Allowed:
-    """What a clamp leaves; `InputError` for one that is mistaken, that contradicts itself, or that no legal sequence fulfils."""
+    """What a clamp allows; `InputError` if it is malformed, contradicts itself, or cannot be satisfied by a legal sequence."""
     return _ClampReader(clamp, num_units, output, sentence=sentence).result(legality)
 
 
@@ -229,12 +231,12 @@ SentenceLike = Sequence[str] | Sentence
 
 
 class Request(NamedTuple):
-    """A sentence as it was given, as the model is to see it, and the labels its units may have."""
+    """A sentence as the user gave it, as the model sees it, and the labels its units may have."""
 
     units: tuple[str, ...]
     prepared: Sentence
     allowed: Allowed | None
-    """None: all"""
+    """None allows all"""
 
     @property
     def num_units(self) -> int:
@@ -248,14 +250,14 @@ class Request(NamedTuple):
 
 
 def in_documents(requests: Iterable[Request]) -> Iterator[Request]:
-    """The requests with their documents numbered and cut, as in training."""
+    """The requests with their documents numbered, and long documents cut, as in training."""
     before, after = itertools.tee(requests)
     for request, prepared in zip(before, cut_documents(request.prepared for request in after), strict=True):
         yield request._replace(prepared=prepared)
 
 
 class RequestReader:
-    """Turns what users give into requests; `InputError` naming the sentence, counted from 1, and the unit, from 0."""
+    """Turns user input into requests; an `InputError` names the sentence (counted from 1) and the unit (from 0)."""
 
     def __init__(self, task: Task, data: DataConfig, legality: Legality | None, output: OutputLabels) -> None:
         self._task = task
@@ -270,9 +272,9 @@ class RequestReader:
         documents: Iterable[Hashable] | None,
         output: OutputLabels,
     ) -> Iterator[Request]:
-        """Requests one by one; nothing is read before it is needed.
+        """Yield requests one by one, reading the input lazily.
 
-        ``output`` says what the labels of clamps mean, save in files, which are in the user's scheme whatever is asked for.
+        ``output`` is the scheme of the labels in clamps, except for clamps from files, which are in the training data's scheme.
         """
         if documents is not None and (isinstance(documents, str) or not isinstance(documents, Iterable)):
             raise InputError("documents are given per sentence", remedy="give a list of names, one for each sentence")
@@ -285,7 +287,7 @@ class RequestReader:
         return self._read(sentences, clamps, output)
 
     def _with_documents(self, sentences: Iterable[SentenceLike], documents: Iterable[Hashable]) -> Iterator[Sentence]:
-        """The sentences with numbers for the names of their documents; None is none."""
+        """The sentences with their documents' names replaced by numbers; None means no document."""
         names = iter(documents)
         number_of = DocumentNumbers()
         number = 0
@@ -293,8 +295,8 @@ class RequestReader:
             name = next(names, self)
             if name is self:
                 raise InputError(
-                    f"there are fewer documents than sentences, none for sentence {number}",
-                    remedy="give None where there is none",
+                    f"there are fewer documents than sentences: none for sentence {number}",
+                    remedy="give None for a sentence without a document",
                 )
             yield Sentence(self._units(sentence, number), document=number_of(name))
         if next(names, self) is not self:
@@ -314,8 +316,8 @@ class RequestReader:
                 clamp = next(known)
             except StopIteration:
                 raise InputError(
-                    f"there are fewer clamps than sentences, none for sentence {number}",
-                    remedy="give None where nothing is known",
+                    f"there are fewer clamps than sentences: none for sentence {number}",
+                    remedy="give None for a sentence without known labels",
                 ) from None
             meaning = self._output if isinstance(clamp, PlacedClamp) else output
             allowed = None

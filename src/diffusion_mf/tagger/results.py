@@ -1,4 +1,4 @@
-"""What a tagger says about a sentence."""
+"""The results of a tagger: labels, scores and spans of a sentence."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from diffusion_mf.evaluation.reconstruction import NO_LABEL
 
 
 class Span(NamedTuple):
-    """A labelled stretch of units; ``end`` is exclusive."""
+    """A labelled range of units; ``end`` is exclusive."""
 
     start: int
     end: int
     label: str
     confidence: float
-    """the least score of its units in BMES, which says of every unit whether the span begins and ends there: a span is right only
-    if all of them are, and within a span they mostly stand or fall together, so that a product would be too modest"""
+    """the lowest score of its units' BMES labels, which also mark where the span begins and ends; a product would be too low, since
+    the labels inside a span are mostly right or wrong together"""
 
 
 class TrajectoryStep(NamedTuple):
@@ -32,18 +32,18 @@ class TrajectoryStep(NamedTuple):
     t: int
     """the noise step reached, 0 at the end"""
     beliefs: Float32[np.ndarray, "N K"]
-    """π_t: how probable each label is held to be; the columns are `Tagger.labels`"""
+    """π_t, the probability of each label; the columns are `Tagger.labels`"""
 
 
 @dataclasses.dataclass(frozen=True)
 class TaggedSentence:
-    """Labels of a sentence with what speaks for them."""
+    """The labels of a sentence with their scores and spans."""
 
     units: tuple[str, ...]
     labels: list[str]
     scores: list[float]
-    """the calibrated marginal probability of each label (`decoding.output_labels` has its sums in schemes such as BIO); 1 where a
-    clamp leaves no choice, 0 for a code without label"""
+    """the calibrated marginal probability of each label (in schemes such as BIO a sum, see `decoding.output_labels`); 1 where a
+    clamp allows only one label, 0 for a bit code without a label"""
     spans: list[Span]
     """the complete spans, in order; none for labels without boundaries"""
     trajectory: tuple[TrajectoryStep, ...] | None = None
@@ -94,7 +94,7 @@ class TaggedSentence:
 
 
 def scored_spans(labels: Sequence[str], scores: Sequence[float], scheme: LabelScheme) -> list[Span]:
-    """The complete spans of a possibly malformed sequence, each as sure as its least sure unit."""
+    """The complete spans of a possibly malformed sequence, each with the lowest score of its units."""
     return [Span(start, end, label, min(scores[start:end])) for start, end, label in extract_spans(labels, scheme)]
 
 
@@ -113,9 +113,9 @@ def tagged_sentences(
     steps: Steps | None = None,
     separator: str = " ",
 ) -> list[TaggedSentence]:
-    """The results of a batch; rows of ids and scores, which are used up, may be longer and more than the sentences.
+    """The results of a batch; the lists of ids and scores may be padded, and those of scores are shortened in place.
 
-    Ids and ``own_scores`` are those of the model's labels, ``scores`` those of what is printed, where they differ.
+    ``label_ids`` and ``own_scores`` belong to the model's own labels, ``scores`` to the printed labels where they differ.
     """
     # `diffusion.NO_LABEL_ID` is −1: the last of the names.
     names = [*output.model_labels, NO_LABEL]

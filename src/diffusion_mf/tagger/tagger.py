@@ -63,9 +63,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 WINDOW_BATCHES = 8
-"""how many batches' worth of units are looked ahead, so that sentences of similar length meet"""
+"""how many batches of units are read ahead, so that sentences of similar length share a batch"""
 MAX_WINDOW_ITEMS = 4096
-"""and how many sentences at most, for memory must be bounded however short they are"""
+"""the maximum number of sentences read ahead, which bounds memory if sentences are short"""
 
 
 def windows(
@@ -75,9 +75,10 @@ def windows(
     budget: int,
     document: Callable[[Item], int] | None = None,
 ) -> Iterator[list[Item]]:
-    """Cut ``items`` into stretches of about `WINDOW_BATCHES` × ``budget`` units, reading no further than that.
+    """Split ``items`` into windows of about `WINDOW_BATCHES` × ``budget`` units, reading ahead no further than that.
 
-    Given what ``document`` an item belongs to (0: none), none is cut: its end is known only from the item after it.
+    With ``document``, which gives an item's document (0: none), windows end only between documents, which may take one more item
+    to see.
     """
     window: list[Item] = []
     total = 0
@@ -88,7 +89,7 @@ def windows(
             window, total = [], 0
         window.append(item)
         total += num_units(item)
-        # With a budget of 1 no sentence shares a batch, so that there is nothing to wait for.
+        # With a budget of 1 no sentences share a batch, so there is nothing to wait for.
         is_full = budget == 1 or total >= WINDOW_BATCHES * budget or len(window) >= MAX_WINDOW_ITEMS
         if is_full and (document is None or not document(item)):
             yield window
@@ -102,7 +103,7 @@ _DOCUMENT: Callable[[Request], int] = operator.attrgetter("document")
 
 
 class _Options(NamedTuple):
-    """How a call wants its sentences tagged."""
+    """The options of one call of `Tagger.tag` or `Tagger.stream`."""
 
     calls: int | None
     decoder: str
@@ -115,7 +116,7 @@ class _Options(NamedTuple):
 class Tagger:
     """Labels sentences with a trained model.
 
-    Results do not depend on how sentences are batched or ordered, save for ties: padding carries no information. Threads may
+    Results do not depend on how sentences are batched or ordered, except for ties: padding carries no information. Threads may
     share a tagger; they take turns.
     """
 
@@ -127,7 +128,7 @@ class Tagger:
         self._recall = model.config.recall
         self.num_in_documents = 0
         """how many sentences so far came in documents, if the model has recall"""
-        # On a GPU it costs less to compute them again than to look them up on the host.
+        # On a GPU, computing word representations again is cheaper than looking them up on the host.
         has_table = self.device.type == "cpu" and not self._predictor.is_packed
         self._words = known_words(model) if has_table else None
         self._most_units = CPU_BATCH_UNITS if self.device.type == "cpu" and has_transformer(model) else None
@@ -138,23 +139,23 @@ class Tagger:
         self._one_thread_units = (
             ONE_THREAD_WORK // max(1, num_multiplications(model)) if self.device.type == "cpu" else 0
         )
-        # What is known of words, and what a GPU has recorded, serve one window of sentences at a time.
+        # The word cache and the recorded GPU graphs can serve only one window of sentences at a time.
         self._turn = new_turn()
         self._process = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the lock, which belongs to the threads of one process."""
+        """Everything but the lock, which belongs to one process."""
         return {name: value for name, value in self.__dict__.items() if name != "_turn"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy has a lock of its own."""
+        """Restore the state with a new lock."""
         self.__dict__.update(state)
         self._turn = new_turn()
         self._process = os.getpid()
 
     @classmethod
     def load(cls, folder: StrPath, *, device: str | torch.device = "auto", plugins: Sequence[str] = ()) -> Tagger:
-        """Read a model folder that `save` or ``dmf train`` wrote; ``auto`` is a GPU where there is one.
+        """Read a model folder that `save` or ``dmf train`` wrote; ``auto`` uses a GPU if there is one.
 
         ``hf:OWNER/NAME`` is a model on the Hugging Face hub; for any other name, the network is not used.
         ``plugins`` are modules, or paths of their files, to import for it: a model says which it needs, but only you may ask.
@@ -211,7 +212,7 @@ class Tagger:
     def push_to_hub(
         self, name: str, *, private: bool = False, token: str | None = None, message: str = "Upload a tagger"
     ) -> str:
-        """Put the files that `save` writes into the repository ``name`` of the Hugging Face hub, made if need be.
+        """Upload the files that `save` writes to the repository ``name`` on the Hugging Face hub, creating it if needed.
 
         Returns the address of the commit. `from_pretrained` with the same name loads the model again.
         """
@@ -222,21 +223,21 @@ class Tagger:
 
     @property
     def num_long_sentences(self) -> int:
-        """How many sentences so far were longer than a pretrained encoder takes at once."""
+        """How many sentences so far were longer than the pretrained encoder accepts."""
         encoder = self._pretrained_encoder()
         return 0 if encoder is None else encoder.preparer.num_long
 
     @property
     def on_long(self) -> OnLong | None:
-        """What becomes of such sentences; None where an encoder takes any."""
+        """How such sentences are handled; None if the encoder accepts any length."""
         encoder = self._pretrained_encoder()
         return None if encoder is None else encoder.preparer.settings.on_long
 
     def set_on_long(self, on_long: OnLong) -> None:
-        """Say what becomes of sentences longer than a pretrained encoder takes at once; other encoders take any.
+        """Set how sentences longer than a pretrained encoder accepts are handled; other encoders accept any length.
 
-        ``window``: they are encoded in overlapping windows; ``error``: an `InputError`; ``truncate``: what comes after the
-        units that training with this setting would see is labelled without being encoded.
+        ``window`` encodes them in overlapping windows; ``error`` raises an `InputError`; ``truncate`` encodes only the units that
+        training with this setting would see, and labels the rest without encoding.
         """
         if on_long not in ("window", "error", "truncate"):
             raise InputError(f"on_long cannot be {on_long!r}", remedy="choose window, error or truncate")
@@ -246,7 +247,7 @@ class Tagger:
                 encoder.set_on_long(on_long)
 
     def set_posterior(self, reading: Reading) -> None:
-        """Say how beliefs follow from beliefs in categorical diffusion (`diffusion.Reading`); the model stays as it is."""
+        """Choose the form of the reverse posterior in categorical diffusion (`diffusion.Reading`); the model is not changed."""
         if reading not in get_args(Reading):
             raise InputError(f"posterior cannot be {reading!r}", remedy=f"choose {', '.join(get_args(Reading))}")
         config = self._model.config
@@ -259,13 +260,13 @@ class Tagger:
             self._predictor = Predictor(self._labeller, config.model_copy(update={"inference": inference}), self.device)
 
     def keep_words(self) -> None:
-        """On a CPU, compute now what only depends on single words, for all words of the training data."""
+        """On a CPU, compute in advance the representations of all words of the training data."""
         if self._words is not None:
             with self._turn:
                 self._words.keep_vocabulary()
 
     def forget_words(self) -> None:
-        """Forget what was computed for words since `keep_words`, or since loading; labels do not depend on it."""
+        """Clear the cache of word representations computed since `keep_words`, or since loading; labels do not depend on it."""
         if self._words is not None:
             with self._turn:
                 self._words.forget()
@@ -278,7 +279,7 @@ class Tagger:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of results, in the order of a trajectory's columns; of another scheme, `labels_in` has them."""
+        """The labels of results, in the order of a trajectory's columns; `labels_in` gives those of another scheme."""
         return self._output.names
 
     def labels_in(self, scheme: LabelScheme | str) -> tuple[str, ...]:
@@ -287,27 +288,27 @@ class Tagger:
 
     @property
     def task(self) -> Task:
-        """What the labels are about."""
+        """The labelling task of the model."""
         return self._model.config.task
 
     @property
     def scheme(self) -> LabelScheme:
-        """How the labels of results mark spans: as in the training data. The model itself works in ``model.scheme`` (BMES)."""
+        """The label scheme of results, that of the training data; the model itself works in ``model.scheme`` (BMES)."""
         return self._output.target
 
     @property
     def decoder(self) -> str:
-        """The decoder used unless another is asked for: of those whose output is always legal, the best on development data."""
+        """The default decoder: the best on development data among those that always give a legal sequence."""
         return self._model.tagging_decoder
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """What was measured when the model was made."""
+        """The scores measured when the model was trained."""
         return self._model.metrics
 
     @property
     def model(self) -> StoredModel:
-        """Everything the model is made of."""
+        """The model with its vocabulary, configuration and metrics."""
         return self._model
 
     def tag(
@@ -323,7 +324,7 @@ class Tagger:
         marginals: bool = False,
         documents: Iterable[Hashable] | None = None,
     ) -> list[TaggedSentence]:
-        """Label ``sentences``, each a sequence of units (of characters a string will do).
+        """Label ``sentences``, each a sequence of units (for characters, a string is enough).
 
         ``batch_tokens`` bounds the units computed at once, padding counted. ``calls`` is the number of denoising steps of a
         diffusion system. ``clamp`` gives, for every sentence, None or the labels known beforehand (`requests.Clamp`); they are
@@ -366,7 +367,7 @@ class Tagger:
         if self.device.type == "cuda" and os.getpid() != self._process:
             raise InputError(
                 "a tagger on a GPU cannot be used in a forked process",
-                remedy="start processes by spawn, or load a tagger in each of them",
+                remedy="start processes with the spawn method, or load a tagger in each process",
             )
         output = self._output if scheme is None else self._checked_output(scheme)
         options = _Options(
@@ -380,7 +381,7 @@ class Tagger:
         if self._recall:
             requests, document = in_documents(requests), _DOCUMENT
         for window in windows(requests, _NUM_UNITS, budget=options.budget, document=document):
-            # Neither while sentences are read nor while results are used: either may call the tagger.
+            # The lock is free while sentences are read and results are used, since either may call the tagger.
             with self._turn:
                 if self._recall:
                     self.num_in_documents += sum(request.document > 0 for request in window)
@@ -389,7 +390,7 @@ class Tagger:
             yield from results
 
     def _threads(self, num_units: int, budget: int) -> contextlib.AbstractContextManager[None]:
-        """One thread for batches with little work; PyTorch's number for others."""
+        """A context with one thread for a batch with little work, and with PyTorch's number of threads for others."""
         return one_thread() if min(num_units, budget) <= self._one_thread_units else contextlib.nullcontext()
 
     @torch.inference_mode()
@@ -403,7 +404,7 @@ class Tagger:
                 decoder_input = dataclasses.replace(decoder_input, allowed_pairs=pairs)
             label_ids = DECODERS[options.decoder](decoder_input)
             probabilities = self._probabilities(prediction.marginals, allowed)
-            # Spans are as sure as the model's own labels, which tell where they end.
+            # The confidence of spans comes from the model's own labels, which mark where spans end.
             found = [label_ids, self._own.scores(probabilities, label_ids)]
             if not output.is_one_to_one:
                 found.append(output.scores(probabilities, label_ids, pairs))
@@ -483,7 +484,7 @@ class Tagger:
     def _probabilities(
         self, marginals: Float[Tensor, "B N K"], allowed: Bool[Tensor, "B N K"] | None
     ) -> Float[Tensor, "B N K"]:
-        """Calibrated marginals, among the labels that clamps allow."""
+        """Calibrated marginals, restricted to the labels that clamps allow."""
         marginals = marginals.float().clamp(min=torch.finfo(torch.float32).tiny)
         if allowed is not None:
             marginals = torch.where(allowed, marginals, 0)
@@ -492,8 +493,8 @@ class Tagger:
     def tag_text(self, text: str, *, language: str | None = None, **options: Any) -> list[TaggedSentence]:
         """Split raw text into sentences and tokens, and label them as one document; `TaggedSentence.offsets` are in ``text``.
 
-        ``language`` decides how words are split (`data.raw_text`), by default the one the model was trained with; ``options`` are
-        those of `tag`.
+        ``language`` determines how words are split (`data.raw_text`), by default the model's language; ``options`` are those of
+        `tag`.
         """
         from diffusion_mf.tagger.files import tag_text
 
@@ -523,7 +524,7 @@ def _without_units(options: _Options) -> TaggedSentence:
 
 
 def _stack_pairs(clamps: Sequence[Allowed | None], allowed: Bool[Tensor, "B N K"]) -> Bool[Tensor, "B M K K"] | None:
-    """The pairs of labels that the clamps of a batch leave to neighbours, None if no sentence's says anything of pairs."""
+    """The pairs of labels that clamps allow neighbours in a batch; None if no clamp restricts pairs."""
     if all(clamp is None or clamp.pairs is None for clamp in clamps):
         return None
     B, N, K = allowed.shape
@@ -535,13 +536,13 @@ def _stack_pairs(clamps: Sequence[Allowed | None], allowed: Bool[Tensor, "B N K"
 
 
 def _steps(prediction: Prediction, of_names: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    """The steps reached, and the beliefs after every call; a direct system's only call ends with its marginals."""
+    """The step reached and the beliefs after every call; the only call of a direct system gives its marginals."""
     steps = [(0, prediction.marginals)] if prediction.trajectory is None else prediction.trajectory
     return [torch.tensor([t for t, _ in steps]), *(of_names(beliefs.float()) for _, beliefs in steps)]
 
 
 def _as_arrays(steps: Sequence[Tensor]) -> Steps | None:
-    """What `_steps` gave, in memory that may be kept; None where trajectories were not asked for."""
+    """The result of `_steps` copied to memory that may be kept; None if no trajectory was requested."""
     if not steps:
         return None
     return [(t, beliefs.numpy().copy()) for t, beliefs in zip(steps[0].tolist(), steps[1:], strict=True)]

@@ -1,4 +1,4 @@
-"""A run without a configuration: the corpus is looked at, part of it is held out if need be, and the recipe does the rest."""
+"""A run without a configuration: inspect the corpus, hold out dev data if needed, and take settings from the recipe."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from diffusion_mf.training.recipe import CorpusSize, corpus_size, recipe_setting
 DEFAULT_SYSTEM = "diffusion-mf"
 
 MOST_HELD_OUT = 2000
-"""sentences: enough to choose on, and training needs the rest"""
+"""sentences: enough for selection, leaving the rest for training"""
 _MODEL_SECTIONS = ("encoder", "denoiser", "structure", "diffusion", "bits", "inference")
-"""what a run that begins with the weights of a model takes over from it"""
+"""the settings that a run takes from the model whose weights it starts from"""
 
 
 class ChosenConfig(NamedTuple):
-    """A configuration for a corpus, where its settings come from, and what to tell the user about both."""
+    """A configuration for a corpus, the sources of its settings, and messages for the user."""
 
     config: Config
     sources: dict[Key, SettingSource]
     lines: list[str]
     most_epochs: int
-    """what the recipe would take if time did not matter"""
+    """the recipe's number of epochs without a time limit"""
 
 
 def held_out_size(num_sentences: int) -> int:
-    """How many sentences of a corpus to hold out: a tenth, of a small corpus up to a fifth, and never more than needed.
+    """How many sentences of a corpus to hold out: a tenth, up to a fifth of a small corpus, and never more than needed.
 
     >>> [held_out_size(number) for number in (3, 20, 200, 2_000, 200_000)]
     [0, 4, 40, 200, 2000]
@@ -47,13 +47,13 @@ def held_out_size(num_sentences: int) -> int:
 def choose_config(
     train: StrPath, overrides: Sequence[str] = (), *, device_type: str, minutes: float | None = None
 ) -> ChosenConfig:
-    """What to train on the labelled file ``train``: detected, held out and set by the recipe, but for ``overrides``.
+    """The configuration for training on the labelled file ``train``, by detection and the recipe except for ``overrides``.
 
-    These are written as for `load_config`; among them may be the task, the system, files and how they are read.
+    These are written as for `load_config`, and may set the task, the system, files and how they are read.
     """
     given = nested_overrides(overrides)
     given.get("data", {}).pop("train", None)
-    # Any task will do to find out what is wrong with the settings given.
+    # Any task serves to validate the settings given.
     asked, _ = validated(layered_settings([(_SET, {"task": "pos", "system": DEFAULT_SYSTEM}), (_SET, given)]))
     settings = asked.data
     found = detect(

@@ -88,7 +88,7 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
         test=None if test is None else _prepared(test, config),
         vocabulary=vocabulary,
         scheme=train.scheme,
-        # A file of nothing but O has none.
+        # A file with only O has none.
         source_scheme=train.scheme if train.source_scheme is LabelScheme.PLAIN else train.source_scheme,
         fingerprint=_fingerprint(prepared, prepared_dev or (), with_documents=config.recall > 0),
         start=start,
@@ -97,10 +97,10 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
 
 
 def hold_out(corpus: Corpus, number: int, *, seed: int) -> tuple[Corpus, Corpus]:
-    """Training and dev sentences from one corpus: about ``number`` for dev, drawn by ``seed``, both in the corpus's order.
+    """Split a corpus into training and dev sentences: about ``number`` for dev, drawn by ``seed``, both in the original order.
 
-    Where documents are marked, whole ones are taken, save for those of more than twice as many sentences that are more than a
-    fifth of the corpus, too. No label is taken from training altogether. `InputError` if nothing can be taken.
+    If documents are marked, whole documents are held out, except those of more than twice ``number`` sentences that are also more
+    than a fifth of the corpus. Every label stays in training. `InputError` if nothing can be held out.
     """
     documents = grouped([sentence.document for sentence in corpus])
     longest = max(2 * number, len(corpus) // 5)
@@ -121,10 +121,10 @@ def hold_out(corpus: Corpus, number: int, *, seed: int) -> tuple[Corpus, Corpus]
 
 
 def _drawn(corpus: Corpus, groups: list[list[int]], number: int, seed: int) -> set[int]:
-    """The sentences of ``groups`` in an order that the seed decides, until there are ``number``."""
+    """Sentences of ``groups`` in an order determined by the seed, up to ``number``."""
     left = Counter(label for sentence in corpus for label in sentence.labels or ())
     chosen: set[int] = set()
-    # A digest, for it is the same in every version of Python.
+    # A digest, because it is the same in every version of Python.
     for group in sorted(groups, key=lambda group: hashlib.sha256(f"{seed} {group[0]}".encode()).digest()):
         if len(chosen) >= number:
             break
@@ -136,13 +136,13 @@ def _drawn(corpus: Corpus, groups: list[list[int]], number: int, seed: int) -> s
 
 
 SMALLEST_DEV = 500
-"""units, or spans where these are scored: with fewer, chance decides about more than two points"""
+"""units, or spans if these are scored: with fewer, scores are uncertain by more than two points"""
 LARGEST_OVERLAP = 0.1
 """share of dev sentences; short ones (“Thank you .”) occur in any two files"""
 
 
 def dev_warnings(data: TrainingData, task: Task) -> Iterator[str]:
-    """What makes the dev scores of a run worth less than they look."""
+    """Warnings about dev data that make dev scores unreliable."""
     if not data.dev:
         return
     kind = {Task.POS: "labels", Task.NER: "entities", Task.SEG_POS: "words"}[task]

@@ -56,7 +56,7 @@ class DecoderEvaluation:
     confusions: Sequence[Mapping[str, Any]] = ()
     """of the best decoder, the most frequent pairs of gold and predicted label that differ, with their counts"""
     confidence: float = 0.0
-    """the mean score of the labels that decoder chose (%), to be held against their accuracy"""
+    """the mean score of the labels that decoder chose (%), for comparison with their accuracy"""
 
 
 def candidate_decoders(labeller: Labeller) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def candidate_decoders(labeller: Labeller) -> tuple[str, ...]:
 
 
 def best_legal(config: Config, scheme: LabelScheme, decoders: Sequence[str], scores: Mapping[str, float]) -> str:
-    """The one with the highest score (the first of equals) whose output is always legal, unless the configuration names one."""
+    """The decoder with the highest score (the first in a tie) among those with legal output, unless one is configured."""
     if config.inference.decoder is not None:
         return config.inference.decoder
     legal = [name for name in decoders if scheme is LabelScheme.PLAIN or DECODERS[name].is_always_legal]
@@ -148,7 +148,7 @@ def _printed(label: str, scheme: LabelScheme, source_scheme: LabelScheme | None)
 
 
 def _score_quality(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature: float) -> dict[str, float]:
-    """How good the probabilities are, and those of the labels chosen; what is no label has none."""
+    """The quality of the probabilities, and those of the chosen labels; a code without a label has probability 0."""
     scores = _scores_of(calibrated(marginals, temperature), chosen)
     return {
         "negative_log_likelihood": negative_log_likelihood(marginals, gold, temperature=temperature),
@@ -157,7 +157,7 @@ def _score_quality(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature:
 
 
 def _confidence(marginals: Tensor, chosen: Tensor, temperature: float) -> float:
-    """The mean score of the labels chosen (%); where training diverges marginals are no numbers, and no certainty."""
+    """The mean score of the chosen labels (%); none if training diverged and marginals are not finite."""
     return 100 * float(_scores_of(calibrated(marginals, temperature), chosen).double().nan_to_num(0.0).mean())
 
 

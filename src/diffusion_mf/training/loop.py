@@ -37,7 +37,7 @@ from diffusion_mf.training.evaluation import DecoderEvaluation, candidate_decode
 from diffusion_mf.training.gradients import LossWindow, StepGradients
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Interruption, Processes, connected, reproducible
-from diffusion_mf.training.progress import Display, JsonLinesLog, Log, NoLog, NotesOnly, Progress, SpeedMeter
+from diffusion_mf.training.progress import JsonLinesLog, Log, NoLog, NotesOnly, Progress, RunDisplay, SpeedMeter
 from diffusion_mf.training.resumption import (
     BestModel,
     Resumed,
@@ -78,7 +78,7 @@ def train(
     device: str = "auto",
     checkpoint_every: float = SECONDS_BETWEEN_CHECKPOINTS,
     use_tensorboard: bool = False,
-    display: Display | None = None,
+    display: RunDisplay | None = None,
     overrides: Sequence[str] = (),
     resume_command: str | None = None,
 ) -> Path:
@@ -196,7 +196,7 @@ class _Run:
         folder: RunFolder,
         processes: Processes,
         *,
-        display: Display,
+        display: RunDisplay,
         interruption: Interruption,
         checkpoint_every: float,
         overrides: Sequence[str] = (),

@@ -199,7 +199,7 @@ class Update(NamedTuple):
 
 
 class Learner:
-    """Applies gradients; beside the model, it holds the optimizer's state and the averaged weights."""
+    """Applies gradients; besides the model, it holds the optimizer's state and the averaged weights."""
 
     def __init__(self, model: nn.Module, settings: TrainingConfig, *, total_steps: int) -> None:
         self.model = model

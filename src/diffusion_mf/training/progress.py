@@ -35,7 +35,7 @@ class Progress:
     """steps whose gradient was not finite"""
 
     def details(self) -> str:
-        """What is known beside the position, as text.
+        """What is known besides the position, as text.
 
         >>> Progress(epoch=1, num_epochs=2, step=3, num_steps=8, loss=0.5, seconds_left=75).details()
         'loss 0.5000, 1:15 left'
@@ -58,7 +58,7 @@ class Progress:
         return bar(f"epoch {self.epoch}/{self.num_epochs}", self.step, self.num_steps, f"{steps} {self.details()}")
 
 
-class Display(Protocol):
+class RunDisplay(Protocol):
     """Where the progress and notes of a run are shown: `terminal.Display`, or `NotesOnly`."""
 
     def update(self, progress: Progress, *, at_once: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""The settings of a run that nobody configured: what follows from the corpus and the device, the same for all systems.
+"""The settings of a run without a configuration, derived from the corpus and the device, the same for all systems.
 
-What large corpora have taught stands in ``configs/ours.toml`` and, for pretrained encoders, ``configs/pretrained/ours.toml``;
-`recipe_settings` begins with that and changes what less data or a CPU asks for. docs/training.md has the measurements.
+The settings for large corpora are in ``configs/ours.toml`` and, for pretrained encoders, ``configs/pretrained/ours.toml``;
+`recipe_settings` starts from them and changes what less data or a CPU requires. docs/training.md has the measurements.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.systems import SYSTEMS
 
 FULL_UNITS = 140_000
-"""from so many on, the settings on a GPU are those of the configurations: the smallest corpus they were made with has so many"""
+"""from this number on, the settings on a GPU are those of the configurations: the size of the smallest corpus they were tuned on"""
 SMALL_UNITS = 100_000
-"""below so many a window of words does better than a Transformer: 78,000 characters with names F1 71.9 against 67.2, 29,000 words
-of CoNLL-2003 83.0 against 80.3; what 150,000 and more say stands in the configurations"""
+"""below this number, a window of words is better than a Transformer: F1 71.9 against 67.2 on 78,000 characters with names, 83.0
+against 80.3 on 29,000 words of CoNLL-2003; the configurations cover 150,000 and more"""
 ENCODER_LEARNING_RATE = 5e-5
-"""of a pretrained encoder without a configuration: that of two of the four in ``configs/pretrained/ours.toml``"""
+"""for a pretrained encoder without a configuration: as for two of the four in ``configs/pretrained/ours.toml``"""
 CHARACTERS = 1.2
-"""where units are shorter on average, they are characters"""
+"""units of a lower mean length are taken to be characters"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusSize:
-    """What the settings depend on."""
+    """The properties of a corpus that the settings depend on."""
 
     num_sentences: int
     num_units: int
     mean_form_length: float
-    """characters of a unit; 1 where units are characters"""
+    """in characters; 1 if units are characters"""
 
 
 def corpus_size(sentences: Iterable[Sentence]) -> CorpusSize:
@@ -58,10 +58,10 @@ def recipe_settings(
     is_pretrained: bool = False,
     minutes: float | None = None,
 ) -> dict[str, object]:
-    """Settings such as ``training.epochs`` for a corpus like this, to be laid over the defaults of `Config`.
+    """Settings such as ``training.epochs`` for a corpus of this size, which override the defaults of `Config`.
 
-    ``device_type`` is PyTorch's, "cpu" or "cuda". With ``is_pretrained`` the encoder's model is yet to be named. ``minutes`` is
-    about how long training may take: epochs are as many as fit, and never more than without it.
+    ``device_type`` is "cpu" or "cuda". With ``is_pretrained``, the caller still has to set the encoder's model. ``minutes`` limits
+    the training time approximately, by fewer epochs.
     """
     name = f"{'pretrained/ours' if is_pretrained else 'ours'}/{task}/{system}"
     values = read_settings(name).values
@@ -85,11 +85,11 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
 
 
 def _window(size: CorpusSize) -> dict[str, object]:
-    """A state sees its word and two on either side: little data cannot teach a Transformer where to look."""
+    """Settings of a window encoder, which sees two words on either side; there are too few data to train a Transformer."""
     settings: dict[str, object] = {"encoder.kind": "window", "encoder.dropout": 0.5}
     if size.mean_form_length < CHARACTERS:
-        # An LSTM over one character is no spelling. (Where word dropout hides units from a Transformer, it shows them, and
-        # configurations for large corpora keep it.) Pairs of neighbours are to characters what words are.
+        # An LSTM over a single character is useless. (For a Transformer it shows units hidden by word dropout, so the
+        # configurations for large corpora keep it.) For characters, pairs of neighbours play the role of words.
         return {
             **settings,
             "encoder.character_hidden": 0,
@@ -100,11 +100,11 @@ def _window(size: CorpusSize) -> dict[str, object]:
 
 
 def _small_networks(settings: Mapping[str, Any], system: str) -> dict[str, object]:
-    """Networks that one core trains in minutes."""
+    """Settings of networks that one core can train in minutes."""
     found: dict[str, object] = {
         "encoder.word_width": 128,
         "encoder.width": 256,
-        # It would take half of the time, and affixes say as much.
+        # It would take half of the time, and affixes are as informative.
         "encoder.character_hidden": 0,
         "structure.transitions": "global",
         "structure.scorer_width": 128,
@@ -126,16 +126,16 @@ def _small_networks(settings: Mapping[str, Any], system: str) -> dict[str, objec
 
 
 MIN_BATCHES = 30
-"""of an epoch, where batches of `MIN_BUDGET` units allow it, and else epochs are more; the large corpora have 31 to 75"""
+"""updates per epoch, if batches of `MIN_BUDGET` units allow it; otherwise there are more epochs; large corpora have 31 to 75"""
 MIN_BUDGET = 500
 CPU_BUDGET = 750
 WARMUP_SHARE, WINDOW_WARMUP_SHARE = 0.4, 0.1
-"""of the updates, at most: Transformers need it long (500 sentences of CoNLL-2003: 67.9 against 64.5 with 0.1)"""
+"""maximum share of the updates: Transformers need a long warm-up (500 sentences of CoNLL-2003: 67.9 against 64.5 with 0.1)"""
 AVERAGE_SHARE = 0.2
-"""of the updates, the horizon of the moving average at most"""
+"""maximum horizon of the moving average as a share of the updates"""
 EVALUATIONS, CPU_EVALUATIONS = 30, 10
-"""of dev in a run: where dev is of another kind than the training data, the best model comes early (tweets: after 250 of 1,900
-updates, 58 F1, and 33 at the end); a CPU has no time for it"""
+"""evaluations on dev per run: if dev differs in kind from the training data, the best model comes early (tweets: F1 58 after 250
+of 1,900 updates, 33 at the end); on a CPU they would take too much time"""
 
 
 def _updates(
@@ -147,7 +147,7 @@ def _updates(
     is_pretrained: bool,
     minutes: float | None,
 ) -> dict[str, object]:
-    """Batches, epochs, and what is counted in steps: warm-up and the horizon of the moving average."""
+    """Settings of batches, epochs, warm-up and the horizon of the moving average."""
     planned: int = settings["training.epochs"]
     largest = min(settings["training.budget"], CPU_BUDGET) if is_cpu else settings["training.budget"]
     budget = max(min(size.num_units // MIN_BATCHES, largest), MIN_BUDGET)
@@ -178,12 +178,12 @@ def _updates(
 
 
 COMPILED_SECONDS = 240.0
-"""of a run without compilation: with it the same takes three quarters of that (19,000 sentences a second become 25,700), and
+"""without compilation; with it, the same work takes three quarters of the time (25,700 instead of 19,000 sentences per second) and
 a minute to compile"""
 
 
 def _seconds_per_update(budget: int, system: str, *, is_cpu: bool, is_pretrained: bool) -> float:
-    """About how long a step takes on an H200 or on one core, with its share of the evaluations."""
+    """The approximate time of a step on an H200 or on one core, with its share of the evaluations."""
     is_diffusion = SYSTEMS[system].is_diffusion
     if is_pretrained:  # a base-size Transformer
         return budget / ((80 if is_diffusion else 100) if is_cpu else (7_500 if is_diffusion else 15_000))

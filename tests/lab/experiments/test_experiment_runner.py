@@ -65,7 +65,7 @@ calls = [1]
     assert all(len([each for each in attempts if each != "failed"]) == 1 for attempts in by_state.values())
     assert "was not finite in" in stderr
     assert "diverged; the end of" in stderr
-    assert "(ended by SIGKILL, as when memory runs out); it will be tried again" in stderr
+    assert "(ended by SIGKILL, as when memory runs out); it will be retried" in stderr
     variants = {row["state"]: row["variants"] for row in json.loads(stdout)}
     assert variants == {"complete": ["good"], "diverged": ["diverging"], "failed": ["refused"]}
     result = json.loads(next((output / "runs").glob("*.seed1.*/result.json")).read_text())

@@ -31,7 +31,7 @@ GOOD = 'systems = ["unigram"]\nseeds = [1]\n'  # lines 3 and 4, after what write
             GOOD + '[[exceptions]]\nwhere = { system = "lrcf" }\nskip = true\n',
             "line 6: an exception is for the system 'lrcf'",
         ),
-        (GOOD + '[[exceptions]]\nwhere = { variant = "b" }\nskip = true\n', "known are default."),
+        (GOOD + '[[exceptions]]\nwhere = { variant = "b" }\nskip = true\n', "choose from default."),
         ('systems = ["unigram"]\nseeds = [1, -1]\n', "line 4: seeds.1 must be greater than or equal to 0, found -1"),
         ('systems = ["unigram"]\nseeds = [1, 2, 1]\n', "line 4: seeds must name 1 once"),
         (GOOD + "x = = 3\n", "line 5: not valid TOML (Invalid value)"),

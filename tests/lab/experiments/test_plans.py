@@ -220,5 +220,5 @@ def test_conditions_that_no_run_can_fulfil(tmp_path: Path, condition: str, messa
 
 def test_conditions_that_exclude_each_other(tmp_path: Path) -> None:
     plan = load_plan(write_plan(tmp_path, CHOICES))
-    with pytest.raises(InputError, match="no run of the plan fits --only seed=1 --only seed=2"):
+    with pytest.raises(InputError, match="no run of the plan matches --only seed=1 --only seed=2"):
         chosen_runs(plan.runs, ["seed=1", "seed=2"])

@@ -45,8 +45,8 @@ def test_a_dry_run_names_the_corpora_that_are_not_there(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert result.stdout.count("tiny.") == 2
-    assert result.stderr.count("the corpus tiny is not there") == 1
-    assert f"{dev}: no such file; say where it lies" in result.stderr
+    assert result.stderr.count("the corpus tiny is missing") == 1
+    assert f"{dev}: no such file; give its path" in result.stderr
 
 
 @pytest.mark.parametrize("devices", ["cuda:99", "cpu,cuda:99", "gpu"])

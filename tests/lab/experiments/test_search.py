@@ -329,7 +329,7 @@ def test_input_that_no_trial_can_read_stops_the_search_and_counts_for_nothing(tm
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('"lcrf", ', '"crf", '), "systems must be some of"),
+        (('"lcrf", ', '"crf", '), "systems must be chosen from"),
         (('only = ["lcrf"', 'only = ["crf"'), "no system 'crf'"),
         (('["local", "global"]', '"local"'), "not a list of values"),
         (("low = 1e-4, high = 1e-2", "low = 1e-2, high = 1e-4"), "not a range"),

@@ -121,7 +121,7 @@ def test_settings_that_make_no_sense_are_refused_before_the_first_sentence(flavo
     with pytest.raises(InputError, match="cannot be negative, found -1"):
         generate(flavour, -1)
     for value in (-0.1, 1.5, math.nan):
-        with pytest.raises(InputError, match="distant is a share of sentences"):
+        with pytest.raises(InputError, match="distant must be a share of sentences"):
             generate(flavour, 1, distant=value)
     with pytest.raises(InputError, match="no flavour is called 'morse'"):
         generate("morse", 1)

@@ -1,6 +1,6 @@
-"""Taggers on a CPU: ours beside others, trained on the same sentences and called the way their users call them.
+"""Compares our taggers with others on a CPU, trained on the same sentences and called as their users call them.
 
-Each is imported only when it takes part. A trained one lies in a folder of its own, and is not trained again.
+Each library is imported only when needed. Trained peers are kept in separate folders and not trained again.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from diffusion_mf.tagger import Tagger
 
 Labels = list[list[str]]
 Tag = Callable[[Sequence[Sequence[str]]], Labels]
-"""words of sentences in, labels out; everything it takes to get from the one to the other is inside"""
+"""labels sentences of words, including all the work this takes"""
 
 
 class Peer(abc.ABC):
-    """A rival: how it learns, and how it is loaded."""
+    """A tagger to compare with: how it is trained and loaded."""
 
     name: ClassVar[str]
     distribution: ClassVar[str]
     module: ClassVar[str]
     file: ClassVar[str]
-    """what lies in its folder once it is trained"""
+    """the file in its folder once it is trained"""
     description: str
     """how it is trained, for its row"""
 
     def import_module(self) -> Any:
-        """Its module; `ImportError` where it is not installed."""
+        """Import its module; `ImportError` if it is not installed."""
         return importlib.import_module(self.module)
 
     def is_trained(self, folder: Path) -> bool:
-        """Whether the folder holds a trained one; files appear there whole."""
+        """Whether the folder contains a trained tagger; files are written there atomically."""
         return (folder / self.file).exists()
 
     @abc.abstractmethod
     def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
-        """Learn from ``train``; ``dev`` may select, where the peer can use it."""
+        """Train on ``train``, using ``dev`` for selection if the peer can."""
 
     @abc.abstractmethod
     def load(self, folder: Path) -> Tag:
@@ -65,7 +65,7 @@ class Crfsuite(Peer):
     description = "word, affixes, shape and window features; L-BFGS, 100 iterations, L2 0.1, features seen twice"
 
     def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
-        """L-BFGS with a little L2; it has no use for dev."""
+        """Train by L-BFGS with a little L2 regularisation; dev is not used."""
         trainer = self.import_module().Trainer(verbose=False)
         for sentence in train:
             trainer.append(features(sentence.units), sentence.labels)
@@ -267,35 +267,35 @@ def _num_right(sentences: Iterable[Sentence], found: Labels) -> int:
 
 
 def all_peers(*, udpipe_iterations: int, spacy_epochs: int) -> list[Peer]:
-    """Everyone, in the order of tables."""
+    """All peers, in the order of tables."""
     return [Crfsuite(), UDPipe(iterations=udpipe_iterations), Spacy(epochs=spacy_epochs)]
 
 
-ROW_KEY = ("corpus", "system", "calls", "pytorch_threads", "hardware")
+CPU_ROW_KEY = ("corpus", "system", "calls", "pytorch_threads", "hardware")
 PASSES = 5
 
 
 class Contestant(NamedTuple):
-    """A tagger ready to run, and what its row says about it."""
+    """A tagger ready to run, and the fields of its row."""
 
     tag: Tag
     facts: Mapping[str, Any]
     forget: Callable[[], None] = lambda: None
-    """called before every pass: what earlier passes taught the tagger about the test file must not help it"""
+    """called before every pass to clear caches, so that earlier passes over the test file do not help"""
 
 
 def peer_contestants(
     peers: Sequence[Peer], train: Corpus, dev: Corpus, folder: StrPath, *, note: Callable[[str], None]
 ) -> list[Contestant]:
-    """The peers that are installed, trained where ``folder`` does not hold them yet; the others are noted."""
+    """The installed peers, trained unless ``folder`` has them already; the others are reported."""
     found = []
     for peer in peers:
         try:
             peer.import_module()
         except ImportError:
-            note(f"{peer.name} is not installed and left out; pip install 'diffusion-mf[benchmark-cpu]'")
+            note(f"{peer.name} is not installed, so it is left out; pip install 'diffusion-mf[benchmark-cpu]'")
             continue
-        # One that was trained otherwise must not be taken for this one.
+        # A peer trained with other settings must not be used instead.
         digest = hashlib.sha256(peer.description.encode()).hexdigest()[:8]
         place = Path(folder) / f"{peer.name}-{digest}"
         if not peer.is_trained(place):
@@ -309,7 +309,7 @@ def peer_contestants(
 
 
 def model_contestant(name: str, folder: StrPath, *, calls: int | None = None) -> Contestant:
-    """One of our model folders under a name of the caller's."""
+    """One of our model folders, under the given name."""
     tagger = Tagger.load(folder, device="cpu")
     tagger.keep_words()
     config = tagger.model.config
@@ -366,7 +366,7 @@ def measure_cpu(
 
 
 def best_match(peer: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """The fastest of our models that is at least as accurate and as fast as a peer; None where there is none."""
+    """The fastest of our models that is at least as accurate and as fast as a peer; None if there is none."""
     matching = [
         row
         for row in rows
@@ -386,7 +386,7 @@ def _alternating_seconds(
     found: list[list[float]] = [[] for _ in contestants]
     for _ in range(passes):
         for times, contestant in zip(found, contestants, strict=True):
-            # What a pass left behind is its own affair, not the next one's.
+            # Garbage of one pass must not be collected during the next.
             gc.collect()
             contestant.forget()
             times.append(seconds_of(lambda tag=contestant.tag: tag(sentences), torch.device("cpu")))  # type: ignore[misc]

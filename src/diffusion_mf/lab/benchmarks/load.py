@@ -1,4 +1,4 @@
-"""Under load: more data, longer sentences, several runs on one device; and whether the fast path agrees."""
+"""Benchmarks under load: more data, longer sentences, several runs on one device; and agreement with the reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import DiffusionMFError, InputError
 from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
 from diffusion_mf.lab.benchmarks.sessions import Session, read_data
-from diffusion_mf.lab.benchmarks.throughput import CORPORA, FAST, IMPLEMENTATIONS, PLAIN, REPEATS, benchmark_config
+from diffusion_mf.lab.benchmarks.throughput import (
+    BENCHMARK_CORPORA,
+    FAST,
+    IMPLEMENTATIONS,
+    PLAIN,
+    REPEATS,
+    benchmark_config,
+)
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import StructuredCore
 from diffusion_mf.prediction.precision import Precision
@@ -36,7 +43,7 @@ SYSTEM = "diffusion-mf"
 TIMES = (1, 4, 16)
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2000)
 UNITS = 200_000
-"""of the sentences of one length, about: batches enough for a steady state"""
+"""approximate number of units per sentence length: enough batches for a steady state"""
 
 
 def measure_scaling(
@@ -50,17 +57,17 @@ def measure_scaling(
     units: int = UNITS,
     repeats: int = REPEATS,
 ) -> Iterator[list[dict[str, Any]]]:
-    """Training and inference at several times the data, then inference at several lengths; a list of rows for each."""
+    """Yield rows of training and inference with several copies of the data, then of inference at several lengths."""
     config = benchmark_config(task, SYSTEM, folder=folder, overrides=[*IMPLEMENTATIONS[FAST], *overrides])
     data = read_data(config)
     dev = data.dev
     if not dev:
-        raise InputError("the configuration names no development data", remedy="set data.dev")
+        raise InputError("the configuration has no development data", remedy="set data.dev")
     repeated = dataclasses.replace(data, train=data.train * max(times, default=1))
     session = Session(config, repeated, device)
     common = {
         "benchmark": "scaling",
-        "corpus": CORPORA[task].name,
+        "corpus": BENCHMARK_CORPORA[task].name,
         "system": SYSTEM,
         "implementation": FAST,
         "parameters": session.labeller.num_parameters(),
@@ -105,7 +112,7 @@ def measure_scaling(
 
 
 def sentences_of_length(source: Sequence[Sentence], length: int, count: int) -> tuple[Sentence, ...]:
-    """So many sentences of so many units, the units of ``source`` in their order, over and over."""
+    """Sentences of equal length, made by repeating the units of ``source`` in order."""
     stream = itertools.cycle([unit for sentence in source for unit in sentence.units])
     return tuple(Sentence(tuple(itertools.islice(stream, length))) for _ in range(count))
 
@@ -120,7 +127,7 @@ def measure_agreement(
     device: torch.device,
     precision: Precision = "auto",
 ) -> Iterator[list[dict[str, Any]]]:
-    """A row of the reference and one of the fast path."""
+    """A row for the reference and one for the fast path."""
     if not any(sentence.units for sentence in sentences):
         raise InputError("there is nothing to label", remedy="name a file with sentences")
     config = model.config
@@ -136,13 +143,13 @@ def measure_agreement(
     names = [*model.vocabulary.labels, NO_LABEL]
     metric = PRIMARY_METRICS[config.task]
     reference: tuple[torch.Tensor, torch.Tensor, float] | None = None
-    # A packed batch is filled up to the budget: a small file needs none that is larger than itself.
+    # A packed batch is padded to the budget, which therefore need not exceed the file.
     budget = min(config.inference.budget, sum(lengths))
     for name, changes in paths.items():
         changes["budget"] = budget
         changed = config.model_copy(update={"inference": config.inference.model_copy(update=changes)})
         predictor = Predictor(_with_reference_structures(labeller) if name == PLAIN else labeller, changed, device)
-        # Labels and all follow the decoder that training chose.
+        # Labels are those of the decoder that training chose.
         labels, marginals = predict_all(
             predictor, prepared, changed, model.vocabulary, [model.decoder], Processes(0, 1, device)
         )
@@ -170,7 +177,7 @@ def measure_agreement(
 
 
 def _with_reference_structures(labeller: Labeller) -> Labeller:
-    """A copy whose structures are the readable ones."""
+    """A copy that uses the reference implementation of structures."""
     copied = copy.deepcopy(labeller)
     if isinstance(copied.core, StructuredCore):
         copied.core.settings = dataclasses.replace(copied.core.settings, backend="reference")
@@ -180,14 +187,14 @@ def _with_reference_structures(labeller: Labeller) -> Labeller:
 COUNTS = (1, 2, 4, 8, 12)
 SECONDS = 20.0
 LEAST_GAIN = 0.05
-"""of aggregate throughput, for which more processes are worth it"""
+"""the gain in aggregate throughput that justifies more processes"""
 
 
 def measure_sharing(
     config: Config, *, corpus: str, device: str, counts: Sequence[int] = COUNTS, seconds: float = SECONDS
 ) -> Iterator[list[dict[str, Any]]]:
-    """A row for each number of processes, as soon as it is known."""
-    read_data(config)  # what is wrong with the data is better said here than by a process
+    """Yield a row for each number of processes as soon as it is measured."""
+    read_data(config)  # report errors in the data here rather than in a process
     alone: float | None = None
     for count in counts:
         found = run_together(count, config, device=device, seconds=seconds)
@@ -213,13 +220,13 @@ def measure_sharing(
 
 
 def has_multi_process_service() -> bool:
-    """Whether CUDA's programs run side by side on a GPU (NVIDIA's MPS) instead of taking turns."""
-    # The pipe of its daemon, where that or NVIDIA's default says it is.
+    """Whether CUDA programs run concurrently on a GPU (NVIDIA's MPS) instead of taking turns."""
+    # The pipe of its daemon, at the configured or the default path.
     return os.path.exists(os.path.join(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control"))
 
 
 def best_count(rows: Sequence[Mapping[str, Any]]) -> int:
-    """The number of processes after which no larger one adds `LEAST_GAIN` to the aggregate throughput."""
+    """The smallest number of processes beyond which aggregate throughput grows by less than `LEAST_GAIN`."""
     best = rows[0]
     for row in rows[1:]:
         if row["sentences_per_second"] > (1 + LEAST_GAIN) * best["sentences_per_second"]:
@@ -228,14 +235,14 @@ def best_count(rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def run_together(count: int, config: Config, *, device: str, seconds: float) -> list[dict[str, Any]]:
-    """What so many processes measure that train at the same time."""
+    """The measurements of ``count`` processes that train at the same time."""
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(count, context) as pool:
         start = manager.Barrier(count)
         task = (config, plugins.environment(), device, seconds, start)
         runs = [pool.submit(_train, *task) for _ in range(count)]
         errors = [error for run in runs if (error := run.exception()) is not None]
-        # Where one run fails, the others are told not to wait for it.
+        # If one run fails, the others must not wait for it.
         for error in sorted(errors, key=lambda each: isinstance(each, threading.BrokenBarrierError)):
             raise DiffusionMFError(f"a run that shares the device has failed: {error}")
         return [run.result() for run in runs]

@@ -1,4 +1,4 @@
-"""Speed and memory of the operations, beside the libraries they are measured against."""
+"""Speed and memory of the operations compared with other libraries."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.benchmarks.timing import (
-    Problem,
+    ChainProblem,
     ProblemShape,
-    Run,
+    Workload,
     as_graph,
     median_milliseconds,
     peak_memory_mb,
@@ -31,7 +31,7 @@ PEERS = {"pytorch-crf": "torchcrf", "torch-struct": "torch_struct"}
 
 
 def import_peers() -> dict[str, Any]:
-    """The peers' modules by library; one sentence if any is missing."""
+    """The peers' modules by library; an error if any is missing."""
     modules, missing = {}, []
     for library, module in PEERS.items():
         try:
@@ -53,7 +53,7 @@ class PytorchCRF:
 
     library = "pytorch-crf"
 
-    def __init__(self, problem: Problem, module: Any) -> None:
+    def __init__(self, problem: ChainProblem, module: Any) -> None:
         self._problem = problem
         self._crf = module.CRF(problem.unary.shape[-1], batch_first=True).to(problem.device)
         with torch.no_grad():
@@ -63,15 +63,15 @@ class PytorchCRF:
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """What gradients are taken with respect to."""
+        """The tensors that gradients are taken with respect to."""
         return (self._problem.unary, *self._crf.parameters())
 
     def log_partition(self) -> Tensor:
-        """log Z alone; the library has no public name for it."""
+        """Only log Z, for which the library has no public name."""
         return self._crf._compute_normalizer(self._problem.unary.transpose(0, 1), self._problem.is_unit.T)
 
     def negative_log_likelihood(self) -> Tensor:
-        """What its users train with."""
+        """The loss that its users train with."""
         return -self._crf(self._problem.unary, self._problem.labels, self._problem.is_unit, reduction="none")
 
     def best_labels(self) -> list[list[int]]:
@@ -84,13 +84,13 @@ class TorchStruct:
 
     library = "torch-struct"
 
-    def __init__(self, problem: Problem, module: Any) -> None:
+    def __init__(self, problem: ChainProblem, module: Any) -> None:
         self._problem = problem
         self._distribution: Callable[..., Any] = module.LinearChainCRF
 
     @property
     def parameters(self) -> tuple[Tensor, ...]:
-        """What gradients are taken with respect to."""
+        """The tensors that gradients are taken with respect to."""
         return self._problem.scores
 
     def _chain(self) -> Any:
@@ -98,7 +98,9 @@ class TorchStruct:
         pairs = transition.transpose(-1, -2) + unary[:, 1:, :, None]
         first = pairs[:, :1] + unary[:, :1, None, :]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it leaves PyTorch's checks of distributions on, and then defines none
+            warnings.simplefilter(
+                "ignore"
+            )  # it leaves PyTorch's argument checks on, but defines no constraints to check
             return self._distribution(torch.cat([first, pairs[:, 1:]], 1), lengths=self._problem.lengths)
 
     def log_partition(self) -> Tensor:
@@ -132,16 +134,16 @@ def plain_denoiser(num_sentences: int, num_units: int, *, device: torch.device) 
 
 
 def num_parameters(model: nn.Module) -> int:
-    """How many numbers the model learns."""
+    """The number of parameters of the model."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 OURS = "diffusion_mf"
 NUM_ITERATIONS = 15
-# Per-position tables of more labels than this no system of the paper has.
+# No system of the paper has per-position transitions for more labels than this.
 MAX_LOCAL_MEAN_FIELD_LABELS = 32
 
-# How many contests a shape has of each operation, global and local transitions together.
+# The number of measurements of each operation per shape, for global and local transitions together.
 CONTESTS = {
     "log-partition": 4,
     "log-partition and marginals": 2,
@@ -151,7 +153,7 @@ CONTESTS = {
     "mean-field": 2,
 }
 
-ROW_KEY = ("op", "shape", "transitions", "library", "direction", "mode", "threads", "hardware")
+OPS_ROW_KEY = ("op", "shape", "transitions", "library", "direction", "mode", "threads", "hardware")
 
 Note = Callable[[str], None]
 
@@ -159,13 +161,13 @@ Note = Callable[[str], None]
 class Contest(NamedTuple):
     """One operation and direction, and how each library that has it runs it.
 
-    ``on_device`` is ours without what a CUDA graph cannot hold, where that differs: a copy to the host.
+    ``on_device`` is our operation without the copy to the host, which a CUDA graph cannot contain.
     """
 
     op: str
     direction: str
-    runs: dict[str, Run]
-    on_device: Run | None = None
+    runs: dict[str, Workload]
+    on_device: Workload | None = None
 
 
 def default_shapes(device: torch.device) -> list[ProblemShape]:
@@ -175,8 +177,8 @@ def default_shapes(device: torch.device) -> list[ProblemShape]:
     )
 
 
-def _forward(function: Callable[[], object]) -> Run:
-    """The operation alone, as at inference."""
+def _forward(function: Callable[[], object]) -> Workload:
+    """Only the operation, as in inference."""
 
     def run() -> object:
         with torch.no_grad():
@@ -185,13 +187,13 @@ def _forward(function: Callable[[], object]) -> Run:
     return run
 
 
-def _both(function: Callable[[], Tensor], parameters: Sequence[Tensor]) -> Run:
+def _both(function: Callable[[], Tensor], parameters: Sequence[Tensor]) -> Workload:
     """The operation and its gradients, as in training."""
     return lambda: torch.autograd.grad(function().sum(), parameters)
 
 
-def contests(problem: Problem, peer_modules: dict[str, Any]) -> Iterator[Contest]:
-    """Everything that is measured on one problem."""
+def contests(problem: ChainProblem, peer_modules: dict[str, Any]) -> Iterator[Contest]:
+    """All measurements on one problem."""
     unary, transition, lengths, labels, _, weights = problem
     is_local = transition.dim() == 4
     crf = None if is_local else PytorchCRF(problem, peer_modules["pytorch-crf"])
@@ -255,7 +257,7 @@ def measure_ops(
     note: Note,
     only: Collection[str] = CONTESTS.keys(),
 ) -> Iterator[list[dict[str, Any]]]:
-    """Rows of one operation after the other, on each shape with global and with local transitions."""
+    """Yield the rows of each operation, on each shape with global and with local transitions."""
     peer_modules = import_peers()
     for shape in shapes:
         denoiser = measure_denoiser(shape, device=device, note=note) if device.type == "cuda" else None
@@ -276,7 +278,7 @@ def num_contests(
 
 
 def _measure_contest(
-    contest: Contest, problem: Problem, denoiser: dict[str, Any] | None, *, note: Note
+    contest: Contest, problem: ChainProblem, denoiser: dict[str, Any] | None, *, note: Note
 ) -> list[dict[str, Any]]:
     device = problem.device
     runs = {(library, "eager"): run for library, run in contest.runs.items()}
@@ -291,7 +293,7 @@ def _measure_contest(
             memory[key] = None if key[1] == "graph" else peak_memory_mb(run, device)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
-            note(f"{contest.op}, {contest.direction}: {key[0]} runs out of memory, and has no row")
+            note(f"{contest.op}, {contest.direction}: {key[0]} runs out of memory and has no row")
             del runs[key]
     times = median_milliseconds(runs, device)
     peers = [milliseconds for (library, _), milliseconds in times.items() if library != OURS]
@@ -318,7 +320,7 @@ def _measure_contest(
 
 
 def measure_denoiser(shape: ProblemShape, *, device: torch.device, note: Note) -> dict[str, Any]:
-    """The forward pass of a Transformer of some 80 million parameters on as many sentences and units, as a CUDA graph."""
+    """The forward pass of a Transformer of about 80 million parameters on the same sentences and units, as a CUDA graph."""
     model, states = plain_denoiser(shape.num_sentences, shape.num_units, device=device)
     run = _forward(lambda: model(states))
     memory = peak_memory_mb(run, device)
@@ -326,7 +328,7 @@ def measure_denoiser(shape: ProblemShape, *, device: torch.device, note: Note) -
     try:
         compiled = torch.compile(model)
         runs["compiled"] = as_graph(_forward(lambda: compiled(states)))
-    except Exception as error:  # whatever stops the compiler: the model itself is measured all the same
+    except Exception as error:  # the model is measured even if the compiler fails
         note(f"the denoiser is measured without torch.compile ({type(error).__name__})")
     times = median_milliseconds(runs, device)
     fastest = min(times, key=times.__getitem__)
@@ -348,7 +350,7 @@ def measure_denoiser(shape: ProblemShape, *, device: torch.device, note: Note) -
 
 
 def _finished(row: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Figures to the digits they are worth, and the threads of a CPU."""
+    """The numbers rounded to meaningful digits, and the threads of a CPU."""
     for name, digits in (
         ("milliseconds", 4),
         ("peak_memory_mb", 2),

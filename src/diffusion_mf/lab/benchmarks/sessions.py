@@ -1,4 +1,4 @@
-"""What throughput is measured on: a model with its corpora, trained and used as `dmf train` and `Tagger` do it."""
+"""The model and corpora for measuring throughput, trained and used as in `dmf train` and `Tagger`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from diffusion_mf.batches.batching import EncodedSentences
 from diffusion_mf.config import Config
 from diffusion_mf.data.sentence import Sentence, cut_documents
 from diffusion_mf.evaluation.terminal import note
-from diffusion_mf.lab.benchmarks.timing import Run, seconds_of, synchronise
+from diffusion_mf.lab.benchmarks.timing import Workload, seconds_of, synchronise
 from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
@@ -29,7 +29,7 @@ STEPS_BETWEEN_LOOKS = 10
 
 
 def read_data(config: Config) -> TrainingData:
-    """The data that ``config`` names; what was repaired in them, and what else training would say, is told on stderr."""
+    """Read the data that ``config`` names, printing the same messages as training on stderr."""
     data = read_training_data(config)
     for message in data.notes:
         note(message)
@@ -37,17 +37,17 @@ def read_data(config: Config) -> TrainingData:
 
 
 class Session:
-    """A fresh model, ready to be timed; ``is_plain`` computes structures by plain PyTorch, too."""
+    """A new model, ready to be timed; with ``is_plain``, structures are computed in plain PyTorch too."""
 
     def __init__(self, config: Config, data: TrainingData, device: torch.device, *, is_plain: bool = False) -> None:
         self.config, self.data, self.device = config, data, device
         settings = config.training
         torch.manual_seed(config.seed)
-        # Not the reference, which is in float64.
+        # Not the reference implementation, which computes in float64.
         backend: Backend = "torch" if is_plain else "auto"
         self.labeller = Labeller(config, data.vocabulary, data.scheme, backend=backend).to(device).train()
         if settings.compile and device.type == "cuda":
-            torch._dynamo.reset()  # what was compiled for another model would count against the limit
+            torch._dynamo.reset()  # code compiled for another model would count towards the limit
             compile_blocks(self.labeller)
         self._processes = Processes(0, 1, device)
         self._is_packed = uses_packing(
@@ -78,16 +78,15 @@ class Session:
         self._num_pieces = 1
 
     def training_seconds(self, *, repeats: int, members: Sequence[int] | None = None) -> list[float]:
-        """Wall-clock seconds of so many epochs of full updates, collation included, after warm-up.
+        """Wall-clock seconds of ``repeats`` epochs of full updates, including collation, after warm-up.
 
-        Every epoch has the same batches, so that after a few all forms of batches are recorded. ``members`` restricts the
-        sentences.
+        Every epoch has the same batches, so that all batch shapes are recorded after a few. ``members`` restricts the sentences.
         """
         run = self.training_run(members)
         return [run() for _ in range(repeats)]
 
     def training_run(self, members: Sequence[int] | None = None) -> Callable[[], float]:
-        """An epoch of full updates, warmed up: each call makes one and returns its seconds, as `training_seconds` has them."""
+        """A function that runs one epoch of full updates after warm-up and returns its seconds, as in `training_seconds`."""
         plans = self._warm_plans(members)
 
         def run() -> float:
@@ -97,7 +96,7 @@ class Session:
         return run
 
     def train_for(self, seconds: float, *, wait: Callable[[], object]) -> tuple[int, float]:
-        """Full updates for so many seconds, after warm-up and ``wait``: how many sentences they took, and how long."""
+        """Train for about ``seconds`` after warm-up and ``wait``; returns the number of sentences and the exact time."""
         plans = self._warm_plans()
         synchronise(self.device)
         wait()
@@ -107,13 +106,13 @@ class Session:
                 self._update(prepared)
                 num_sentences += sum(map(len, prepared.plan))
                 if self.device.type == "cpu" or self._step % STEPS_BETWEEN_LOOKS == 0:
-                    # The host must not run ahead for longer than the time that is measured.
+                    # The host must not run ahead of the device past the end of the measurement.
                     synchronise(self.device)
                     if time.perf_counter() - start >= seconds:
                         return num_sentences, time.perf_counter() - start
 
     def _warm_plans(self, members: Sequence[int] | None = None) -> list[StepPlan]:
-        """The steps of an epoch, all of them made before."""
+        """The steps of an epoch, prepared in advance."""
         settings = self.config.training
         plans = self._preparer.plan_epoch(self._lengths, settings, seed=self.config.seed, epoch=0, members=members)
         self.labeller.train()
@@ -135,15 +134,15 @@ class Session:
     def inference_seconds(
         self, sentences: Sequence[Sentence], *, repeats: int, base: float | None = None
     ) -> list[float]:
-        """Wall-clock seconds of encoder, reverse process and argmax, labels on the host; looked up in the vocabulary before.
+        """Wall-clock seconds of encoder, reverse process and argmax up to labels on the host, without vocabulary look-up.
 
-        ``base`` takes the place of the configuration's schedule.
+        ``base`` replaces the configuration's schedule.
         """
         run = self.inference_run(sentences, base=base)
         return [run() for _ in range(repeats)]
 
     def inference_run(self, sentences: Sequence[Sentence], *, base: float | None = None) -> Callable[[], float]:
-        """A pass over ``sentences``, warmed up: each call makes one and returns its seconds, as `inference_seconds` has them."""
+        """A function that runs one pass over ``sentences`` after warm-up and returns its seconds, as in `inference_seconds`."""
         config = self.config
         if base is not None:
             inference = config.inference.model_copy(update={"base": base, "num_calls": None})
@@ -175,8 +174,8 @@ class Session:
 
         return run
 
-    def _warm_up(self, run: Run, num_recordings: Callable[[], int]) -> None:
-        """Run once, and where work is recorded until nothing new is: forms are recorded when they are seen again."""
+    def _warm_up(self, run: Workload, num_recordings: Callable[[], int]) -> None:
+        """Run once or, if graphs are recorded, until no new one is: shapes are recorded when they are seen again."""
         before = 0
         for count in range(MOST_WARM_UPS):
             run()
@@ -186,10 +185,10 @@ class Session:
 
 
 def linear_operations(labeller: Labeller, *, num_calls: int) -> tuple[float, float]:
-    """Floating-point operations per unit of linear layers: of a training step, and of inference with so many calls.
+    """Floating-point operations of linear layers per unit, in a training step and in inference with ``num_calls`` calls.
 
-    Backward counts twice the forward pass. Attention, the character LSTM, structures and what is computed once per sentence
-    are left out, so that utilisation is understated.
+    The backward pass counts as twice the forward pass. Attention, the character LSTM, structures and work done once per sentence
+    are left out, so utilisation is understated.
     """
     once = per_call = 0
     for name, module in labeller.named_modules():

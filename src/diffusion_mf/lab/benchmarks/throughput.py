@@ -21,7 +21,7 @@ from diffusion_mf.lab.experiments.paper import paper_tables
 from diffusion_mf.systems import SYSTEMS as SYSTEM_TABLE
 from diffusion_mf.training.corpora import TrainingData
 
-ROW_KEY = ("benchmark", "corpus", "system", "phase", "implementation", "setting", "parameters", "hardware")
+THROUGHPUT_ROW_KEY = ("benchmark", "corpus", "system", "phase", "implementation", "setting", "parameters", "hardware")
 REPEATS = 5
 BUDGET = 5000
 PEAK_OPERATIONS = 790e12
@@ -31,13 +31,13 @@ DIFFUSION_SYSTEMS = ("diffusion-uni", "diffusion-mf", "diffusion-lcrf")
 
 
 class BenchmarkCorpus(NamedTuple):
-    """A task of the table."""
+    """A task of the efficiency table."""
 
     name: str
     transitions: str
 
 
-CORPORA: dict[Task, BenchmarkCorpus] = {
+BENCHMARK_CORPORA: dict[Task, BenchmarkCorpus] = {
     Task.POS: BenchmarkCorpus("en-ewt", "local"),
     Task.NER: BenchmarkCorpus("conll2003", "global"),
     Task.SEG_POS: BenchmarkCorpus("zh-gsdsimp", "global"),
@@ -58,14 +58,14 @@ IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
 
 
 def benchmark_config(task: Task, system: str, *, folder: str, overrides: Sequence[str] = ()) -> Config:
-    """The configuration of a cell: the paper's for the task, at size L, everything else equal for all systems."""
+    """The configuration of a cell: the paper's for the task, at size L, and otherwise equal for all systems."""
     denoiser = ["denoiser.layers=8", "denoiser.heads=16"] if SYSTEM_TABLE[system].is_diffusion else []
     return load_config(
         f"{folder}/{task.value}/{system}.toml",
         [
             "size=L",
             *denoiser,
-            f"structure.transitions={CORPORA[task].transitions}",
+            f"structure.transitions={BENCHMARK_CORPORA[task].transitions}",
             "structure.num_iterations=15",
             f"training.budget={BUDGET}",
             "training.accumulation=1",
@@ -85,8 +85,8 @@ def measure_throughput(
     overrides: Mapping[Task, Sequence[str]],
     repeats: int = REPEATS,
 ) -> Iterator[list[dict[str, Any]]]:
-    """The rows of one system on one task after the other: training and inference."""
-    torch.backends.cudnn.allow_tf32 = False  # matters to float32 alone
+    """Yield the training and inference rows of every system on every task."""
+    torch.backends.cudnn.allow_tf32 = False  # affects only float32
     corpora: dict[Task, TrainingData] = {}
     for implementation in implementations:
         for task in tasks:
@@ -104,7 +104,7 @@ def _measure(
     session = Session(config, data, device, is_plain=implementation == PLAIN)
     num_calls = _num_calls(config)
     training, inference = linear_operations(session.labeller, num_calls=num_calls)
-    corpus = CORPORA[config.task].name
+    corpus = BENCHMARK_CORPORA[config.task].name
     assert data.dev is not None
     rows = []
     for phase, sentences, operations in (("training", data.train, training), ("inference", data.dev, inference)):
@@ -149,7 +149,7 @@ def _num_calls(config: Config) -> int:
 def measure_iterations(
     numbers: Sequence[int], *, device: torch.device, folder: str, overrides: Sequence[str]
 ) -> Iterator[list[dict[str, Any]]]:
-    """Throughput against Mean-Field iterations (paper: “Relative throughput in the iteration sweep”), English POS.
+    """Throughput by number of Mean-Field iterations (paper: “Relative throughput in the iteration sweep”), English POS.
 
     Relative throughput is relative to the first of the ``numbers`` of iterations.
     """
@@ -179,7 +179,7 @@ BASES = (1.5, 2.0, 3.0, 4.0)
 
 
 def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-    """Inference throughput against the base of the reverse schedule, on one-layer denoisers (paper: speed–accuracy sweep)."""
+    """Inference throughput by base of the reverse schedule, on one-layer denoisers (paper: speed–accuracy sweep)."""
     data: TrainingData | None = None
     for system in DIFFUSION_SYSTEMS:
         config = benchmark_config(
@@ -194,7 +194,7 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
         for base in BASES:
             num_calls = len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(base=base)) - 1
             median = statistics.median(session.inference_seconds(data.dev, repeats=REPEATS, base=base))
-            # The paper's sweep has a pretrained encoder: no ratio to it means anything for another.
+            # The paper's sweep has a pretrained encoder, so a ratio to it is meaningless for another.
             is_comparable = config.encoder.kind == "pretrained"
             paper = paper_tables()["base"].get(system, {}).get(f"{base:g}") if is_comparable else None
             yield [

@@ -1,7 +1,7 @@
-"""Time and memory of calls, measured so that rivals meet the same machine, and the problems they are measured on.
+"""Measures the time and memory of calls under equal conditions, and makes the problems they are measured on.
 
-Calls that are compared take turns in short blocks within one process; each has its median over all blocks. A run's time is
-the wall clock between two synchronisations of the device: Python, autograd, launches and the work itself.
+Calls to be compared take turns in short blocks within one process, and each gets its median over all blocks. The time of a run is
+the wall-clock time between two synchronisations of the device: Python, autograd, launches and the computation itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-Run = Callable[[], object]
+Workload = Callable[[], object]
 Name = TypeVar("Name", bound=Hashable)
 
 _BLOCKS = 7
@@ -26,13 +26,13 @@ _MEGABYTE = 2**20
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done all it was given."""
+    """Wait until the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def raise_clocks(device: torch.device, *, seconds: float = _CLOCK_SECONDS) -> None:
-    """Keep a GPU busy with matrix products for a while: idle clocks are low, and take time to rise."""
+    """Keep a GPU busy with matrix products for a while, because its clock is low when idle and takes time to rise."""
     if device.type != "cuda":
         return
     matrix = torch.ones((4096, 4096), dtype=torch.bfloat16, device=device)
@@ -43,7 +43,7 @@ def raise_clocks(device: torch.device, *, seconds: float = _CLOCK_SECONDS) -> No
         synchronise(device)
 
 
-def seconds_of(run: Run, device: torch.device) -> float:
+def seconds_of(run: Workload, device: torch.device) -> float:
     """Wall-clock seconds of one run, from an idle device to an idle device."""
     synchronise(device)
     start = time.perf_counter()
@@ -53,7 +53,7 @@ def seconds_of(run: Run, device: torch.device) -> float:
 
 
 def median_milliseconds(
-    runs: Mapping[Name, Run], device: torch.device, *, blocks: int = _BLOCKS, block_seconds: float = _BLOCK_SECONDS
+    runs: Mapping[Name, Workload], device: torch.device, *, blocks: int = _BLOCKS, block_seconds: float = _BLOCK_SECONDS
 ) -> dict[Name, float]:
     """The median time of each of ``runs``, which take turns; every block begins with an untimed run."""
     counts = {}
@@ -77,10 +77,10 @@ def median_milliseconds(
     return {name: 1e3 * statistics.median(times) for name, times in found.items()}
 
 
-def peak_memory_mb(run: Run, device: torch.device) -> float | None:
-    """The most GPU memory a run holds beyond what was held before, in MiB; None on a CPU.
+def peak_memory_mb(run: Workload, device: torch.device) -> float | None:
+    """The peak GPU memory of a run beyond what was allocated before, in MiB; None on a CPU.
 
-    What the run leaves behind (gradients, results) counts as its own.
+    Gradients and results that the run leaves allocated are included.
     """
     if device.type != "cuda":
         return None
@@ -94,7 +94,7 @@ def peak_memory_mb(run: Run, device: torch.device) -> float | None:
     return (torch.cuda.max_memory_allocated(device) - before) / _MEGABYTE
 
 
-def as_graph(run: Run) -> Run:
+def as_graph(run: Workload) -> Workload:
     """``run`` captured as a CUDA graph: replaying it costs the device's time and next to no host time."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -114,15 +114,15 @@ def as_graph(run: Run) -> Run:
 
 
 class ProblemShape(NamedTuple):
-    """Sentences, units of each, labels."""
+    """The number of sentences, units per sentence, and labels."""
 
     num_sentences: int
     num_units: int
     num_labels: int
 
 
-class Problem(NamedTuple):
-    """Scores that take gradients, and what goes with them."""
+class ChainProblem(NamedTuple):
+    """Scores that require gradients, with labels, lengths and weights."""
 
     unary: Tensor
     transition: Tensor
@@ -138,19 +138,19 @@ class Problem(NamedTuple):
 
     @property
     def scores(self) -> tuple[Tensor, Tensor]:
-        """What gradients are taken with respect to."""
+        """The tensors that gradients are taken with respect to."""
         return self.unary, self.transition
 
 
-def random_problem(shape: ProblemShape, *, is_local: bool, device: torch.device) -> Problem:
-    """A problem of standard normal unary scores and small transition scores, always the same."""
+def random_problem(shape: ProblemShape, *, is_local: bool, device: torch.device) -> ChainProblem:
+    """A problem of standard normal unary scores and small transition scores, from a fixed seed."""
     B, N, K = shape
     generator = torch.Generator().manual_seed(0)
 
     def normal(*size: int) -> Tensor:
         return torch.randn(size, generator=generator).to(device)
 
-    return Problem(
+    return ChainProblem(
         unary=normal(B, N, K).requires_grad_(),
         transition=(0.1 * (normal(B, N - 1, K, K) if is_local else normal(K, K))).requires_grad_(),
         lengths=torch.full((B,), N, device=device),

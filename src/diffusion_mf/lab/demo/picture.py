@@ -1,4 +1,4 @@
-"""A trajectory on paper and in a terminal, with the same colour for a label in both."""
+"""Draws a denoising trajectory as a picture and in a terminal, with the same label colours in both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from diffusion_mf.evaluation.terminal import note
 from diffusion_mf.lab.synthetic import DependentGroup
 from diffusion_mf.tagger import TaggedSentence
 
-# Neighbours in this list differ most in hue: labels that stand beside each other in sorted order rarely look alike.
+# Neighbours in this list differ in hue, so that neighbouring labels in sorted order rarely look alike.
 _COLOURS = (
     "#4E79A7", "#F28E2B", "#59A14F", "#E15759", "#B07AA1", "#EDC948", "#76B7B2", "#FF9DA7", "#9C755F",
     "#3B4262", "#D37295", "#8CD17D", "#6B6ECF", "#D4A017", "#A0CBE8", "#B6992D", "#499894", "#BAB0AC",
@@ -33,12 +33,12 @@ _COLOURS = (
 
 
 _OUTSIDE = "#DADCDF"
-# How far a boundary's shade lies from its type's colour, towards white (above 0) or black.
+# How far a boundary's shade is from its type's colour, towards white (positive) or black (negative).
 _SHADES = {"S": -0.22, "U": -0.22, "B": 0.0, "E": 0.22, "L": 0.22, "M": 0.42, "I": 0.42}
 
 
 def label_colours(labels: Sequence[str]) -> dict[str, str]:
-    """Hexadecimal colours by label: the labels of one type are shades of one colour, and O, which is no entity, is light grey."""
+    """Hexadecimal colours by label: the labels of one type are shades of one colour, and O is light grey."""
     parts = {label: split_label(label) for label in labels}
     if not any(kind for _, kind in parts.values()) or not all(
         kind or label == "O" for label, (_, kind) in parts.items()
@@ -53,10 +53,10 @@ def label_colours(labels: Sequence[str]) -> dict[str, str]:
 
 
 def _palette(num_colours: int) -> list[str]:
-    """Different colours; where there are more than were chosen, further ones around the wheel."""
+    """Different colours: those of the list, then further ones around the colour wheel."""
     colours = list(_COLOURS[:num_colours])
     for index in range(num_colours - len(colours)):
-        # The golden angle never comes back to where it was.
+        # Multiples of the golden angle never coincide.
         colours.append(to_hex(colorsys.hls_to_rgb((index * 0.381966) % 1, 0.45 + 0.2 * (index % 3) / 2, 0.5)).upper())
     return colours
 
@@ -68,14 +68,14 @@ def _shaded(colour: str, amount: float) -> str:
 
 
 class Decision(NamedTuple):
-    """The moment from which a unit keeps its label: ``call`` counts calls from 1."""
+    """The call after which a unit keeps its label; ``call`` counts from 1."""
 
     call: int
     label: str
 
 
 def decisions(result: TaggedSentence, labels: Sequence[str]) -> list[Decision]:
-    """For every unit the first call after which its final label leads, with more than half of the belief, to the end."""
+    """For every unit, the first call after which its final label has more than half of the belief until the end."""
     if result.trajectory is None:
         raise ValueError("the sentence was tagged without its trajectory")
     found = []
@@ -100,12 +100,12 @@ _PAPER = "#FCFBF8"
 _STREAM_WIDTH = 0.86
 _POINTS_PER_CALL = 12
 _QUIET_HEIGHT = 0.09
-"""of a call that moves no belief by more than `_QUIET_CHANGE`, beside 1 for others"""
+"""height of a call that changes no belief by more than `_QUIET_CHANGE`; other calls have height 1"""
 _QUIET_CHANGE = 0.02
 _NAME_HEIGHT = 0.3
-"""what the name of a call takes"""
+"""height of the name of a call"""
 _RIVAL_BELIEF = 0.25
-"""rivals that were believed that much are named"""
+"""competing labels with at least this belief are named"""
 _GROUP_COLOURS = {"adjacent": "#8A8F98", "distant": "#C2410C"}
 
 
@@ -198,7 +198,7 @@ def _draw_picture(
 
 
 def _fonts(text: str) -> list[str]:
-    """Matplotlib's own font, and installed ones for the characters it lacks; what no font has is told."""
+    """Matplotlib's own font, and installed ones for characters it lacks; characters without a font are reported."""
     own = "DejaVu Sans"
     families = [own]
     missing = {character for character in text if ord(character) not in _characters(font_manager.findfont(own))}
@@ -225,7 +225,7 @@ def _characters(path: str) -> frozenset[int]:
     try:
         return frozenset(font_manager.get_font(path).get_charmap())
     except (OSError, RuntimeError):
-        return frozenset()  # a damaged font is as good as none
+        return frozenset()  # ignore a damaged font
 
 
 def _axes(figure: Figure) -> Axes:
@@ -238,13 +238,13 @@ def _axes(figure: Figure) -> Axes:
 
 
 def _heights(beliefs: np.ndarray) -> np.ndarray:
-    """How far down every call stands, the start at 0."""
+    """The vertical position of every call, with the start at 0."""
     changes = np.abs(np.diff(beliefs, axis=0)).max(axis=(1, 2))
     return np.concatenate([[0.0], np.cumsum(np.where(changes > _QUIET_CHANGE, 1.0, _QUIET_HEIGHT))])
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
-    """(calls + 1, K) beliefs with points in between, eased so that streams bend without corners."""
+    """(calls + 1, K) beliefs with intermediate points, eased so that streams have no corners."""
     steps = np.linspace(0, 1, _POINTS_PER_CALL, endpoint=False)
     eased = (1 - np.cos(np.pi * steps)) / 2
     between = values[:-1, None] + eased[None, :, None] * np.diff(values, axis=0)[:, None]
@@ -259,7 +259,7 @@ def _draw_stream(
     labels: Sequence[str],
     colours: dict[str, str],
 ) -> None:
-    # The final label flows in the middle, and the nearer to it the stronger a rival once was.
+    # The final label is in the middle, and the strongest competing labels are closest to it.
     order: list[int] = []
     for rank, column in enumerate(np.lexsort((-beliefs.max(0), -beliefs[-1]))):
         order.insert(0 if rank % 2 else len(order), int(column))
@@ -288,7 +288,7 @@ def _draw_calls(axes: Axes, steps: Sequence[int | None], heights: np.ndarray) ->
     for height in heights[1:-1]:
         axes.axhline(height, color=_PAPER, linewidth=0.8, alpha=0.5, zorder=3)
     is_quiet = np.diff(heights) < 1
-    # Quiet calls stand too close together for names; the last one is named in any case.
+    # Quiet calls are too close together for names; the last one is always named.
     named = [call for call in range(len(steps)) if call == 0 or call == len(steps) - 1 or not is_quiet[call - 1]]
     num_skipped = named[-1] - named[-2] - 1
     last = float(heights[-1])
@@ -339,7 +339,7 @@ def _write(
     box: dict[str, Any] | None = None,
     align: str = "center",
 ) -> None:
-    """Text so many points above a place, outside of the axes if need be."""
+    """Draw text a number of points above a position, outside of the axes if necessary."""
     axes.annotate(
         text, place, xytext=(0, above), textcoords="offset points", ha=align, va="center", fontsize=size,
         fontweight="bold" if bold else "normal", color=color, bbox=box, annotation_clip=False,
@@ -362,12 +362,12 @@ def _draw_group(axes: Axes, group: DependentGroup, index: int) -> None:
     for position in group.positions:
         line((position, low), (position, high))
     line((group.positions[0], high), (group.positions[-1], high))
-    words = f"{group.kind} group: what one is, the others must fit"
+    words = f"{group.kind} group: labels that depend on each other"
     _write(axes, words, (group.positions[0], 0), above=high + 8, color=colour, align="left")
 
 
 def _in_points(axes: Axes, position: float, above: float) -> tuple[float, float]:
-    """The place so many points above a stream, in points of the figure."""
+    """The position a number of points above a stream, in points of the figure."""
     x, y = axes.transData.transform((position, 0)) * 72 / axes.figure.dpi
     return float(x), float(y) + above
 
@@ -392,10 +392,10 @@ def print_trajectory(
     *,
     others: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Print what is believed after every call, then the final labels of ``others`` (by name) for comparison.
+    """Print the beliefs after every call, then the final labels of ``others`` (by name) for comparison.
 
-    On a terminal labels have colours that grow with belief, lines come one after the other, and long sentences are cut into
-    stretches that fit; elsewhere nothing is cut.
+    On a terminal, colours get stronger with belief, lines appear one after the other, and long sentences are split to fit the
+    width.
     """
     units = [_short(unit) for unit in result.units]
     width = max(len(text) for text in (*labels, *units)) + 1

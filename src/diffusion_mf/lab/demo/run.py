@@ -1,4 +1,4 @@
-"""The demonstration: three systems trained on the synthetic corpus, compared, and one sentence watched."""
+"""The demonstration: trains and compares three systems on the synthetic corpus, and shows the denoising of a sentence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ METRICS = {
 }
 """the scores of a row and their titles"""
 
-# What each system could reach if it learnt the corpus perfectly: the names of `lab.synthetic.optimal`.
+# The decoder of `lab.synthetic.optimal` that gives the best possible score of each system.
 _LIMITS = {"unigram": "position_wise", "lcrf": "chain", "diffusion-mf": "joint"}
 
 
@@ -51,7 +51,7 @@ class ComparisonRow(NamedTuple):
 def compare(
     sentences: Sequence[SyntheticSentence], results: Mapping[str, Iterable[TaggedSentence]], *, flavour: str
 ) -> list[ComparisonRow]:
-    """A row for every system of ``results``."""
+    """Print a row for every system of ``results``."""
     limits: Mapping[str, Any] = realised_scores(sentences, flavour=FLAVOURS[flavour])
     return [
         ComparisonRow(
@@ -72,15 +72,15 @@ _LONGEST_SHOWN = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DemoSettings:
-    """How much is done; the defaults take about two minutes on two cores."""
+    """The size of the demonstration; the defaults take about two minutes on two cores."""
 
     train_sentences: int = 3000
     dev_sentences: int = 200
     test_sentences: int = 600
     calls_shown: int = 20
-    """of the trajectory that is printed and drawn; more than a tagger needs, so that there is more to see"""
+    """calls of the trajectory shown; more than a tagger needs, so that there is more to see"""
     overrides: tuple[str, ...] = ()
-    """of every configuration, as for ``dmf train --set``"""
+    """overrides of every configuration, as for ``dmf train --set``"""
 
 
 def run_demo(
@@ -137,7 +137,7 @@ def _train_all(folder: pathlib.Path, seed: int, settings: DemoSettings) -> tuple
 def _config(folder: pathlib.Path, system: str, seed: int, settings: DemoSettings) -> Config:
     corpus = (folder / "corpus" / FLAVOUR).resolve()
     config = load_config(f"demo/{system}", settings.overrides)
-    # Only the end of training matters here, so that dev is scored once.
+    # Only the end of training matters here, so dev is scored once.
     return config.model_copy(
         update={
             "seed": seed,
@@ -150,7 +150,7 @@ def _config(folder: pathlib.Path, system: str, seed: int, settings: DemoSettings
 
 
 def _train(config: Config, folder: pathlib.Path) -> Tagger:
-    # A run's folder cannot be used twice, but a demonstration can be run twice: only its models stay.
+    # A run's folder cannot be reused, but a demonstration can be repeated, so only its models are kept.
     with tempfile.TemporaryDirectory(prefix="diffusion-mf-demo-") as run, Display() as display:
         tagger = Tagger.load(train(config, output=run, device="cpu", display=display), device="cpu")
     tagger.save(folder)
@@ -158,7 +158,7 @@ def _train(config: Config, folder: pathlib.Path) -> Tagger:
 
 
 def _shown_sentence(sentences: Sequence[SyntheticSentence]) -> SyntheticSentence:
-    """The first sentence with both kinds of groups that is short enough for a terminal, else the shortest of the most."""
+    """The first sentence with both kinds of groups that fits a terminal, otherwise the shortest with most groups."""
     return min(sentences, key=lambda s: (-len(s.groups), max(len(s.units), _LONGEST_SHOWN)))
 
 
@@ -201,16 +201,16 @@ def _print(
         title="Scores on the test split, %",
     )
     print(
-        "In brackets: what such a model reaches that knows the true distribution of labels (docs/synthetic-corpus.md)."
+        "In brackets: the score of such a model if it knows the true distribution of labels (docs/synthetic-corpus.md)."
     )
-    print("Where two labels are almost equally likely, a trained model may be luckier than that.\n")
+    print("If two labels are almost equally likely, a trained model may exceed it by luck.\n")
     console = Console(file=sys.stdout, highlight=False)
     console.print(f"{SYSTEMS[SHOWN_SYSTEM].title} labels a sentence; {LEGEND}\n", soft_wrap=True)
     titled = {SYSTEMS[system].title: labels for system, labels in others.items()}
     print_trajectory(console, result, tagger.labels, others=titled)
     for title, labels in {SYSTEMS[SHOWN_SYSTEM].title: result.labels, **titled}.items():
         console.print(f"{title}: {_verdict(shown, labels)}", soft_wrap=True)
-    console.print(f"\nThe picture of it: {picture}", soft_wrap=True)
+    console.print(f"\nPicture: {picture}", soft_wrap=True)
 
 
 def _verdict(shown: SyntheticSentence, labels: Sequence[str]) -> str:

@@ -1,3 +1,3 @@
-"""Experiments: grids of runs, selection on dev, tables beside the paper's, plots, hyperparameter search."""
+"""Experiments: grids of runs, selection on dev, tables with the paper's values, plots, hyperparameter search."""
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Claims: which of several runners, on one machine or many that share a folder, works on a run.
+"""Claims: which of several runners, on one machine or on many that share a folder, works on a run.
 
-A claim on a run is a file ``NAME.GENERATION.json``, created exclusively: only one of several runners can. The process that works
-on the run touches its claim every few seconds. A claim that was not touched for long, or whose process is known to have ended, is
-stale; a runner takes it over by creating the next generation, and again only one can. An owner that was suspended finds the newer
-generation at its next heartbeat, and stops. Ages are differences between times of files in the same folder, so the clocks of
-different machines need not agree.
+A claim on a run is a file ``NAME.GENERATION.json``, created exclusively, so only one of several runners succeeds. The process that
+works on the run touches its claim every few seconds. A claim that has not been touched for long, or whose process is known to have
+ended, is stale; a runner takes it over by creating the next generation, which again only one can do. An owner that was suspended
+finds the newer generation at its next heartbeat and stops. Ages are differences between file times in the same folder, so the
+clocks of different machines need not agree.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Claim:
     token: str
 
     def is_held(self) -> bool:
-        """Whether the claim still counts."""
+        """Whether the claim is still valid."""
         name, generation = _split(self.path)
         if any(other > generation for other, _ in _generations(self.path.parent, name)):
             return False
         return _read(self.path).get("token") == self.token
 
     def adopt(self) -> bool:
-        """Put the calling process in the place of the one that made the claim; False where somebody has taken over."""
+        """Make the calling process the owner of the claim; False if another runner has taken over."""
         if not self.is_held():
             return False
         with open_output(self.path) as stream:
@@ -49,7 +49,7 @@ class Claim:
         return self.is_held()
 
     def beat(self) -> bool:
-        """Say that the work goes on; False where somebody else has taken over."""
+        """Send a heartbeat; False if another runner has taken over."""
         if not self.is_held():
             return False
         with contextlib.suppress(OSError):
@@ -57,7 +57,7 @@ class Claim:
         return True
 
     def release(self) -> None:
-        """Let go of the run; those of earlier generations are cleared away first."""
+        """Release the run, removing claims of earlier generations first."""
         if not self.is_held():
             return
         name, generation = _split(self.path)
@@ -76,7 +76,7 @@ class Claims:
         folder.mkdir(parents=True, exist_ok=True)
 
     def take(self, name: str) -> Claim | None:
-        """Claim the run ``name``; None if somebody works on it."""
+        """Claim the run ``name``; None if another runner works on it."""
         seen = _generations(self._folder, name)
         if any(not self._is_stale(path) for _, path in seen):
             return None
@@ -89,7 +89,7 @@ class Claims:
                 json.dump({"token": claim.token, **_this_process()}, stream)
         except FileExistsError:
             return None
-        # Somebody may have claimed, finished and claimed again since we looked.
+        # Another runner may have claimed and finished the run in the meantime.
         now = {other: _read(other).get("token") for number, other in _generations(self._folder, name) if other != path}
         if any(judged.get(other) != token for other, token in now.items()) or not claim.is_held():
             path.unlink(missing_ok=True)
@@ -104,7 +104,7 @@ class Claims:
         return _is_gone(_read(path)) or self._now() - touched > self._stale_after
 
     def _now(self) -> float:
-        """The time by the clock that dates the files of this folder."""
+        """The current time by the clock of the file system, which dates the claims."""
         probe = self._folder / f".clock-{uuid.uuid4().hex}"
         try:
             probe.touch()
@@ -129,7 +129,7 @@ def _generations(folder: Path, name: str) -> list[tuple[int, Path]]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What a claim says; nothing while it is being written, or when it has just gone."""
+    """The contents of a claim; empty while it is being written, or if it was just removed."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -143,7 +143,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _machine() -> str | None:
-    """A name for the processes that can see each other's numbers; None where that cannot be known."""
+    """Identifies the processes that can see each other's ids; None if that cannot be determined."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{platform.node()}/{boot}/{os.readlink('/proc/self/ns/pid')}"
@@ -152,7 +152,7 @@ def _machine() -> str | None:
 
 
 def _start_of(pid: int) -> str | None:
-    """When the process began, in the kernel's ticks: numbers of processes are used again."""
+    """The start time of the process in kernel ticks, which distinguishes it from others that reuse its id."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -160,7 +160,7 @@ def _start_of(pid: int) -> str | None:
 
 
 def _is_gone(claim: dict[str, Any]) -> bool:
-    """Whether the claim's process is known to be no more: no need to wait then."""
+    """Whether the claim's process is known to have ended, so that there is no need to wait."""
     machine = _machine()
     if machine is None or claim.get("machine") != machine or not claim.get("started"):
         return False

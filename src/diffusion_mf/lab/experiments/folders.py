@@ -1,14 +1,14 @@
-"""The folder of an experiment, and what the files of a run say about it.
+"""The folder of an experiment, and the state of its runs as recorded in files.
 
 | in the folder | what |
 |---|---|
 | `plans/NAME.json` | which runs a plan consists of |
-| `claims/` | who works on which run, see `claims` |
-| `runs/RUN/run.json` | the run's configuration and what is to be scored |
+| `claims/` | which process works on which run, see `claims` |
+| `runs/RUN/run.json` | the run's configuration and the scores to compute |
 | `runs/RUN/result.json` | the scores of a finished run |
 | `runs/RUN/attempts.json` | how every attempt ended |
 | `runs/RUN/output.txt` | what the run printed |
-| `runs/RUN/{checkpoint,model,log.jsonl}` | those of `dmf train` |
+| `runs/RUN/{checkpoint,model,log.jsonl}` | as written by `dmf train` |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUM_LINES_SHOWN = 8
 
 
 class RunState(enum.StrEnum):
-    """How a run stands, as far as its files tell."""
+    """The state of a run according to its files."""
 
     PENDING = "pending"
     INTERRUPTED = "interrupted"
@@ -35,13 +35,13 @@ class RunState(enum.StrEnum):
     COMPLETE = "complete"
     DIVERGED = "diverged"
     FAILED = "failed"
-    """as often as it may"""
+    """and has no attempts left"""
     PRUNED = "pruned"
-    """given up by a search"""
+    """pruned by a search"""
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody still has to finish it."""
+        """Whether the run still has to be finished."""
         return self in (RunState.PENDING, RunState.INTERRUPTED)
 
 
@@ -52,12 +52,12 @@ class Outcome(enum.StrEnum):
     INTERRUPTED = "interrupted"
     DIVERGED = "diverged"
     PRUNED = "pruned"
-    """given up by a search"""
+    """pruned by a search"""
     REFUSED = "refused"
-    """bad input: another attempt would be refused, too"""
+    """bad input: another attempt would fail too"""
     FAILED = "failed"
     FORGIVEN = "forgiven"
-    """no attempt: those before it no longer count"""
+    """not an attempt, but a mark that earlier attempts no longer count"""
 
 
 class RunPlace:
@@ -72,11 +72,11 @@ class RunPlace:
         self.output = root / "output.txt"
 
     def description(self) -> dict[str, Any]:
-        """What the run is."""
+        """The description of the run."""
         return read_object(self.root / "run.json") or {}
 
     def describe(self, values: Mapping[str, Any]) -> None:
-        """Say what the run is."""
+        """Write the description of the run."""
         self.root.mkdir(parents=True, exist_ok=True)
         write_json(self.root / "run.json", values)
 
@@ -85,7 +85,7 @@ class RunPlace:
         return read_object(self.root / "result.json")
 
     def save_result(self, values: Mapping[str, Any]) -> None:
-        """Declare the run finished."""
+        """Write the scores, which makes the run finished."""
         write_json(self.root / "result.json", values)
 
     def attempts(self) -> list[dict[str, Any]]:
@@ -94,12 +94,12 @@ class RunPlace:
         return [attempt for attempt in found if isinstance(attempt, dict)]
 
     def add_attempt(self, outcome: Outcome, **details: Any) -> None:
-        """Note how an attempt ended; only the holder of the run's claim may."""
+        """Record how an attempt ended; only the holder of the run's claim may do so."""
         attempts = [*self.attempts(), {"outcome": outcome.value, **details}]
         write_json(self.root / "attempts.json", {"attempts": attempts})
 
     def forgive(self) -> None:
-        """Let failures so far no longer count, so that the run may be tried again."""
+        """Stop counting past failures, so that the run may be tried again."""
         self.add_attempt(Outcome.FORGIVEN)
 
     def outcomes(self) -> list[str]:
@@ -110,7 +110,7 @@ class RunPlace:
         return found
 
     def state(self, *, retries: int, evaluation: Mapping[str, Any] | None = None) -> RunState:
-        """How the run stands; finished ones must have all the scores that ``evaluation`` asks for."""
+        """The state of the run; a finished run must have all the scores that ``evaluation`` asks for."""
         result = self.result()
         if result is not None and covers(result, evaluation or {}):
             return RunState.COMPLETE
@@ -122,7 +122,7 @@ class RunPlace:
         return RunState.INTERRUPTED if outcomes or self.checkpoint.exists() else RunState.PENDING
 
     def last_lines(self, count: int = NUM_LINES_SHOWN) -> list[str]:
-        """The end of what the run printed."""
+        """The end of the run's output."""
         try:
             text = self.output.read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -130,7 +130,7 @@ class RunPlace:
         return [line for line in text.splitlines() if line.strip()][-count:]
 
     def failure_lines(self) -> list[str]:
-        """What the last attempt that failed said at its end."""
+        """The reason recorded for the last failed attempt."""
         return next((each["lines"] for each in reversed(self.attempts()) if each.get("lines")), self.last_lines())
 
     def last_entries(self, num_bytes: int = 1 << 14) -> list[dict[str, Any]]:
@@ -147,27 +147,27 @@ class RunPlace:
             try:
                 found.append(json.loads(line))
             except ValueError:
-                continue  # half a line, at either end
+                continue  # an incomplete line at either end
         return found
 
 
 def covers(result: Mapping[str, Any], evaluation: Mapping[str, Any]) -> bool:
-    """Whether a result holds all the scores that a plan's ``evaluation`` asks for.
+    """Whether a result contains all the scores that a plan's ``evaluation`` asks for.
 
-    An analysis that is missing is no reason to use a model again, which may be gone.
+    A missing error analysis does not count, since the model it would need may have been deleted.
     """
     if result.get("dev") is None:
         return False
     schedules = result.get("schedules", {})
-    # Results of before the process was recorded tell diffusion from the rest.
+    # Older results do not record the process, only whether it is diffusion.
     process = result.get("process") or ("categorical" if result.get("is_diffusion") else "direct")
     return all(name in schedules for name in schedule_names(evaluation, process=process))
 
 
 def schedule_names(evaluation: Mapping[str, Any], *, process: str = "categorical") -> dict[str, dict[str, Any]]:
-    """What ``evaluation`` asks for beside a model's own inference: names in a result, and settings of ``inference``.
+    """What ``evaluation`` asks for in addition to a model's own inference: names in a result, and settings of ``inference``.
 
-    Direct systems have no schedule, and bits no reading of the posterior.
+    Direct systems have no schedule, and bit diffusion has no reading of the posterior.
 
     >>> schedule_names({"calls": [5], "bases": [1.5]})
     {'calls=5': {'num_calls': 5}, 'base=1.5': {'num_calls': None, 'base': 1.5}}
@@ -202,7 +202,7 @@ class ExperimentFolder:
         return RunPlace(self.root / "runs" / name)
 
     def save_plan(self, record: Mapping[str, Any]) -> None:
-        """Remember which runs a plan consists of."""
+        """Record which runs a plan consists of."""
         try:
             self.plans.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -218,7 +218,7 @@ class ExperimentFolder:
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """A file's JSON object; None if there is no such file, or none in it."""
+    """The JSON object in a file; None if the file is missing or does not contain one."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -227,6 +227,6 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write an object; the file appears whole."""
+    """Write an object to a file atomically."""
     with open_output(path) as stream:
         stream.write((json.dumps(values, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from diffusion_mf.data.corpus import Task
 
-# The corpus that stands for each task in the paper's full tables.
+# The corpus used for each task in the paper's full tables.
 _CORPORA = {"conll2003": "ner", "zh-gsdsimp": "seg-pos"}
 
 LANGUAGES = ("en-ewt", "de-gsd", "fr-gsd", "nl-lassysmall")
@@ -17,11 +17,11 @@ LANGUAGES = ("en-ewt", "de-gsd", "fr-gsd", "nl-lassysmall")
 
 
 PAPER_ENCODERS = {"pos": "roberta-large", "ner": "bert-large-cased", "seg-pos": "chinese-roberta-wwm-ext"}
-"""the pretrained encoders that its values are for, by task"""
+"""the pretrained encoders of the paper's values, by task"""
 
 
 class PaperValue(NamedTuple):
-    """A mean, and its sample deviation where the paper gives it."""
+    """A mean, and its sample deviation if the paper gives one."""
 
     mean: float
     deviation: float | None = None
@@ -47,7 +47,7 @@ def paper_encoder(corpus: str) -> str | None:
 def paper_score(
     corpus: str, system: str, encoder: str, metric: str, *, split: str = "test", decoder: str | None = None
 ) -> PaperValue | None:
-    """A system's score in the paper's main or full tables; without ``decoder``, of the one that the paper chose on dev."""
+    """A system's score in the paper's main or full tables; by default with the decoder that the paper chose on dev."""
     tables, kind = paper_tables(), kind_of_encoder(encoder)
     if corpus in (*LANGUAGES, "average"):
         values = tables["pos"][kind].get(system)
@@ -68,7 +68,7 @@ def paper_score(
 
 
 def paper_ablation(kind: str, setting: str, corpus: str, *, difference: bool = False) -> PaperValue | None:
-    """A value of the ablations, ``kind`` being ``objective`` or ``calls``; or the paired difference it makes."""
+    """A value of the ablations of kind ``objective`` or ``calls``, or its paired difference."""
     table = paper_tables()[kind]
     values = (table["differences"] if difference else table).get(setting)
     if values is None or corpus not in table["columns"]:
@@ -88,7 +88,7 @@ def paper_sweep(kind: str, system: str, setting: str, *, encoder: str = "scratch
 
 
 def paper_relative_throughput(system: str, iterations: str, *, phase: str = "training") -> PaperValue | None:
-    """Throughput with so many Mean-Field iterations, in percent of that with one."""
+    """Throughput for a number of Mean-Field iterations, in percent of that with one."""
     value = paper_tables()["iterations"][phase].get(system, {}).get(iterations)
     return None if value is None else PaperValue(value)
 

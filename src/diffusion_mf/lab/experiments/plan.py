@@ -1,4 +1,4 @@
-"""Plans: their file, the corpora it names, and the runs it stands for."""
+"""Plans of experiments: reading the file, its corpora, and the runs it describes."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ TableKind = Literal[
 
 
 class Section(pydantic.BaseModel):
-    """A part of a plan's file: unknown keys and values of the wrong type are refused."""
+    """A part of a plan's file; unknown keys and values of the wrong type are errors."""
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class CorpusEntry(Section):
-    """A corpus: its task and its files, ``$NAME`` standing for environment variables.
+    """A corpus: its task and its files, in which ``$NAME`` stands for an environment variable.
 
-    Of several names for a file, the first that exists counts.
+    If several paths are given for a file, the first that exists is used.
     """
 
     task: Task = pydantic.Field(strict=False)
@@ -49,11 +49,11 @@ class CorpusEntry(Section):
     test: str | list[str] | None = None
     set: dict[str, Any] = {}
     optional: bool = False
-    """plans leave it out where there is no such training file"""
+    """whether plans leave the corpus out if its training file is missing"""
 
     @property
     def is_missing(self) -> bool:
-        """Whether plans leave it out."""
+        """Whether plans leave the corpus out."""
         return self.optional and not os.path.exists(os.path.expandvars(self.files()["train"]))
 
     def files(self) -> dict[str, str]:
@@ -68,7 +68,7 @@ class CorpusEntry(Section):
 
 
 def check_files(config: Config) -> None:
-    """`InputError` if a corpus is not where the plan says: better now than in every single run."""
+    """Raise `InputError` if a corpus is missing, before any run starts."""
     for path in (config.data.train, config.data.dev, config.data.test):
         if path is not None and not os.path.exists(path):
             unset = re.match(r"\$\{?(\w+)", path)
@@ -76,15 +76,15 @@ def check_files(config: Config) -> None:
                 raise InputError(
                     f"the environment variable {unset[1]} is not set",
                     path=path,
-                    remedy=f"write export {unset[1]}=FOLDER, or say where the file lies with --corpora FILE",
+                    remedy=f"write export {unset[1]}=FOLDER, or give the path of the file with --corpora FILE",
                 )
             raise InputError(
-                "no such file", path=path, remedy="say where it lies in the plan's corpora.toml, or with --corpora FILE"
+                "no such file", path=path, remedy="give its path in the plan's corpora.toml, or with --corpora FILE"
             )
 
 
 class ExceptionEntry(Section):
-    """Settings for the runs that ``where`` describes, or none of them at all."""
+    """Settings for the runs that match ``where``, or the instruction to skip them."""
 
     where: dict[Literal["corpus", "system", "encoder", "variant", "task", "seed"], str | int | list[str] | list[int]]
     set: dict[str, Any] = {}
@@ -92,32 +92,32 @@ class ExceptionEntry(Section):
 
 
 class EvaluationEntry(Section):
-    """What a finished model is scored with beside its own schedule: one checkpoint, several ways to use it."""
+    """Further ways to score a finished model besides its own schedule, with the same checkpoint."""
 
     calls: list[PositiveInt] = []
     bases: list[PositiveFloat] = []
     readings: list[Literal["product", "mixture", "sampled"]] = []
-    """of the reverse posterior, each with all calls and bases, or the model's own schedule; bits have none"""
+    """forms of the reverse posterior, each with all calls and bases or the model's own schedule; not for bit diffusion"""
     analysis: bool = True
-    """also count where it errs, on dev"""
+    """also analyse errors on dev"""
 
 
 class RunEntry(Section):
-    """How runs are run."""
+    """How runs are executed."""
 
     workers: PositiveInt = 1
     retries: NonNegativeInt = 1
     checkpoint_every: PositiveFloat = 300.0
     keep: Literal["scores", "model", "all"] = "model"
-    """of a finished run, beside its log: the scores alone, the model, too, or the checkpoint as well"""
+    """what is kept of a finished run besides its log: only the scores, also the model, or also the checkpoint"""
 
 
 class CommonFile(Section):
-    """What the files of plans and of searches have in common."""
+    """The part common to the files of plans and searches."""
 
     name: str | None = None
     plugins: list[str] = []
-    """modules, or paths of their files, that add systems, structures or encoders"""
+    """modules, or paths of .py files, that add systems, structures or encoders"""
     configs: str = "../{task}/{system}.toml"
     systems: list[str]
     corpora: list[str] | dict[str, CorpusEntry]
@@ -130,11 +130,11 @@ class CommonFile(Section):
     @pydantic.field_validator("systems", "corpora", "seeds")
     @classmethod
     def _each_once(cls, values: Any) -> Any:
-        """A seed that is named twice would be counted twice."""
+        """Reject duplicates: a seed named twice would be counted twice."""
         if isinstance(values, list):
             for value in values:
                 if values.count(value) > 1:
-                    raise ValueError(f"must name {value!r} once")
+                    raise ValueError(f"must contain {value!r} only once")
         return values
 
     @pydantic.field_validator("systems")
@@ -142,12 +142,12 @@ class CommonFile(Section):
     def _systems_exist(cls, names: list[str]) -> list[str]:
         for name in names:
             if name not in SYSTEMS:
-                raise ValueError(f"must be some of {', '.join(SYSTEMS)}")
+                raise ValueError(f"must be chosen from {', '.join(SYSTEMS)}")
         return names
 
 
 def _import_plugins_of(values: Mapping[str, Any], path: Path, text: str) -> None:
-    """Import what a plan or a search needs for its systems, which are looked up when it is validated."""
+    """Import the plugins of a plan or search before it is validated, since validation looks up systems."""
     import_listed(values.get("plugins"), path=str(path), text=text)
     systems = values.get("systems")
     if isinstance(systems, list):
@@ -155,14 +155,14 @@ def _import_plugins_of(values: Mapping[str, Any], path: Path, text: str) -> None
 
 
 class PlanFile(CommonFile):
-    """The plan's file, as it stands."""
+    """The contents of a plan's file."""
 
     table: TableKind = "main"
     record: str | None = None
-    """the result file that its rows belong to"""
+    """the result file for the plan's rows"""
     variants: dict[str, dict[str, Any]] = {}
     grid: dict[str, Any] = {}
-    """lists of values of settings; all combinations are variants"""
+    """lists of values by setting; every combination is a variant"""
     exceptions: list[ExceptionEntry] = []
     evaluation: EvaluationEntry = EvaluationEntry()
     run: RunEntry = RunEntry()
@@ -176,7 +176,7 @@ File = TypeVar("File", bound=CommonFile)
 
 
 def read_plan_file(model: type[File], path: Path) -> tuple[File, str]:
-    """The file of a plan or of a search, and its text; what is wrong with it is an `InputError`."""
+    """The parsed file of a plan or search, and its text; `InputError` if it is invalid."""
     values, text = read_toml(path)
     _import_plugins_of(values, path, text)
     try:
@@ -191,7 +191,7 @@ def read_plan_file(model: type[File], path: Path) -> tuple[File, str]:
 
 
 def known_corpora(plan: CommonFile, path: Path, given: StrPath | None = None) -> dict[str, CorpusEntry]:
-    """The corpora that the plan in ``path`` may name: its own entries, or those of its corpora file; those in ``given`` win."""
+    """The corpora available to the plan in ``path``: its own entries or those of its corpora file, overridden by ``given``."""
     own = plan.corpora if isinstance(plan.corpora, dict) else {}
     if own and given is None:
         return own
@@ -216,7 +216,7 @@ def chosen_corpora(
         if name not in known:
             line = line_of(("corpora",), text)
             raise InputError(
-                f"there is no corpus {name!r}", path=path, line=line, remedy=f"known are {', '.join(known)}"
+                f"there is no corpus {name!r}", path=path, line=line, remedy=f"choose from {', '.join(known)}"
             )
         if needs_dev and known[name].dev is None:
             raise InputError(
@@ -231,7 +231,7 @@ def chosen_corpora(
 def config_path(plan: PlanFile, path: Path, names: Mapping[str, str]) -> Path:
     """The configuration of a run, ``{task}``, ``{system}``, ``{corpus}`` and ``{encoder}`` filled in.
 
-    A file, from the plan's folder on, or else the name of a configuration that comes with the package.
+    A file, relative to the plan's folder, or the name of a configuration that comes with the package.
     """
     try:
         name = plan.configs.format_map(names)
@@ -245,7 +245,7 @@ def config_path(plan: PlanFile, path: Path, names: Mapping[str, str]) -> Path:
 
 
 def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by their dotted names, however they were nested.
+    """Nested settings by their dotted names.
 
     >>> flat_settings({"training": {"epochs": 3}, "denoiser.layers": 2})
     {'training.epochs': 3, 'denoiser.layers': 2}
@@ -263,14 +263,14 @@ def _flattened(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, An
 
 def toml_value(value: Any) -> str:
     """A value as TOML writes it."""
-    # JSON's strings, numbers, lists and truth values are TOML's, too.
+    # Strings, numbers, lists and booleans are the same in JSON and TOML.
     return json.dumps(value, ensure_ascii=False)
 
 
 DEFAULT = "default"
 """the variant of a plan that names none"""
 
-# They say where things lie and how fast they go, not what comes out.
+# These settings affect locations and speed, not results.
 _WITHOUT_INFLUENCE = (
     ("data", "train"),
     ("data", "dev"),
@@ -291,15 +291,15 @@ class Run:
     seed: int
     config: Config
     source: str
-    """the configuration file and the settings that won over it"""
+    """the configuration file and the settings that override it"""
 
     @property
     def name(self) -> str:
-        """A readable name that no other run has: its folder's."""
+        """A readable unique name, used for the run's folder."""
         return f"{self.corpus}.{self.system}.{self.encoder}.seed{self.seed}.{fingerprint(self.config)}"
 
     def coordinates(self) -> dict[str, Any]:
-        """Where in the plan the run stands."""
+        """The run's coordinates in the plan."""
         return {
             "corpus": self.corpus,
             "system": self.system,
@@ -317,13 +317,13 @@ class Plan:
     table: TableKind
     record_file: str | None
     left_out: Sequence[str]
-    """optional corpora that are not there"""
+    """optional corpora that are missing"""
     runs: Sequence[Run]
     evaluation: EvaluationEntry
     settings: RunEntry
 
     def record(self) -> dict[str, Any]:
-        """What tables must know of the plan, for JSON."""
+        """What tables need to know about the plan, for JSON."""
         return {
             "name": self.name,
             "table": self.table,
@@ -334,23 +334,23 @@ class Plan:
 
 
 def fingerprint(config: Config) -> str:
-    """A short hash of the settings that decide about a result.
+    """A short hash of the settings that affect results.
 
-    Settings at their defaults are left out: a new one that changes nothing does not make old runs other runs.
+    Settings with default values are left out, so that adding a setting to the package does not change the names of old runs.
     """
-    # Plugins say where a system comes from, not which one it is.
+    # Plugins determine where a system comes from, not which one it is.
     values = config.model_dump(mode="json", exclude_defaults=True, exclude={"plugins"})
     for section, key in _WITHOUT_INFLUENCE:
         values.get(section, {}).pop(key, None)
     if config.encoder.model is not None:
-        # The folder's name, wherever it lies.
+        # Only the folder's name, since its location does not matter.
         values["encoder"]["model"] = config.encoder.title
     values = {key: value for key, value in values.items() if value != {}}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: StrPath | None = None) -> Plan:
-    """Read a plan and all configurations it names; everything wrong with them is an `InputError`.
+    """Read a plan and all configurations it names; any mistake in them is an `InputError`.
 
     ``overrides`` are settings for all runs, such as ``training.epochs=3``; ``corpora_file`` replaces the plan's.
     """
@@ -378,7 +378,7 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
         is not None
     ]
     if not runs:
-        raise InputError("all runs are skipped", path=path, remedy="check the exceptions and where the corpora lie")
+        raise InputError("all runs are skipped", path=path, remedy="check the exceptions and the paths of the corpora")
     return Plan(
         name=plan.name or path.stem,
         table=plan.table,
@@ -419,21 +419,21 @@ def chosen_runs(planned: Sequence[AnyRun], conditions: Sequence[str]) -> list[An
                 )
         runs = [run for run in runs if str(run.coordinates()[key]) in wanted]
     if not runs:
-        raise InputError(f"no run of the plan fits --only {' --only '.join(conditions)}", remedy="see --dry-run")
+        raise InputError(f"no run of the plan matches --only {' --only '.join(conditions)}", remedy="see --dry-run")
     return runs
 
 
 def check_names(names: Sequence[str], path: Path) -> None:
-    """`InputError` for names that cannot be part of a file's."""
+    """Raise `InputError` for names that cannot be part of a file name."""
     for name in names:
         if not re.fullmatch(r"[\w][\w.+-]*", name):
             raise InputError(
-                f"{name!r} cannot be part of a file's name", path=path, remedy="use letters, digits, dots and hyphens"
+                f"{name!r} cannot be part of a file name", path=path, remedy="use letters, digits, dots and hyphens"
             )
 
 
 def _check_exceptions(plan: PlanFile, corpora: Iterable[str], variants: Iterable[str], path: Path, text: str) -> None:
-    """`InputError` for an exception that speaks of something unknown: it would silently do nothing."""
+    """Raise `InputError` for an exception that refers to something unknown, which would silently do nothing."""
     known: dict[str, list[str]] = {
         "corpus": list(corpora),
         "system": list(SYSTEMS),
@@ -450,7 +450,7 @@ def _check_exceptions(plan: PlanFile, corpora: Iterable[str], variants: Iterable
                         f"an exception is for the {key} {name!r}, which does not exist",
                         path=path,
                         line=line_of(("exceptions", str(number), "where"), text),
-                        remedy=f"known are {', '.join(known[key])}",
+                        remedy=f"choose from {', '.join(known[key])}",
                     )
 
 
@@ -484,7 +484,7 @@ def make_run(
     variant: Mapping[str, Any],
     overrides: Sequence[str],
 ) -> Run | None:
-    """The run at a place of the plan, with the settings of its variant; None where an exception skips it."""
+    """The run for one combination of the plan, with the settings of its variant; None if an exception skips it."""
     settings: dict[str, Any] = {
         **flat_settings(plan.set),
         **flat_settings(corpus.set),
@@ -518,7 +518,7 @@ def _located(
     settings: Iterable[str],
     overrides: Sequence[str],
 ) -> InputError:
-    """``error`` with the place in the plan's file where the setting it speaks of was made, if it was made there."""
+    """``error`` with the line of the plan's file that made the setting it is about, if it was made there."""
 
     def is_named(key: str) -> bool:
         return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", error.problem) is not None
@@ -527,7 +527,7 @@ def _located(
     if error.path is not None or key is None or any(is_named(each.partition("=")[0]) for each in overrides):
         return error
     parts = tuple(key.split("."))
-    # The last that set it won.
+    # The last line that sets it takes effect.
     places = [
         *(
             ("exceptions", str(number), "set")
@@ -556,11 +556,11 @@ def _applies(exception: ExceptionEntry, place: Mapping[str, Any]) -> bool:
 
 
 def _names(wanted: str | int | Sequence[str] | Sequence[int]) -> list[str]:
-    """What an exception is for, as text: seeds are numbers."""
+    """A value of an exception's condition as text, since seeds are numbers."""
     return [str(wanted)] if isinstance(wanted, (str, int)) else [str(name) for name in wanted]
 
 
 def _short_path(path: Path) -> str:
-    """The path from the configurations' folder on, where it is known by that name."""
+    """The path relative to the folder of configurations, if it is inside it."""
     _, name, rest = path.resolve().as_posix().rpartition("/configs/")
     return f"configs/{rest}" if name else path.name

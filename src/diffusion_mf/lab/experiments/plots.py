@@ -1,4 +1,4 @@
-"""Plots of finished runs: learning curves, sweeps, calibration, and where each system errs."""
+"""Plots of finished runs: learning curves, sweeps, calibration, and the errors of each system."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Okabe and Ito's palette: told apart by colour-blind readers, too. One colour per system, the same in all plots.
+# Okabe and Ito's palette, which colour-blind readers can distinguish too. One colour per system, the same in all plots.
 _COLOURS = dict(
     zip(SYSTEMS, ("#999999", "#56B4E9", "#0072B2", "#F0E442", "#D55E00", "#CC79A7", "#009E73"), strict=False)
 )
 
 FEWEST_LABELS = 20
 FEWEST_SENTENCES = 5
-"""groups with fewer say nothing, and are not drawn"""
+"""groups with fewer are too small to be drawn"""
 LEAST_RANGE = 0.5
-"""of a score's axis, in points"""
+"""minimum range of a score axis, in points"""
 
 Draw = Callable[["Axes", Outcomes, str], bool]
-"""draws a corpus; False where there is nothing to draw"""
+"""draws a corpus; False if there is nothing to draw"""
 
 
 def write_plots(
     outcomes: Outcomes, folder: ExperimentFolder, output: Path, record: Mapping[str, Any], *, suffix: str = "png"
 ) -> list[Path]:
-    """Every plot there are data for, one panel per corpus; returns the files."""
+    """Make every plot for which there are data, one panel per corpus; returns the files."""
     matplotlib = _matplotlib()
     matplotlib.use("Agg")
     from matplotlib import pyplot
@@ -61,7 +61,7 @@ def write_plots(
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot be made ({error.strerror})", path=output, remedy="name another folder") from None
+        raise InputError(f"cannot be created ({error.strerror})", path=output, remedy="name another folder") from None
     written = []
     for name, draw in plots.items():
         figure = _figure(pyplot, outcomes, draw)
@@ -82,7 +82,7 @@ def _matplotlib() -> Any:
 
 
 def _figure(pyplot: Any, outcomes: Outcomes, draw: Draw) -> Figure | None:
-    """A panel per corpus and encoder of which there is something to draw; None where there is nothing at all."""
+    """A figure with a panel for every corpus and encoder with data; None if there are no data."""
     encoders = outcomes.values("encoder")
     parts = {encoder: Outcomes(outcomes.planned(encoder=encoder)) for encoder in encoders}
     places = [(corpus, encoder) for corpus in outcomes.values("corpus") for encoder in encoders]
@@ -98,7 +98,7 @@ def _figure(pyplot: Any, outcomes: Outcomes, draw: Draw) -> Figure | None:
         label: handle for axes in panels[0] for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     titles = [system_title(system) for system in SYSTEMS]
-    # Those of plugins that are not imported come last.
+    # Systems of plugins that are not imported come last.
     ordered = sorted(entries, key=lambda title: titles.index(title) if title in titles else len(titles))
     # Three names are as wide as a panel.
     columns = min(len(ordered), 3 * len(places))
@@ -120,14 +120,14 @@ def _can_draw(pyplot: Any, draw: Draw, outcomes: Outcomes, corpus: str) -> bool:
 
 
 def _label_scores(axes: Axes, outcomes: Outcomes, corpus: str) -> None:
-    """The metric's name, and plain numbers: a common part taken out of all of them is hard to add again."""
+    """Label the axis with the metric, and its ticks with full numbers rather than offsets, which are hard to read."""
     metric = outcomes.find(corpus=corpus)[0].metric
     axes.set_ylabel(f"dev {'accuracy' if metric == 'accuracy' else short_title(metric)}")
     axes.ticklabel_format(axis="y", useOffset=False)
 
 
 def _widen(axes: Axes) -> None:
-    """At least `LEAST_RANGE` points from bottom to top, so that differences of nothing do not look like some."""
+    """Show at least `LEAST_RANGE` points, so that negligible differences do not look large."""
     bottom, top = axes.get_ylim()
     missing = LEAST_RANGE - (top - bottom)
     if missing > 0:
@@ -160,13 +160,13 @@ def draw_learning_curves(
     outcomes: Outcomes,
     corpus: str,
 ) -> bool:
-    """The mean dev score of selected settings after every epoch that all finished seeds reached; thin lines for all seeds.
+    """The mean dev score of selected settings after every epoch that all finished seeds reached, with a thin line per seed.
 
-    The y axis leaves out the first epochs, which say little and would hide the rest.
+    The y axis leaves out the low scores of the first epochs, which would compress the rest.
     """
     is_drawn = False
     starts = []
-    # Of a system without any finished run, all that is there.
+    # For a system without finished runs, show all runs.
     planned = {group.system: group for group in reversed(outcomes.planned(corpus=corpus))}
     for system, group in (planned | _selected(outcomes, corpus)).items():
         wanted = {"corpus": corpus, "system": system, "encoder": group.encoder, "variant": group.variant}
@@ -199,17 +199,17 @@ def draw_learning_curves(
 
 
 def _selected(outcomes: Outcomes, corpus: str) -> dict[str, Group]:
-    """The selected group of every system; the outcomes are those of one encoder."""
+    """The selected group of every system; ``outcomes`` are those of one encoder."""
     found = {system: best_group(outcomes.find(corpus=corpus, system=system)) for system in outcomes.values("system")}
     return {system: group for system, group in found.items() if group is not None}
 
 
 Points = Iterable[tuple[float, dict[int, float]]]
-"""places on the x axis, each with its scores by seed"""
+"""positions on the x axis, each with its scores by seed"""
 
 
 def _sweep(title: str, points_of: Callable[[Outcomes, str, str], Points], *, labels: Sequence[str] = ()) -> Draw:
-    """Draws means with sample deviations over seeds, a line per system, whose points ``points_of`` finds for a corpus."""
+    """A function that draws a line of means and sample deviations per system, from the points that ``points_of`` gives."""
 
     def draw(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
         ticks: set[float] = set()
@@ -265,7 +265,7 @@ def _analyses(group: Group) -> list[dict[str, Any]]:
 
 
 def _calibration(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
-    """The share of right labels against the score, over all seeds; the diagonal would be perfect."""
+    """The share of correct labels by score, over all seeds; the diagonal is perfect calibration."""
     is_drawn = False
     for system, group in _selected(outcomes, corpus).items():
         points = calibration_points(_analyses(group))
@@ -279,13 +279,13 @@ def _calibration(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
                 label=system_title(system),
             )
     axes.plot([0, 1], [0, 1], color="black", linewidth=0.7, linestyle=":")
-    axes.set_xlabel("score of the chosen label")
-    axes.set_ylabel("share of right labels, dev")
+    axes.set_xlabel("score of the predicted label")
+    axes.set_ylabel("share of correct labels, dev")
     return is_drawn
 
 
 def calibration_points(analyses: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    """Mean score and share of right labels in every bin with enough labels, over all seeds."""
+    """Mean score and share of correct labels in every bin with enough labels, over all seeds."""
     import pandas
 
     rows = [each for analysis in analyses for each in analysis["calibration"]["bins"]]
@@ -302,7 +302,7 @@ def error_rates(analyses: Sequence[Mapping[str, Any]], key: str) -> dict[str, fl
 
     found = [row for analysis in analyses for row in analysis[key]]
     rows = pandas.DataFrame(found, columns=["name", "size", "accuracy"])
-    # Those by length count sentences.
+    # Groups by length count sentences.
     rows = rows[rows["size"] >= (FEWEST_SENTENCES if key == "lengths" else FEWEST_LABELS)]
     return (100 - rows["accuracy"]).groupby(rows["name"], sort=False).mean().to_dict()
 
@@ -329,9 +329,9 @@ def _errors(key: str, title: str) -> Draw:
 
 
 def _invalid_spans(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
-    """Sentences whose most probable labels (argmax) are no legal sequence; systems that decode otherwise have none.
+    """Sentences whose argmax labels are not a legal sequence; systems without the argmax decoder are left out.
 
-    With the decoder a run prefers, bars would tell how many runs prefer argmax.
+    With each run's own decoder, the bars would only show how many runs selected argmax.
     """
     found = {}
     for system, group in _selected(outcomes, corpus).items():

@@ -28,12 +28,12 @@ class RunProcess:
         self.device = device
         self.started = time.monotonic()
         self.is_stopped = False
-        """whether it was told to stop"""
+        """whether it was asked to stop"""
         command = [sys.executable, "-m", "diffusion_mf.lab.experiments.worker", str(place.root), "--device", device]
         command += ["--parent", str(os.getpid()), "--claim", str(claim.path), "--token", claim.token]
         place.root.mkdir(parents=True, exist_ok=True)
         with place.output.open("ab") as output:
-            # A session of its own: Ctrl-C is for the runner, which then stops its runs in order.
+            # A new session, so that Ctrl-C reaches only the runner, which then stops its runs properly.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -45,12 +45,12 @@ class RunProcess:
 
     @property
     def seconds(self) -> float:
-        """Since it was started."""
+        """Seconds since the process was started."""
         return time.monotonic() - self.started
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs, negative after a signal."""
+        """The exit status: None while it runs, negative after a signal."""
         return self._process.poll()
 
     def outcome(self) -> Outcome | None:
@@ -75,13 +75,13 @@ class RunProcess:
         return f"ended by {name}{hint}"
 
     def stop(self) -> None:
-        """Ask for a checkpoint and an end."""
+        """Ask the process to write a checkpoint and end."""
         self.is_stopped = True
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it now; the last checkpoint stays."""
+        """Kill the process; the last checkpoint is kept."""
         self.is_stopped = True
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
@@ -200,7 +200,7 @@ class PooledRun(RunProcess):
 
 
 def _environment(threads: int) -> dict[str, str]:
-    """The runner's, with its plugins, the package on the path and the cores shared out."""
+    """The runner's environment with its plugins, the package on the path, and a share of the cores."""
     source = str(Path(diffusion_mf.__file__).resolve().parents[1])
     path = os.pathsep.join(part for part in (source, os.environ.get("PYTHONPATH")) if part)
     return {

@@ -1,4 +1,4 @@
-"""Rows of results, and the README's tables made of them."""
+"""Result rows of experiments, and the README's tables made from them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from diffusion_mf.lab.experiments.tables.main_results import primary_metric
 from diffusion_mf.lab.results import read_rows, write_rows
 from diffusion_mf.systems import SYSTEMS
 
-ROW_KEY = ("experiment", "corpus", "system", "encoder", "decoder", "metric", "setting")
+EXPERIMENT_ROW_KEY = ("experiment", "corpus", "system", "encoder", "decoder", "metric", "setting")
 """rows with the same values of these replace each other"""
 
-# They have a file for each recipe; sweeps have one for all.
+# These kinds have one file per recipe; sweeps share one file.
 _OF_ONE_RECIPE = ("main", "denoiser", "ner", "seg-pos", "calls", "objective")
 
-# Tables of which the settings selected on dev are the only ones.
+# Tables that show only the settings selected on dev.
 _SELECTED = ("main", "denoiser", "ner", "seg-pos", "calls", "base", "readings")
 
 
 def record_rows(outcomes: Outcomes, *, experiment: str) -> list[dict[str, Any]]:
-    """A row per group and decoder, and per schedule that was asked for; see `docs/experiments.md` for the fields.
+    """A row per group and decoder, and per schedule in the plan; see `docs/experiments.md` for the fields.
 
-    For the main results, of the settings tried only the one selected on dev gives rows.
+    The main results have rows only for the setting selected on dev.
     """
     groups = outcomes.groups
     if experiment in _SELECTED:
@@ -54,7 +54,7 @@ def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> d
     dev = group.summary("dev", decoder, schedule=schedule)
     test = group.summary("test", decoder, schedule=schedule)
     results = list(group.results.values())
-    # Of the main results one setting is left, and replaces what was selected before.
+    # The main results keep one setting, which replaces the one selected before.
     is_named = group.variant != DEFAULT and experiment not in _SELECTED
     return {
         "experiment": experiment,
@@ -122,7 +122,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _one_of(values: Any) -> Any:
-    """What all runs have in common, or all that they have, joined."""
+    """The value that all runs have in common, or their different values joined."""
     unique = list(dict.fromkeys(values))
     return unique[0] if len(unique) == 1 else "; ".join(str(value) for value in unique)
 
@@ -131,7 +131,9 @@ def save_rows(path: StrPath, outcomes: Outcomes, *, experiment: str) -> int:
     """Merge the rows of ``outcomes`` into a result file; returns how many there were."""
     rows = record_rows(outcomes, experiment=experiment)
     # Sweeps of our recipe and of the paper's settings share a file.
-    write_rows(path, rows, replace_by=ROW_KEY if experiment in _OF_ONE_RECIPE else (*ROW_KEY, "configs"))
+    write_rows(
+        path, rows, replace_by=EXPERIMENT_ROW_KEY if experiment in _OF_ONE_RECIPE else (*EXPERIMENT_ROW_KEY, "configs")
+    )
     return len(rows)
 
 
@@ -149,7 +151,7 @@ def _wrong_by_rarity(group: Group, decoder: str) -> dict[str, float]:
     return {name: statistics.fmean(values) for name, values in found.items()}
 
 
-CORPORA = {
+README_CORPORA = {
     "en-ewt": "EN-EWT POS accuracy",
     "fr-gsd": "FR-GSD POS accuracy",
     "conll2003": "CoNLL-2003 NER F1",
@@ -162,8 +164,8 @@ RECALL_VARIANT = "documents"
 """of the plan ours-recall.toml"""
 
 
-class Place(NamedTuple):
-    """What a column is about."""
+class ResultColumn(NamedTuple):
+    """What a column shows."""
 
     corpus: str
     encoder: str
@@ -176,9 +178,9 @@ def results_table(
     recall: Sequence[Mapping[str, Any]] = (),
     recall_source: StrPath = "",
 ) -> str:
-    """Test scores with a scratch encoder, the paper's beside them; below them those of systems that recall documents."""
+    """Test scores with a scratch encoder and the paper's, followed by those of systems with document recall."""
     chosen = _selected(rows, "scratch")
-    columns = {Place(corpus, "scratch"): title for corpus, title in CORPORA.items()}
+    columns = {ResultColumn(corpus, "scratch"): title for corpus, title in README_CORPORA.items()}
     recalling = {key: row for key, row in _selected(recall, "scratch").items() if row["variant"] == RECALL_VARIANT}
     return _described(
         chosen,
@@ -192,12 +194,12 @@ def results_table(
 
 
 def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> str:
-    """Test scores with pretrained encoders, beside them the paper's with its own."""
+    """Test scores with pretrained encoders, and the paper's with its own encoders."""
     chosen = _selected(rows, "pretrained")
     found = dict.fromkeys(place for _, place in chosen)
     columns = {
         place: f"{title}, {place.encoder}"
-        for corpus, title in CORPORA.items()
+        for corpus, title in README_CORPORA.items()
         for place in found
         if place.corpus == corpus
     }
@@ -208,13 +210,13 @@ def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> s
     )
 
 
-TABLES: dict[str, Callable[..., str]] = {"results": results_table, "pretrained": pretrained_table}
-"""by the name in their marks"""
+README_TABLES: dict[str, Callable[..., str]] = {"results": results_table, "pretrained": pretrained_table}
+"""by the name in their markers"""
 
 
-def _selected(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[str, Place], Mapping[str, Any]]:
+def _selected(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[str, ResultColumn], Mapping[str, Any]]:
     return {
-        (row["system"], Place(row["corpus"], row["encoder"])): row
+        (row["system"], ResultColumn(row["corpus"], row["encoder"])): row
         for row in rows
         if row.get("selected") and kind_of_encoder(row["encoder"]) == kind and row.get("experiment", "main") == "main"
     }
@@ -227,13 +229,13 @@ def _has_choice(rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _described(
-    chosen: Mapping[tuple[str, Place], Mapping[str, Any]],
-    columns: Mapping[Place, str],
+    chosen: Mapping[tuple[str, ResultColumn], Mapping[str, Any]],
+    columns: Mapping[ResultColumn, str],
     source: StrPath,
     *,
     about: str,
     paper: str,
-    recalling: Mapping[tuple[str, Place], Mapping[str, Any]],
+    recalling: Mapping[tuple[str, ResultColumn], Mapping[str, Any]],
     has_choice: bool,
 ) -> str:
     """The table, and a sentence on where it comes from."""
@@ -256,7 +258,7 @@ def _described(
     hardware = ", ".join(dict.fromkeys(str(row["hardware"]).split(";")[0] for row in chosen.values()))
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     is_single = counts == [1]
-    selected = ", decoder chosen on dev where a system has several" if has_choice else ""
+    selected = ", decoder chosen on dev if a system has several" if has_choice else ""
     shown = "One run each, too few to compare systems" if is_single else f"Mean ± sample deviation over {seeds} seeds"
     note = (
         f"{shown}; {about}{selected}; small: {paper}. "
@@ -272,15 +274,15 @@ def _summary(row: Mapping[str, Any] | None) -> Summary | None:
 
 
 def marks(name: str) -> tuple[str, str]:
-    """The lines between which a table stands."""
+    """The marker lines before and after a table."""
     return f"<!-- {name}: begin (written by dmf experiment readme) -->", f"<!-- {name}: end -->"
 
 
 def update_readme(path: StrPath, sources: Mapping[str, StrPath], *, recall: StrPath | None = None) -> list[str]:
-    """Write the tables of ``sources`` (by the name in the marks) into a Markdown file; returns the names of those written.
+    """Write the tables of ``sources`` (by the name in the markers) into a Markdown file; returns the names of those written.
 
-    Rows of ``recall``, where there are some, stand below the results. A table other than ``results`` is left out where the
-    file has no marks for it, or its rows are not there yet.
+    Rows of ``recall``, if any, follow the results. A table other than ``results`` is left out if the file has no markers for it
+    or its rows do not exist yet.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -297,8 +299,8 @@ def update_readme(path: StrPath, sources: Mapping[str, StrPath], *, recall: StrP
                 "no such result file", path=rows_path, remedy="write it with dmf experiment table --record"
             )
         if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-            raise InputError(f"the marks of {name} are not there", path=path, remedy=f"add the lines {begin} and {end}")
-        make = TABLES[name]
+            raise InputError(f"the markers of {name} are missing", path=path, remedy=f"add the lines {begin} and {end}")
+        make = README_TABLES[name]
         if name == "results" and recall is not None and Path(recall).exists():
             make = functools.partial(results_table, recall=read_rows(recall), recall_source=recall)
         table = make(read_rows(rows_path), source=rows_path).strip()

@@ -1,8 +1,8 @@
-"""The scheduler of runs: several at a time, until all are finished, time is up, or a signal comes.
+"""The scheduler: executes runs, several at a time, until all are finished, time is up, or a signal arrives.
 
-Plans hand all their runs over at the beginning; a search adds a run whenever a worker is free. Any number of schedulers may work
-on one folder. Each takes the next run that nobody else has claimed; finished runs are never run again, interrupted ones continue
-from their checkpoint, failed ones are tried again a few times, diverged ones are not.
+Plans submit all their runs at the beginning; a search adds a run whenever a worker is free. Any number of schedulers may work on
+one folder. Each takes the next run that no other has claimed. Finished runs are never repeated, interrupted ones continue from
+their checkpoint, failed ones are retried a few times, diverged ones are not.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ SECONDS_BETWEEN_LOOKS_AT_OTHERS = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerOptions:
-    """How to run many runs."""
+    """Options of the scheduler."""
 
     workers: int = 1
     devices: Sequence[str] = ("auto",)
     """runs are spread over them"""
     time_limit: float | None = None
-    """seconds until runs are told to stop"""
+    """seconds until runs are asked to stop"""
     grace: float = 90.0
-    """seconds they have for their checkpoints then"""
+    """seconds allowed for writing checkpoints after that"""
     retries: int = 1
-    """how often a run that fails is tried again"""
+    """how often a failed run is retried"""
     retry_failed: bool = False
     """forget failures of earlier invocations"""
     start: Callable[..., RunProcess] = RunProcess
@@ -52,15 +52,15 @@ class SchedulerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run to be run, and the callbacks of its caller."""
+    """A run to execute, and the callbacks of its caller."""
 
     name: str
     description: Mapping[str, Any]
     """its ``run.json``"""
     is_hopeless: Callable[[], bool] = lambda: False
-    """asked while it runs; True gives it up"""
+    """called while it runs; True aborts it"""
     on_end: Callable[[RunState], None] = lambda state: None
-    """told its last state, unless the scheduler has to stop before"""
+    """called with its final state, unless the scheduler stops first"""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class RunTable:
         return all(state is RunState.COMPLETE for state in self.states.values())
 
     def counts(self) -> str:
-        """How many runs are in which state; those that run are no longer pending.
+        """The number of runs in each state; running ones do not count as pending.
 
         >>> RunTable({"a": RunState.COMPLETE, "b": RunState.PENDING}).counts()
         '1 of 2 runs complete, 1 pending'
@@ -100,7 +100,7 @@ class RunTable:
         return "; ".join(parts)
 
     def __rich__(self) -> Table:
-        """Runs under way, and below them the counts of all."""
+        """A table of the running runs, followed by the counts of all."""
         from rich import box
         from rich.table import Table
         from rich.text import Text
@@ -110,7 +110,7 @@ class RunTable:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
         for column in ("run", "epoch", "loss", "dev", "seconds"):
             is_name = column == "run"
-            # On narrow terminals the names give way, which end in hashes, and not the figures.
+            # On narrow terminals the names are shortened, which end in hashes, rather than the numbers.
             table.add_column(column, justify="left" if is_name else "right", no_wrap=not is_name, overflow="ellipsis")
         for process in [*self.running]:
             row = (process.place.name, *run_progress(process.place), f"{process.seconds:.0f}")
@@ -141,10 +141,10 @@ def run_plan(
     only: Collection[str] | None = None,
     command: str = "dmf experiment run",
 ) -> RunTable:
-    """Run what is left of ``plan``, or of the runs that ``only`` names; ``command`` goes into results."""
+    """Execute the unfinished runs of ``plan``, or of ``only``; ``command`` is stored in results."""
     folder.save_plan(plan.record())
     evaluation = plan.evaluation.model_dump(mode="json")
-    # Variants may stand for the same settings: a run is run once.
+    # Variants may have the same settings, but each run is executed once.
     runs = {run.name: run for run in plan.runs if only is None or run.name in only}
     jobs = [
         Job(
@@ -172,9 +172,9 @@ def run_jobs(
     *,
     more: Iterator[Job | None] | None = None,
 ) -> RunTable:
-    """Run ``jobs`` and, whenever a worker is free, what ``more`` yields: a job, or None where there is none at present.
+    """Execute ``jobs`` and, whenever a worker is free, the jobs that ``more`` yields (None if there is none at present).
 
-    SIGINT and SIGTERM stop all runs after their checkpoints; a second one does so at once.
+    SIGINT and SIGTERM stop all runs after their checkpoints; a second signal stops them at once.
     """
     scheduler = _Scheduler(folder, options, display, iter(()) if more is None else more)
     with stop_signals(scheduler.request_stop):
@@ -196,7 +196,7 @@ class _Scheduler:
         self.table = RunTable()
         self.processes = self.table.running
         self.jobs: dict[str, list[Job]] = {}
-        """of the runs that are open; trials with the same settings share a run"""
+        """the jobs of each open run; trials with the same settings share a run"""
         self.has_more = True
         self.is_stopping = False
         self.stopped_at: float | None = None
@@ -209,20 +209,20 @@ class _Scheduler:
         self.is_stopping = True
 
     def add(self, job: Job) -> None:
-        """Put a job in the queue; one that is already known to be finished or hopeless ends at once."""
+        """Queue a job; a run that is already finished or cannot succeed ends at once."""
         waiting = self.jobs.setdefault(job.name, [])
         waiting.append(job)
         if len(waiting) > 1:
             return  # it is in the queue, or running
         place = self.folder.run(job.name)
-        # Bad input may have been corrected since; a run that one trial gave up may be good enough for another.
+        # Bad input may have been corrected since, and a run that one trial aborted may be good enough for another.
         is_forgiven = place.outcomes()[-1:] in ([Outcome.REFUSED], [Outcome.PRUNED])
         if is_forgiven or (self.options.retry_failed and self._state(job.name) is RunState.FAILED):
             place.forgive()
         self._update_state(job.name)
 
     def run(self) -> None:
-        """Run until nothing is left to do, or it is time to stop."""
+        """Execute runs until nothing is left to do or it is time to stop."""
         while True:
             self._reap()
             self._check_time()
@@ -241,7 +241,7 @@ class _Scheduler:
         return self.folder.run(name).state(retries=self.options.retries, evaluation=evaluation)
 
     def _update_state(self, name: str) -> RunState:
-        """Read the state of the run; its callers are told once it is closed."""
+        """Update the state of the run from its files, and notify its callers if it is closed."""
         state = self.table.states[name] = self._state(name)
         if not state.is_open:
             for job in self.jobs.pop(name):
@@ -255,14 +255,14 @@ class _Scheduler:
             self.is_stopping = True
 
     def _has_stopped(self) -> bool:
-        """Tell runs to stop, and wait for their checkpoints as long as they may take."""
+        """Ask runs to stop, and wait for their checkpoints within the time allowed."""
         now = time.monotonic()
         if self.stopped_at is None:
             self.stopped_at = now
             if self.processes:
                 count = len(self.processes)
                 runs = "1 run; it continues" if count == 1 else f"{count} runs; they continue"
-                self.display.note(f"stopping {runs} from here another time")
+                self.display.note(f"stopping {runs} from this point next time")
             for process in self.processes:
                 process.stop()
         elif now - self.stopped_at > self.options.grace:
@@ -300,7 +300,7 @@ class _Scheduler:
         claim = self.claims.take(name)
         self.table.elsewhere.discard(name)
         job = self.jobs[name][0]
-        # Another scheduler may have finished it, or given it up, before it let go.
+        # Another scheduler may have finished or aborted the run before it released it.
         if not self._update_state(name).is_open:
             if claim is not None:
                 claim.release()
@@ -338,7 +338,7 @@ class _Scheduler:
         details["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         if outcome in (Outcome.FAILED, Outcome.REFUSED, Outcome.DIVERGED):
             lines = place.last_lines()
-            # Who was killed said nothing about it.
+            # A process that was killed could not write a message.
             is_killed = (process.exit_status or 0) < 0
             details["lines"] = [*lines, process.described_status()] if is_killed or not lines else lines
         place.add_attempt(outcome, **details)
@@ -346,19 +346,19 @@ class _Scheduler:
         if outcome is Outcome.COMPLETE:
             self.display.note(f"{name}: complete, {described_scores(place)}")
         elif "lines" in details:
-            again = "; it will be tried again" if self._state(name).is_open else ""
+            again = "; it will be retried" if self._state(name).is_open else ""
             self.display.note(f"{name}: {outcome.value} ({details['lines'][-1]}){again}")
         self._update_state(name)
 
     def kill_all(self) -> None:
-        """End whatever still runs; the last checkpoints stay."""
+        """Kill all running processes; the last checkpoints are kept."""
         for process in self.processes:
             process.kill()
         self._reap()
 
 
 def described_scores(place: RunPlace) -> str:
-    """A finished run's dev score and time, for a line."""
+    """A finished run's dev score and time, for a message."""
     result = place.result() or {}
     metric = result.get("metric", "")
     score = (result.get("dev") or {}).get(metric)

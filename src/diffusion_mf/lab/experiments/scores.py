@@ -1,4 +1,4 @@
-"""What is measured on a finished run: scores with other schedules and readings, and where it errs."""
+"""Scores of a finished run: with other schedules and readings of the posterior, and an error analysis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from diffusion_mf.training.evaluation import candidate_decoders, evaluate
 from diffusion_mf.training.processes import Processes
 
 RARITY_BINS = ((0, "unseen"), (1, "1"), (4, "2-4"), (16, "5-16"), (64, "17-64"))
-"""the highest count of each bin, and its name; more frequent units share the last"""
+"""the highest count of each bin, and its name; more frequent units are in the last bin"""
 MOST_FREQUENT = "65+"
 MAX_DISTANCE = 5
 NUM_BINS = 10
@@ -32,9 +32,9 @@ NUM_BINS = 10
 def analyse(model: StoredModel, data: TrainingData, *, device: torch.device) -> dict[str, Any]:
     """Counts and rates for the dev sentences, labelled with the model's own decoder.
 
-    `ambiguity` groups units by their distance to the nearest *other* unit whose form had more than one label in training: the
-    label there had to be decided, and labels near it may have suffered from the decision. `invalid_by_decoder` has the share
-    of sentences with invalid spans for every decoder: only with the same one can systems be compared.
+    `ambiguity` groups units by their distance to the nearest *other* unit whose form had more than one label in training, since a
+    wrong decision there may affect labels nearby. `invalid_by_decoder` has the share of sentences with invalid spans for every
+    decoder, because systems can only be compared with the same one.
     """
     sentences = data.dev or ()
     tagger = Tagger(model, device=device)
@@ -75,7 +75,7 @@ def _report(model: StoredModel, data: TrainingData, tagged: Sequence[TaggedSente
 
 
 def rarity_bin(count: int) -> str:
-    """The name of the bin for a form seen so often in training.
+    """The name of the bin for a form seen ``count`` times in training.
 
     >>> rarity_bin(0), rarity_bin(3), rarity_bin(1000)
     ('unseen', '2-4', '65+')
@@ -84,7 +84,7 @@ def rarity_bin(count: int) -> str:
 
 
 def ambiguity_distances(is_ambiguous: Sequence[bool]) -> list[str]:
-    """For every unit the distance to the nearest other ambiguous one, far ones together, and sentences without one apart.
+    """For every unit, the distance to the nearest other ambiguous one; long distances share a bin, ``none`` is no such unit.
 
     >>> ambiguity_distances([True, False, False])
     ['none', '1', '2']
@@ -102,7 +102,7 @@ def _distance_names() -> list[str]:
 
 
 def _training_forms(sentences: Iterable[Sentence]) -> tuple[Counter[str], set[str]]:
-    """How often every form was seen, and which had more than one label."""
+    """The counts of all forms, and the forms with more than one label."""
     counts: Counter[str] = Counter()
     labels: dict[str, set[str]] = defaultdict(set)
     for sentence in sentences:
@@ -113,7 +113,7 @@ def _training_forms(sentences: Iterable[Sentence]) -> tuple[Counter[str], set[st
 
 
 class _Rates:
-    """Shares of right labels by group."""
+    """Shares of correct labels by group."""
 
     def __init__(self) -> None:
         self._right: Counter[str] = Counter()
@@ -133,7 +133,7 @@ class _Rates:
 
 
 def _calibration(scores: Sequence[float], is_right: Sequence[bool]) -> dict[str, Any]:
-    """Mean score and share of right labels in bins of equal width, and the expected calibration error."""
+    """Mean score and share of correct labels in bins of equal width, and the expected calibration error."""
     bins: list[list[tuple[float, bool]]] = [[] for _ in range(NUM_BINS)]
     for score, right in zip(scores, is_right, strict=True):
         bins[min(NUM_BINS - 1, int(score * NUM_BINS))].append((score, right))
@@ -151,7 +151,7 @@ def _calibration(scores: Sequence[float], is_right: Sequence[bool]) -> dict[str,
     }
 
 
-Scores = dict[str, dict[str, float]]
+DecoderScores = dict[str, dict[str, float]]
 """metrics by decoder"""
 
 
@@ -163,7 +163,7 @@ def score_model(
     device: str = "auto",
     known: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The part of a result that comes from the model in ``folder``; what is in ``known`` is not computed again."""
+    """The part of a result computed from the model in ``folder``; entries of ``known`` are not computed again."""
     processes = Processes(0, 1, choose_device(device))
     model = load_model(folder)
     model.labeller.to(processes.device)
@@ -183,7 +183,7 @@ def score_model(
     else:
         result |= _own_scores(model, config, data, processes)
     if model.labeller.codes is not None:
-        # What native thresholding and the nearest code score where they are no candidates: for comparison alone.
+        # Native thresholding and the nearest code are also scored when they cannot be selected, for comparison.
         others = [name for name in ("native", "argmax") if name not in candidate_decoders(model.labeller)]
         result["compared"] = known.get("compared") or _split_scores(model, config, data, processes, decoders=others)
     schedules = dict(known.get("schedules", {}))
@@ -198,8 +198,8 @@ def score_model(
 
 
 def _own_scores(model: StoredModel, config: Config, data: TrainingData, processes: Processes) -> dict[str, Any]:
-    """Dev scores as training measured them, where it did; test scores of all decoders in one pass."""
-    decoders: Scores = {name: dict(scores) for name, scores in (model.metrics.get("decoders") or {}).items()}
+    """Dev scores from training if available, and test scores of all decoders in one pass."""
+    decoders: DecoderScores = {name: dict(scores) for name, scores in (model.metrics.get("decoders") or {}).items()}
     if not decoders and data.dev:
         decoders = _scores(model, config, data, data.dev, processes)
     scores: dict[str, Any] = {"decoders": decoders, "dev": decoders.get(model.decoder)}
@@ -216,8 +216,8 @@ def _split_scores(
     processes: Processes,
     *,
     decoders: Sequence[str] | None = None,
-) -> dict[str, Scores]:
-    """Scores on dev and test, as far as they are there."""
+) -> dict[str, DecoderScores]:
+    """Scores on dev and test, if the corpus has them."""
     return {
         split: _scores(model, config, data, sentences, processes, decoders=decoders)
         for split, sentences in (("dev", data.dev), ("test", data.test))
@@ -233,7 +233,7 @@ def _scores(
     processes: Processes,
     *,
     decoders: Sequence[str] | None = None,
-) -> Scores:
+) -> DecoderScores:
     found = evaluate(
         Predictor(model.labeller, config, processes.device),
         sentences,

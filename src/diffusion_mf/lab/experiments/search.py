@@ -1,4 +1,4 @@
-"""The staged search: Optuna decides which settings are tried, the scheduler runs them, dev scores decide."""
+"""The staged search: Optuna proposes settings, the scheduler runs them, and dev scores decide."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 RETRIED = "failed_trial"
-"""Optuna's attribute of trials that repeat one that was lost"""
+"""Optuna's attribute of trials that repeat a lost trial"""
 
 
 class CombinationSampler(BaseSampler):
-    """Every combination once, in random order: the r-th trial that is no retry takes the r-th of them.
+    """Draws every combination once, in random order: the r-th trial that is not a retry takes the r-th combination.
 
-    Optuna's samplers of combinations may draw the same for two searches at a time, and can only be used with its own loop.
+    Optuna's own samplers of combinations may draw the same one in two concurrent searches, and work only in Optuna's loop.
     """
 
     def __init__(self, name: str, combinations: Sequence[dict[str, Any]]) -> None:
         self._order = sorted(combinations, key=lambda each: zlib.crc32(f"{name}/{sorted(each.items())}".encode()))
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Nothing: each setting is looked up on its own."""
+        """Empty, because each setting is looked up separately."""
         return {}
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Nothing: each setting is looked up on its own."""
+        """Empty, because each setting is looked up separately."""
         return {}
 
     def sample_independent(
@@ -66,7 +66,7 @@ SECONDS_UNTIL_STALE = 120
 
 
 def retry_trial() -> Callable[[optuna.Study, FrozenTrial], None]:
-    """What puts a lost trial back into the queue: its run continues from its checkpoint."""
+    """The callback that puts a lost trial back into the queue; its run continues from its checkpoint."""
     with warnings.catch_warnings():
         # Heartbeats have been "experimental" for years.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -75,7 +75,7 @@ def retry_trial() -> Callable[[optuna.Study, FrozenTrial], None]:
 
 def open_storage(url: str) -> Any:
     """The database of the search; ``postgresql://`` uses psycopg 3."""
-    # Trials that are stopped or given up are no news.
+    # Stopped and pruned trials need no log messages.
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     if url.startswith(("postgresql://", "postgres://")):
         url = "postgresql+psycopg://" + url.partition("://")[2]
@@ -104,7 +104,7 @@ def open_storage(url: str) -> Any:
 
 
 def without_password(url: str) -> str:
-    """An address that may be shown.
+    """The address without its password, which may be shown.
 
     >>> without_password("postgresql://me:secret@host/name")
     'postgresql://…@host/name'
@@ -124,7 +124,7 @@ REASON = "reason"
 
 @dataclass
 class _OpenTrial:
-    """A trial of this process, seed after seed."""
+    """A trial of this process, whose seeds run one after the other."""
 
     trial: optuna.Trial
     study: optuna.Study
@@ -132,15 +132,15 @@ class _OpenTrial:
     stage: int
     settings: Mapping[str, Any]
     scores: list[float] = field(default_factory=list)
-    """of the seeds so far"""
+    """of the seeds finished so far"""
     is_running: bool = False
     """whether a seed's run is in the queue"""
     reported: int = 0
-    """the last epoch that Optuna was told of"""
+    """the last epoch reported to Optuna"""
 
 
 class Search:
-    """A search in progress, or finished: Optuna decides what is tried, the scheduler runs it."""
+    """A search, in progress or finished: Optuna proposes trials, the scheduler runs them."""
 
     def __init__(
         self,
@@ -157,17 +157,17 @@ class Search:
         self._last_heartbeat = time.monotonic()
 
     def run(self, options: SchedulerOptions, display: Display) -> RunTable:
-        """Search until all is done or it is time to stop; returns the states of the runs."""
+        """Search until all trials are done or it is time to stop; returns the states of the runs."""
         try:
             return run_jobs((), self.folder, options, display, more=self.jobs())
         finally:
             for each in self._open:
-                # Others may have taken it for lost, and ended it, while we were asleep.
+                # While this process was suspended, another may have declared the trial lost and ended it.
                 with contextlib.suppress(ValueError):
                     retry_trial()(each.study, each.study.tell(each.trial, state=TrialState.FAIL))
 
     def jobs(self) -> Iterator[Job | None]:
-        """What to run next, until every stage of every subject has had its trials; None while others are at the last ones."""
+        """Yield the next runs until every stage of every subject is complete; None while other processes run the last ones."""
         while not all(self.is_finished(subject) for subject in self.plan.subjects):
             self._beat()
             found = next((each for each in self._open if not each.is_running), None) or self._ask()
@@ -201,8 +201,8 @@ class Search:
     def sampler(self, subject: Subject, number: int, trial: optuna.Trial) -> BaseSampler:
         """The sampler of one trial of a stage, seeded with its number.
 
-        Searches that share a study never draw the same by accident; a sampler for all trials would start over in every process
-        and after every interruption.
+        Searches that share a study then never draw the same values by accident, whereas one sampler for all trials would start
+        over in every process and after every interruption.
         """
         stage, file = subject.stages[number], self.plan.file
         name = f"{file.sampler_seed}/{subject.name}/{number}"
@@ -215,7 +215,7 @@ class Search:
         return optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(2, stage.trials // 3))
 
     def counted(self, subject: Subject, number: int) -> list[Any]:
-        """The trials of a stage that count, in order, no more than planned: finished, given up, failed or diverged."""
+        """The trials of a stage that count, in order and at most as many as planned: finished, pruned, failed or diverged."""
         trials = [
             trial
             for trial in self.study(subject, number).get_trials(deepcopy=False)
@@ -225,7 +225,7 @@ class Search:
         return trials[: subject.stages[number].trials]
 
     def best_settings(self, subject: Subject, number: int) -> dict[str, Any]:
-        """What a stage chooses; nothing where no trial came to an end."""
+        """The settings that a stage chooses; empty if no trial has finished."""
         complete = [
             trial
             for trial in self.counted(subject, number)
@@ -235,11 +235,11 @@ class Search:
         return {} if best is None else dict(best.params)
 
     def is_finished(self, subject: Subject) -> bool:
-        """Whether every stage has had its trials."""
+        """Whether every stage is complete."""
         return all(len(self.counted(subject, n)) >= stage.trials for n, stage in enumerate(subject.stages))
 
     def _ask(self) -> _OpenTrial | None:
-        """A new trial, of a subject with few under way: samplers learn from those that have ended."""
+        """A new trial of a subject with few trials running, because samplers learn from finished ones."""
         under_way = Counter(each.subject.name for each in self._open)
         for subject in sorted(self.plan.subjects, key=lambda each: under_way[each.name]):
             settings: dict[str, Any] = {}
@@ -250,9 +250,9 @@ class Search:
                     continue
                 study = self.study(subject, number)
                 with warnings.catch_warnings():
-                    # Heartbeats are "experimental", and Optuna's own loop, which we have no use for, would send them.
+                    # Heartbeats are "experimental" and normally sent by Optuna's own loop, which is not used here.
                     warnings.simplefilter("ignore")
-                    # Others may be at the last ones; if they are lost, their heartbeats stop, and it is our turn.
+                    # Other processes may run the last trials; if they die, their heartbeats stop and this process takes over.
                     optuna.storages.fail_stale_trials(study)
                     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
                     if num_counted + len(running) >= stage.trials:
@@ -266,7 +266,7 @@ class Search:
         return None
 
     def _beat(self, *, at_once: bool = False) -> None:
-        """Let the database know that the trials under way are not lost."""
+        """Send heartbeats for the running trials, so that they do not count as lost."""
         now = time.monotonic()
         if not at_once and now - self._last_heartbeat < SECONDS_BETWEEN_HEARTBEATS:
             return
@@ -279,12 +279,12 @@ class Search:
                 )
 
     def _job(self, open_trial: _OpenTrial) -> Job | None:
-        """The run of the trial's next seed; None where its settings are refused, which ends the trial."""
+        """The run of the trial's next seed; None if its settings are invalid, which ends the trial."""
         subject, seed = open_trial.subject, self.plan.file.seeds[len(open_trial.scores)]
         try:
             config, source = self.plan.config(subject, open_trial.settings, seed)
         except InputError as error:
-            # Candidates that do not go together, such as a width and a number of heads.
+            # Incompatible candidates, such as a width and a number of heads.
             open_trial.trial.set_user_attr(REASON, str(error))
             self._tell(open_trial, state=TrialState.FAIL)
             return None
@@ -312,9 +312,9 @@ class Search:
         return self._report(open_trial, place) and open_trial.trial.should_prune()
 
     def _report(self, open_trial: _OpenTrial, place: RunPlace) -> bool:
-        """Tell Optuna the dev scores of the first seed's epochs; whether there were new ones."""
+        """Report the dev scores of the first seed's epochs to Optuna; returns whether there were new ones."""
         if open_trial.scores:
-            return False  # only the first seed can be given up: the others complete a mean
+            return False  # only the first seed can be pruned: the others complete a mean
         before = open_trial.reported
         for entry in place.last_entries():
             if entry.get("event") == "evaluation" and entry.get("epoch", 0) > open_trial.reported:
@@ -323,7 +323,7 @@ class Search:
         return open_trial.reported > before
 
     def _end(self, open_trial: _OpenTrial, place: RunPlace, state: RunState) -> None:
-        """A seed's run has ended: the next one's turn, or the trial's end."""
+        """Handle the end of a seed's run: start the next seed, or end the trial."""
         open_trial.is_running = False
         if state is RunState.COMPLETE:
             self._report(open_trial, place)
@@ -335,7 +335,7 @@ class Search:
         if state is not RunState.PRUNED:
             last = (place.failure_lines() or ["no output"])[-1]
             if place.outcomes()[-1:] == [Outcome.REFUSED] and not self._has_results(open_trial.subject.corpus):
-                # Not these settings, but the input: no trial would fare better, and none must count.
+                # The input is bad rather than these settings, so every trial would fail and none must count.
                 raise InputError(f"{place.name} was refused ({last})", remedy="correct that")
             open_trial.trial.set_user_attr(REASON, f"{state.value}: {last}")
         self._tell(open_trial, state=TrialState.FAIL if state is RunState.FAILED else TrialState.PRUNED)
@@ -346,7 +346,7 @@ class Search:
     def _tell(self, open_trial: _OpenTrial, *, value: float | None = None, state: Any = None) -> None:
         """End the trial."""
         self._open.remove(open_trial)
-        # Where we were asleep, others may have taken it for lost.
+        # If this process was suspended, another may have declared the trial lost.
         trial = open_trial.study.tell(open_trial.trial, value, state, skip_if_finished=True)
         subject, number = open_trial.subject, open_trial.stage
         stage, count = subject.stages[number], len(self.counted(subject, number))

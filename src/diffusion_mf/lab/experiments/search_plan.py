@@ -1,9 +1,9 @@
 """Plans of the staged search: the stages and their candidate values, the same number of trials for every system.
 
 Stages follow the paper (“Hyperparameter search”): capacity, optimisation and denoiser size, transitions, Mean-Field iterations or
-loss weights. The decoder needs no trials: every run is scored on dev with all of them. What a stage chooses is fixed in the
-stages after it. Where a stage has nothing to vary for a system (there are no iterations in a linear chain), its trials go to
-the last stage before it that has, so that every system gets as many.
+loss weights. The decoder needs no trials, since every run is scored on dev with all of them. The settings chosen by a stage are
+fixed in later stages. If a stage has nothing to vary for a system (a linear chain has no iterations), its trials go to the last
+earlier stage that has, so that every system gets the same number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from diffusion_mf.lab.experiments.plan import (
 from diffusion_mf.systems import SYSTEMS
 
 MOST_COMBINATIONS = 100
-"""of a stage's values, up to which none is tried twice"""
+"""the number of combinations of a stage up to which none is tried twice"""
 
 
 class StageEntry(Section):
@@ -48,13 +48,13 @@ class StageEntry(Section):
     space: dict[str, Any] = pydantic.Field({})
     """for all systems"""
     system: dict[str, dict[str, Any]] = pydantic.Field({})
-    """more of it, or instead, for the systems named"""
+    """additions to ``space``, or replacements, for the systems named"""
     only: list[str] | None = None
-    """the systems that ``space`` is for; None: all"""
+    """the systems that ``space`` applies to; None for all"""
 
 
 class PrunerEntry(Section):
-    """Trials that fall behind the median of the others at the same epoch are given up."""
+    """Prunes trials that fall behind the median of the others at the same epoch."""
 
     startup_trials: NonNegativeInt = 3
     warmup_epochs: NonNegativeInt = 5
@@ -62,7 +62,7 @@ class PrunerEntry(Section):
 
 
 class SearchFile(CommonFile):
-    """The file, as it stands."""
+    """The contents of a search's file."""
 
     seeds: list[NonNegativeInt] = pydantic.Field([1])
     """a trial's score is the mean over them"""
@@ -93,7 +93,7 @@ class Stage:
     space: Space
 
     def combinations(self) -> list[dict[str, Any]] | None:
-        """All combinations of values, where they are few enough to be drawn without putting them back; else None."""
+        """All combinations of values, if they are few enough to be drawn without replacement; otherwise None."""
         lists = [values for values in self.space.values() if isinstance(values, list)]
         if len(lists) < len(self.space) or math.prod(map(len, lists)) > MOST_COMBINATIONS:
             return None
@@ -102,7 +102,7 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is searched for: a system on a corpus with an encoder."""
+    """What is tuned: a system on a corpus with an encoder."""
 
     corpus: str
     system: str
@@ -111,7 +111,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """A name that no other has."""
+        """A unique name."""
         return f"{self.corpus}.{self.system}.{self.encoder}"
 
 
@@ -148,12 +148,12 @@ class SearchPlan:
 
 
 def load_search(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: StrPath | None = None) -> SearchPlan:
-    """Read a search; everything wrong with it, and with the first configuration of every subject, is an `InputError`."""
+    """Read a search; any mistake in it, or in the first configuration of a subject, is an `InputError`."""
     path = Path(path)
     plan, text = read_plan_file(SearchFile, path)
     for system in [name for stage in plan.stages for name in (*stage.system, *(stage.only or ()))]:
         if system not in SYSTEMS:
-            raise InputError(f"there is no system {system!r}", path=path, remedy=f"known are {', '.join(SYSTEMS)}")
+            raise InputError(f"there is no system {system!r}", path=path, remedy=f"choose from {', '.join(SYSTEMS)}")
     corpora = chosen_corpora(plan.corpora, known_corpora(plan, path, corpora_file), path, text)
     check_names([stage.name for stage in plan.stages], path)
     search = SearchPlan(path, plan, corpora, overrides)
@@ -164,9 +164,9 @@ def load_search(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: S
 
 
 def _check_spaces(search: SearchPlan, subject: Subject, path: Path) -> None:
-    """`InputError` for a setting that does not exist: every trial of its stage would fail.
+    """Raise `InputError` for a setting that does not exist, since every trial of its stage would fail.
 
-    Values are left to the trials: some go together, others do not.
+    Values are left to the trials, because they may be valid only in some combinations.
     """
     for stage in subject.stages:
         for key, values in stage.space.items():
@@ -198,7 +198,7 @@ def _stages(plan: SearchFile, system: str, path: Path) -> list[Stage]:
 
 
 def _shared_out(stages: Sequence[Stage]) -> list[Stage]:
-    """Trials beyond the combinations of a small stage would say nothing new: they go to the last stage with room for them."""
+    """Move trials beyond the number of combinations of a small stage to the last stage with room for them."""
     sizes = [math.inf if (found := stage.combinations()) is None else len(found) for stage in stages]
     trials = [min(stage.trials, size) for stage, size in zip(stages, sizes, strict=True)]
     surplus = sum(stage.trials for stage in stages) - sum(trials)

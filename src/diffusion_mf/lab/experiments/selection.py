@@ -23,10 +23,10 @@ except ImportError:
     ) from None
 
 FEWEST_SEEDS_FOR_TEST = 4
-"""with fewer, a t-test says next to nothing, and none is reported"""
+"""with fewer, a t-test is meaningless, so none is reported"""
 
 LARGEST_P = 0.05
-"""of a difference that tables mark"""
+"""significance level of differences that tables mark"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Summary:
 class PairedDifference(Summary):
     """Differences of two settings, seed by seed, and the p of a two-sided paired t-test.
 
-    There is no p with too few seeds, or where all differences are equal.
+    There is no p with too few seeds, or if all differences are equal.
     """
 
     @property
@@ -59,7 +59,7 @@ class PairedDifference(Summary):
 
 
 def summarise(scores: Mapping[int, float]) -> Summary | None:
-    """Of scores by seed; None for none."""
+    """Mean and deviation of scores by seed; None if there are none."""
     if not scores:
         return None
     values = list(scores.values())
@@ -81,7 +81,7 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The runs that differ in nothing but their seed."""
+    """The runs that differ only in their seed."""
 
     corpus: str
     system: str
@@ -101,7 +101,7 @@ class Group:
 
     @property
     def metric(self) -> str:
-        """The one that selects."""
+        """The metric used for selection."""
         return str(self._any()["metric"])
 
     @property
@@ -111,13 +111,13 @@ class Group:
 
     @property
     def decoders(self) -> tuple[str, ...]:
-        """Those that every run was scored with."""
+        """The decoders that every run was scored with."""
         first, *rest = [result["decoders"] for result in self.results.values()]
         return tuple(name for name in first if all(name in other for other in rest))
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """Decoders that were scored for comparison, and are not to be selected."""
+        """Decoders that were scored only for comparison and must not be selected."""
         found = (name for result in self.results.values() for name in result.get("compared", {}).get("dev", {}))
         return tuple(name for name in dict.fromkeys(found) if name not in self.decoders)
 
@@ -127,12 +127,12 @@ class Group:
         return [name for name in dict.fromkeys(found) if name.startswith(prefix)]
 
     def invalid_rates(self, decoder: str) -> dict[int, float]:
-        """Dev sentences with invalid spans, in per cent, by seed; of the seeds of which it is known for ``decoder``."""
+        """Percentage of dev sentences with invalid spans, by seed, for the seeds where it is known for ``decoder``."""
         rates = {seed: invalid_rate(result, decoder) for seed, result in self.results.items()}
         return {seed: rate for seed, rate in rates.items() if rate is not None}
 
     def analyses(self, decoder: str) -> dict[int, Mapping[str, Any]]:
-        """Where the models err on dev, by seed; of the seeds whose own decoder it is."""
+        """The error analysis on dev by seed, for the seeds that selected ``decoder``."""
         return {
             seed: result["analysis"]
             for seed, result in self.results.items()
@@ -145,7 +145,7 @@ class Group:
     def scores(
         self, split: str, decoder: str, metric: str | None = None, *, schedule: str | None = None
     ) -> dict[int, float]:
-        """A metric by seed, of the seeds that have it; ``schedule`` is one of the plan's evaluations, such as calls=5."""
+        """A metric by seed, for the seeds that have it; ``schedule`` is one of the plan's evaluations, such as calls=5."""
         found = {}
         for seed, result in self.results.items():
             if schedule is None:
@@ -165,7 +165,7 @@ class Group:
         return summarise(self.scores(split, decoder, metric, schedule=schedule))
 
     def selected_decoder(self) -> str:
-        """The one with the best mean dev score; the first of equals."""
+        """The decoder with the best mean dev score; the first in case of a tie."""
 
         def mean_dev(decoder: str) -> float:
             found = self.summary("dev", decoder)
@@ -180,7 +180,7 @@ class Group:
 
 
 def best_group(groups: Sequence[Group]) -> Group | None:
-    """The one with the best mean dev score, among those with results of as many seeds as any has."""
+    """The group with the best mean dev score, among those with the largest number of finished seeds."""
     most = max((len(group.results) for group in groups), default=0)
     return max(
         (group for group in groups if len(group.results) == most), key=lambda group: group.mean_dev(), default=None
@@ -192,7 +192,7 @@ class Outcomes:
 
     def __init__(self, groups: Iterable[Group]) -> None:
         self.all_groups = list(groups)
-        """also those without any result, which tables name"""
+        """including those without any result, which tables mention"""
         self.groups = [group for group in self.all_groups if group.results]
 
     def find(self, **wanted: str) -> list[Group]:
@@ -200,17 +200,17 @@ class Outcomes:
         return [group for group in self.planned(**wanted) if group.results]
 
     def selected(self, corpus: str, system: str, encoder: str) -> Group | None:
-        """Of the settings tried, the one with the best mean dev score, over as many seeds as any has."""
+        """The setting with the best mean dev score, among those with the largest number of finished seeds."""
         return best_group(self.find(corpus=corpus, system=system, encoder=encoder))
 
     def planned(self, **wanted: str) -> list[Group]:
-        """Like `find`, with groups of which no run has finished."""
+        """Like `find`, including groups without any finished run."""
         return [
             group for group in self.all_groups if all(getattr(group, key) == value for key, value in wanted.items())
         ]
 
     def values(self, key: str) -> list[str]:
-        """The corpora, systems, encoders or variants there are, in the order of the plan; systems as in their table.
+        """The different corpora, systems, encoders or variants in the order of the plan; systems in the order of their table.
 
         Systems of plugins that are not imported come last.
         """
@@ -221,7 +221,7 @@ class Outcomes:
 
 
 def read_outcomes(folder: ExperimentFolder, *, plan: str | None = None) -> tuple[dict[str, Any], Outcomes]:
-    """The record of a plan that was run in ``folder``, and what came of it."""
+    """The record of a plan that was run in ``folder``, and its outcomes."""
     records = folder.plan_records()
     if not records:
         raise InputError(
@@ -235,7 +235,7 @@ def read_outcomes(folder: ExperimentFolder, *, plan: str | None = None) -> tuple
         )
     if plan is not None and plan not in records:
         raise InputError(
-            f"no plan {plan!r} was run in this folder", path=folder.root, remedy=f"known are {', '.join(records)}"
+            f"no plan {plan!r} was run in this folder", path=folder.root, remedy=f"choose one of {', '.join(records)}"
         )
     record = records[plan or next(iter(records))]
     grouped: dict[tuple[str, str, str, str], list[dict[str, Any]]] = defaultdict(list)
@@ -270,7 +270,7 @@ def _group(
 
 
 def invalid_rate(result: Mapping[str, Any], decoder: str) -> float | None:
-    """Dev sentences with invalid spans, in per cent; earlier results know it of the decoder that was best for them alone."""
+    """Percentage of dev sentences with invalid spans; older results have it only for their best decoder."""
     analysis = result.get("analysis")
     if not analysis:
         return None

@@ -120,7 +120,7 @@ def _run(place: RunPlace, *, device: str) -> Outcome:
 
 
 def train_and_score(place: RunPlace, *, device: str) -> None:
-    """Train what the run's folder describes, as far as it is not trained, and write its result."""
+    """Train the run of a folder unless it is already trained, and write its result."""
     # Before PyTorch is imported: threads that spin while they wait starve each other on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from diffusion_mf.config import saved_config
@@ -133,10 +133,10 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
     description = place.description()
     import_plugins(from_environment())
     config = saved_config(description["config"], path=place.root / "run.json")
-    # A finished run comes back here when a plan wants it scored in more ways.
+    # A finished run is started again if a plan asks for further scores.
     known = (place.result() or {}) if place.model.exists() else {}
     if not known:
-        # Test data stay out of training: they are read once, below.
+        # Training never sees test data, which are read once, below.
         without_test = config.model_copy(update={"data": config.data.model_copy(update={"test": None})})
         # The folder already holds files of the experiment.
         RunFolder(place.root).mark()
@@ -174,7 +174,7 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Be told to stop when the runner dies: a run that nobody watches must not go on (Linux only)."""
+    """Ask the kernel for a signal when the runner dies, so that no run goes on unwatched (Linux only)."""
     with contextlib.suppress(OSError, AttributeError):
         set_death_signal = 1
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)
@@ -184,7 +184,7 @@ def _end_with_parent(parent: int) -> None:
 
 @contextlib.contextmanager
 def _heartbeats(claim: Claim) -> Iterator[None]:
-    """Keep the claim fresh meanwhile; the process ends at once, and writes nothing more, when it is lost."""
+    """Keep the claim fresh in the background; if it is lost, the process ends at once and writes nothing more."""
     is_over = threading.Event()
 
     def beat() -> None:

@@ -1,4 +1,4 @@
-"""The synthetic corpus: invented languages whose labels depend on each other, near by or far apart, by known odds."""
+"""The synthetic corpus: invented languages whose labels depend on near or distant labels with known probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The synthetic corpus as files: three splits of each flavour and a manifest that says what they are."""
+"""Writes the synthetic corpus to files: three splits of each flavour, and a manifest that describes them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _column_lines(sentence: SyntheticSentence, name: str) -> Iterable[str]:
         yield f"{unit} {label}"
 
 
-# How each flavour is written: the files' suffix and the lines of a sentence.
+# For each flavour, the suffix of its files and a function that gives the lines of a sentence.
 _FORMATS: dict[str, tuple[str, Callable[[SyntheticSentence, str], Iterable[str]]]] = {
     "pos": ("conllu", _conllu_lines),
     "ner": ("txt", _column_lines),
@@ -56,13 +56,15 @@ def write_corpus(
 ) -> dict[str, Any]:
     """Write FLAVOUR/SPLIT.conllu (or .txt) for every flavour and split, then the manifest, which is also returned.
 
-    ``sizes`` gives the sentences of each split. The manifest holds the settings, the groups with their patterns, and per split
-    the counts and the Bayes-optimal values (see `optimal`).
+    ``sizes`` gives the number of sentences of each split. The manifest contains the settings, the groups with their patterns,
+    and for each split the counts and the Bayes-optimal scores (see `optimal`).
     """
     for split, size in sizes.items():
         if size < 1:
-            raise InputError(f"the {split} split must have a sentence, found {size}", remedy="ask for 1 or more")
-    # All is generated before anything is written, so that bad settings leave no files behind.
+            raise InputError(
+                f"the {split} split must have at least 1 sentence, found {size}", remedy="ask for 1 or more"
+            )
+    # Everything is generated before anything is written, so that bad settings leave no files behind.
     corpora = {
         name: {
             split: list(generate(name, size, seed, split=split, adjacent=adjacent, distant=distant))
@@ -120,5 +122,5 @@ def _make_folder(folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"cannot be made a folder ({error.strerror})", path=folder, remedy="name a folder that can be written"
+            f"the folder cannot be created ({error.strerror})", path=folder, remedy="name a folder that can be written"
         ) from None

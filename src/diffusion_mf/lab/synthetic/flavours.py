@@ -16,7 +16,7 @@ DEFAULT_STRENGTH = 0.5
 
 
 def find_flavour(flavour: str | Flavour) -> Flavour:
-    """The flavour of a name; `InputError` where there is none."""
+    """The flavour called ``flavour``; `InputError` if there is none."""
     if isinstance(flavour, Flavour):
         return flavour
     if flavour not in FLAVOURS:
@@ -33,9 +33,9 @@ def generate(
     adjacent: float = DEFAULT_STRENGTH,
     distant: float = DEFAULT_STRENGTH,
 ) -> Iterator[SyntheticSentence]:
-    """Sentences of a flavour, the same ones for the same arguments on every machine.
+    """Generate sentences of a flavour; the same arguments give the same sentences on every machine.
 
-    ``adjacent`` and ``distant`` are the shares of sentences that hold a dependent group of that kind. Splits are independent
+    ``adjacent`` and ``distant`` are the shares of sentences with a dependent group of that kind. Splits are independent
     streams of one seed, and a longer corpus begins with the sentences of a shorter one.
     """
     found = find_flavour(flavour)
@@ -45,7 +45,9 @@ def generate(
         )
     for knob, value in (("adjacent", adjacent), ("distant", distant)):
         if math.isnan(value) or not 0 <= value <= 1:
-            raise InputError(f"{knob} is a share of sentences, found {value:g}", remedy="give a number from 0 to 1")
+            raise InputError(
+                f"{knob} must be a share of sentences, found {value:g}", remedy="give a number from 0 to 1"
+            )
     return _sentences(found, num_sentences, Draws("synthetic corpus", found.name, split, seed), adjacent, distant)
 
 

@@ -1,4 +1,4 @@
-"""How synthetic sentences are made: keyed random choices, invented words, dependent groups, and the grammar over them."""
+"""The generation of synthetic sentences: keyed random choices, invented words, dependent groups, and a grammar."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def word_class(words: Sequence[str], *, exponent: float = 1.0) -> WordClass:
 class Draws:
     """A stream of random choices for a key such as (seed, split).
 
-    Only `random.random` is asked, the one method whose sequence Python promises to keep across versions: a seed gives the
-    same corpus everywhere.
+    It uses only `random.random`, the one method whose sequence Python guarantees across versions, so a seed gives the same corpus
+    everywhere.
     """
 
     def __init__(self, *key: object) -> None:
@@ -47,23 +47,23 @@ class Draws:
         return low + int(self._random() * (high - low + 1))
 
     def pick(self, items: Sequence[Item]) -> Item:
-        """One of ``items``, each as likely."""
+        """One of ``items``, all equally likely."""
         return items[int(self._random() * len(items))]
 
     def weighted(self, items: Sequence[Item], cumulative: Sequence[float]) -> Item:
         """One of ``items`` by cumulative weights that end at 1."""
-        # Rounding may leave the last weight a hair below 1.
+        # Rounding may leave the last weight slightly below 1.
         return items[min(bisect.bisect_right(cumulative, self._random()), len(items) - 1)]
 
     def word(self, words: WordClass) -> str:
-        """A word of its class."""
+        """A word of a class, by its weights."""
         return self.weighted(words.words, words.cumulative)
 
 
 class Inventor:
-    """Invents pronounceable words, none of them twice, the same ones in every process.
+    """Invents distinct pronounceable words, the same ones in every process.
 
-    The vocabulary is keyed by a name and not by the corpus seed: corpora of different seeds are texts in one language, and
+    The vocabulary is keyed by a name rather than by the corpus seed, so corpora of different seeds are in the same language, and
     dependent groups can be recognised in any of them.
     """
 
@@ -98,22 +98,22 @@ class Inventor:
 ADJACENT, DISTANT = "adjacent", "distant"
 KINDS = (ADJACENT, DISTANT)
 
-# Units with certain labels between two slots of a distant group: not even a chain of the third order sees across.
+# Units with certain labels between two slots of a distant group: more than a third-order chain can bridge.
 MINIMUM_GAP = 3
 
-# Probability of the favourite and of each rival, by the number of rivals.
+# Probability of the most likely pattern and of each alternative, by the number of alternatives.
 _ODDS = {2: (0.44, 0.28), 3: (0.4, 0.2)}
 
 
 class Pattern(NamedTuple):
-    """Labels of all units of a group, and how probable they are."""
+    """Labels of all units of a group, and their probability."""
 
     labels: tuple[str, ...]
     probability: float
 
 
 class DependentGroup(NamedTuple):
-    """A group in a sentence: the units it binds and the patterns their labels can have."""
+    """A dependent group in a sentence: its units, and the patterns their labels can have."""
 
     kind: str
     positions: tuple[int, ...]
@@ -123,9 +123,9 @@ class DependentGroup(NamedTuple):
 class GroupTemplate(NamedTuple):
     """What groups of one kind look like in one flavour.
 
-    ``slots`` are the stretches of adjacent units, each with the word class of its units; words of these classes stand
-    nowhere else, so that groups are recognised from the units alone. ``filling``, if any, is what stands between the slots:
-    words whose label is certain. Without it ordinary phrases stand there.
+    ``slots`` are the ranges of adjacent units, each with the word classes of its units; words of these classes occur nowhere
+    else, so groups are recognised from the units alone. ``filling``, if any, are words with a certain label between the slots;
+    without it there are ordinary phrases.
     """
 
     kind: str
@@ -145,7 +145,7 @@ class GroupTemplate(NamedTuple):
         return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
     def lay_out(self, labels: Sequence[str]) -> list[str]:
-        """The labels of a group as they stand in a sentence, with the shortest filling between the slots."""
+        """The labels of a group in a sentence, with the shortest filling between the slots."""
         gap = [self.filling[1]] * MINIMUM_GAP if self.filling else []
         laid_out: list[str] = []
         for start, end in self.slot_bounds:
@@ -153,7 +153,7 @@ class GroupTemplate(NamedTuple):
         return laid_out
 
     def draw_units(self, draws: Draws) -> list[str]:
-        """The group's units, which say nothing about its pattern."""
+        """Draw the group's units, which are independent of its pattern."""
         return [draws.word(words) for words in self.word_classes]
 
     def draw_pattern(self, draws: Draws) -> Pattern:
@@ -168,7 +168,7 @@ def group_template(
     *rivals: str,
     filling: tuple[WordClass, str] | None = None,
 ) -> GroupTemplate:
-    """A template from patterns written as labels with spaces between, such as ``"ADP ADJ NOUN"``."""
+    """A template from patterns written as labels separated by spaces, such as ``"ADP ADJ NOUN"``."""
     odds, rival_odds = _ODDS[len(rivals)]
     return GroupTemplate(
         kind,
@@ -186,7 +186,7 @@ Phrases = Callable[[Draws], Iterator[Phrase]]
 
 
 class SyntheticSentence(NamedTuple):
-    """Units, labels and the truth about the dependent groups."""
+    """Units, labels and dependent groups of a sentence."""
 
     units: tuple[str, ...]
     labels: tuple[str, ...]
@@ -197,8 +197,8 @@ class SyntheticSentence(NamedTuple):
 class Flavour:
     """One of the three kinds of text.
 
-    ``phrases`` yields phrases without end, ``ending`` closes a sentence, ``body`` bounds the units of a sentence without a
-    distant group, and ``span_metrics`` names the F1 scores that apply, with whether types count (labels) or only boundaries.
+    ``phrases`` yields phrases indefinitely, ``ending`` closes a sentence, ``body`` gives the range of lengths of a sentence
+    without a distant group, and ``span_metrics`` maps each F1 score that applies to whether types count or only boundaries.
     """
 
     name: str
@@ -222,7 +222,7 @@ def compose_sentence(flavour: Flavour, draws: Draws, *, adjacent: float, distant
         blocks = [_block(phrases, draws.integer(*flavour.body))]
     blocks[-1].append(flavour.ending(draws))
 
-    # The last block has a phrase and an ending, so there is always a place with certain labels on both sides.
+    # The last block has a phrase and an ending, so a group always has certain labels on both sides.
     places = [(block, cut) for block in range(len(blocks)) for cut in range(1, len(blocks[block]))]
     adjacent_place = draws.pick(places) if has_adjacent else None
     present = [kind for kind, has in ((ADJACENT, has_adjacent), (DISTANT, has_distant)) if has]

@@ -1,6 +1,6 @@
 """The NER-like flavour: invented words with mentions of four types in BMES.
 
-Outside dependent groups, a word and its neighbours tell its label: some words open mentions, some close them, and shared
+Outside dependent groups, a word and its neighbours determine its label: some words open mentions, some close them, and shared
 names are persons after a title and places after a locative.
 """
 
@@ -58,10 +58,10 @@ _NAMES = {
     "MISC": _Names(*(_inventor.word_class(count, style="title") for count in (10, 6, 6, 6))),
 }
 
-# A word that opens a long name, or stands before a shorter one: the mention is cut one way or another.
+# A word that opens a long name or precedes a shorter one, so the mention has two possible segmentations.
 _ADJACENT_SLOT = [_inventor.word_class(3, style="title", exponent=0) for _ in range(3)]
-# The long name of an institution: where it begins and where it ends are settled together, at either end of words that
-# are part of it in any case.
+# The long name of an institution, whose beginning and end depend on each other, on either side of words that
+# always belong to it.
 _DISTANT_SLOTS = [[_inventor.word_class(3, exponent=0) for _ in range(length)] for length in (2, 3)]
 _DISTANT_FILLING = (_inventor.word_class(8), "M-ORG")
 
@@ -94,7 +94,7 @@ def _participant(draws: Draws) -> Phrase:
 
 
 def _phrases(draws: Draws) -> Iterator[Phrase]:
-    """Participants with verbs between, at times a link between clauses; two mentions never touch."""
+    """Participants with verbs between them, and sometimes a link between clauses; two mentions are never adjacent."""
     while True:
         yield _participant(draws)
         yield [(draws.word(_VERBS), "O")]

@@ -1,4 +1,4 @@
-"""The best that any model can score on the synthetic corpus, and whether labels of dependent groups can occur together.
+"""The best possible scores on the synthetic corpus, and the consistency of labels in dependent groups.
 
 Groups are recognised from the units alone, so the predictions of any model, or of a file, can be scored.
 """
@@ -19,19 +19,19 @@ from diffusion_mf.lab.synthetic.grammar import KINDS, DependentGroup, Flavour, G
 
 
 class Consistency(NamedTuple):
-    """How many groups there are and how many have labels that can occur together."""
+    """The number of groups, and the number whose labels can occur together."""
 
     groups: int
     consistent: int
 
     @property
     def percentage(self) -> float | None:
-        """The score from 0 to 100; None where there is no group."""
+        """The score from 0 to 100; None if there is no group."""
         return 100 * self.consistent / self.groups if self.groups else None
 
 
 def find_groups(units: Sequence[str], *, flavour: str | Flavour) -> tuple[DependentGroup, ...]:
-    """The dependent groups of a sentence, from its units: the words of a template stand nowhere else."""
+    """The dependent groups of a sentence, recognised from its units: the words of a template occur only in its groups."""
     groups = []
     for template, vocabulary, places in _group_vocabularies(find_flavour(flavour)):
         positions = tuple(index for index, unit in enumerate(units) if unit in vocabulary)
@@ -44,7 +44,7 @@ def find_groups(units: Sequence[str], *, flavour: str | Flavour) -> tuple[Depend
 
 @functools.cache
 def _group_vocabularies(flavour: Flavour) -> list[tuple[GroupTemplate, frozenset[str], list[frozenset[str]]]]:
-    """For every template all its words, and the words of each of its units."""
+    """For every template, all its words and the words of each of its units."""
     vocabularies = []
     for template in flavour.templates.values():
         places = [frozenset(words.words) for words in template.word_classes]
@@ -53,7 +53,7 @@ def _group_vocabularies(flavour: Flavour) -> list[tuple[GroupTemplate, frozenset
 
 
 def consistency(units: Sequence[str], labels: Sequence[str], *, flavour: str | Flavour) -> dict[str, Consistency]:
-    """Groups and consistent groups of one sentence, by kind."""
+    """The numbers of groups and consistent groups in one sentence, by kind."""
     return total_consistency([(units, labels)], flavour=flavour)
 
 
@@ -93,7 +93,7 @@ def pair_marginals(patterns: Sequence[Pattern]) -> list[dict[tuple[str, str], fl
 
 
 def position_wise(template: GroupTemplate) -> tuple[str, ...]:
-    """The most probable label at every position, by itself."""
+    """The most probable label at every position, independently."""
     return tuple(max(table, key=table.__getitem__) for table in marginals(template.patterns))
 
 
@@ -103,7 +103,7 @@ def joint(template: GroupTemplate) -> tuple[str, ...]:
 
 
 def chain(template: GroupTemplate) -> tuple[str, ...]:
-    """Viterbi, slot by slot, on the first-order chain nearest to the truth."""
+    """Viterbi, slot by slot, on the first-order chain closest to the true distribution."""
     labels: list[str] = []
     for start, end in template.slot_bounds:
         labels.extend(_viterbi([Pattern(p.labels[start:end], p.probability) for p in template.patterns]))
@@ -132,12 +132,12 @@ GROUP_DECODERS: dict[str, GroupDecoder] = {"position_wise": position_wise, "chai
 
 @functools.cache
 def group_predictions(flavour: Flavour, decoder: str) -> dict[str, tuple[str, ...]]:
-    """What a decoder of `GROUP_DECODERS` says about the groups of each kind; the same for all of them, as their tables are."""
+    """The labels that a decoder of `GROUP_DECODERS` gives each kind of group, which depend only on the kind."""
     return {kind: GROUP_DECODERS[decoder](template) for kind, template in flavour.templates.items()}
 
 
 def decode(sentence: SyntheticSentence, *, flavour: Flavour, decoder: str) -> list[str]:
-    """What a decoder that knows the true distribution says about a sentence; labels outside groups are certain."""
+    """The labels that a decoder knowing the true distribution gives a sentence; labels outside groups are certain."""
     labels = list(sentence.labels)
     for group in sentence.groups:
         for position, label in zip(group.positions, group_predictions(flavour, decoder)[group.kind], strict=True):
@@ -145,19 +145,19 @@ def decode(sentence: SyntheticSentence, *, flavour: Flavour, decoder: str) -> li
     return labels
 
 
-Scores = dict[str, float | None]
+SyntheticScores = dict[str, float | None]
 
 
 @dataclass
 class SpanCounts:
-    """Spans predicted rightly, predicted, and there to be found; expectations are no whole numbers."""
+    """Numbers of correct, predicted and gold spans; floats, because they may be expectations."""
 
     correct: float = 0
     predicted: float = 0
     gold: float = 0
 
     def add(self, other: SpanCounts, *, times: float = 1) -> None:
-        """Add another count, some number of times."""
+        """Add another count, multiplied by ``times``."""
         self.correct += times * other.correct
         self.predicted += times * other.predicted
         self.gold += times * other.gold
@@ -171,7 +171,7 @@ class SpanCounts:
 
 @dataclass
 class SplitFacts:
-    """What the units of a split settle: everything the expectations need."""
+    """Everything about a split that the expected scores need."""
 
     sentences: Counter[tuple[str, ...]] = field(default_factory=Counter)  # by the kinds of group they hold
     units: int = 0
@@ -189,13 +189,13 @@ class SplitFacts:
 
 
 def spans_of(labels: Sequence[str], flavour: Flavour, *, typed: bool) -> set[tuple[int, int, str]]:
-    """The complete spans as a set; without types, boundaries alone decide."""
+    """The complete spans as a set; without types, only boundaries count."""
     spans = extract_spans(labels, flavour.scheme, match_types=typed)
     return {(span.start, span.end, span.label if typed else "") for span in spans}
 
 
 def collect_facts(sentences: Sequence[SyntheticSentence], *, flavour: Flavour) -> SplitFacts:
-    """Count what is certain and which groups there are."""
+    """Count the certain labels and the groups of a split."""
     facts = SplitFacts()
     for sentence in sentences:
         uncertain = {position for group in sentence.groups for position in group.positions}
@@ -208,11 +208,11 @@ def collect_facts(sentences: Sequence[SyntheticSentence], *, flavour: Flavour) -
     return facts
 
 
-def expected_scores(facts: SplitFacts, *, flavour: Flavour) -> dict[str, Scores]:
+def expected_scores(facts: SplitFacts, *, flavour: Flavour) -> dict[str, SyntheticScores]:
     """The expected scores of every decoder, and under ``bound`` the best that any decoder can reach on each metric.
 
-    The bound is attained for each metric by itself: by position-wise argmax for accuracy, by the joint decoder for exact
-    match and consistency, and by `best_f1` for span F1.
+    The bound is reached separately for each metric: by position-wise argmax for accuracy, by the joint decoder for exact match
+    and consistency, and by `best_f1` for span F1.
     """
     values = {name: _decoder_scores(facts, flavour, group_predictions(flavour, name)) for name in GROUP_DECODERS}
     bound = dict(values["joint"])
@@ -222,7 +222,7 @@ def expected_scores(facts: SplitFacts, *, flavour: Flavour) -> dict[str, Scores]
     return {**values, "bound": bound}
 
 
-def _decoder_scores(facts: SplitFacts, flavour: Flavour, predictions: Mapping[str, tuple[str, ...]]) -> Scores:
+def _decoder_scores(facts: SplitFacts, flavour: Flavour, predictions: Mapping[str, tuple[str, ...]]) -> SyntheticScores:
     groups = facts.groups
     correct_units = float(facts.certain_units)
     probability_exact: dict[str, float] = {}
@@ -235,7 +235,7 @@ def _decoder_scores(facts: SplitFacts, flavour: Flavour, predictions: Mapping[st
     exact = sum(
         number * math.prod(probability_exact[kind] for kind in kinds) for kinds, number in facts.sentences.items()
     )
-    scores: Scores = {
+    scores: SyntheticScores = {
         "accuracy": _percentage(correct_units, facts.units),
         "exact_match": _percentage(exact, facts.sentences.total()),
     }
@@ -246,7 +246,7 @@ def _decoder_scores(facts: SplitFacts, flavour: Flavour, predictions: Mapping[st
             counts.add(_expected_spans(template, predictions[kind], flavour, typed), times=groups[kind])
         scores[metric] = counts.f1
     for kind in KINDS:
-        # A prediction is the same for all groups of a kind, so it can always or never occur.
+        # The prediction is the same for all groups of a kind, so it is consistent in all of them or in none.
         scores[f"consistency_{kind}"] = _percentage(groups[kind] * (probability_exact[kind] > 0), groups[kind])
     return scores
 
@@ -307,8 +307,8 @@ def _heaviest_spans(weights: Mapping[tuple[int, int, str], float]) -> list[tuple
     return best[-1][1]
 
 
-def realised_scores(sentences: Sequence[SyntheticSentence], *, flavour: Flavour) -> dict[str, Scores]:
-    """What the same decoders score against the labels that were drawn: the figures to hold a model's scores against."""
+def realised_scores(sentences: Sequence[SyntheticSentence], *, flavour: Flavour) -> dict[str, SyntheticScores]:
+    """The scores of the same decoders against the labels drawn, for comparison with a model's scores."""
     return {
         name: drawn_scores(
             sentences, [decode(sentence, flavour=flavour, decoder=name) for sentence in sentences], flavour=flavour
@@ -319,8 +319,8 @@ def realised_scores(sentences: Sequence[SyntheticSentence], *, flavour: Flavour)
 
 def drawn_scores(
     sentences: Sequence[SyntheticSentence], predicted: Sequence[Sequence[str]], *, flavour: Flavour
-) -> Scores:
-    """Accuracy, exact match, span F1 and consistency of predicted labels, against the labels that were drawn."""
+) -> SyntheticScores:
+    """Accuracy, exact match, span F1 and consistency of predicted labels against the labels drawn."""
     gold = [sentence.labels for sentence in sentences]
     metrics = score_sentences(flavour.name, flavour.scheme, gold, predicted)
     pairs = [(sentence.units, labels) for sentence, labels in zip(sentences, predicted, strict=True)]

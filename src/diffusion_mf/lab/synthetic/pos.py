@@ -1,7 +1,7 @@
 """The POS-like flavour: invented words with universal part-of-speech tags.
 
-A word's class tells its tag, but for homographs, which are nouns after a determiner and verbs after an auxiliary, and for the
-words of dependent groups.
+A word's class determines its tag, except for homographs (nouns after a determiner, verbs after an auxiliary) and the words of
+dependent groups.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _SUBORDINATORS = _inventor.word_class(3, syllables=(1, 2))
 _NUMERALS = _inventor.word_class(6, syllables=(1, 2))
 _STOPS = word_class([".", "!", "?"], exponent=2)
 
-# A word that is an adposition before a noun phrase and a subordinator before a clause; what follows is as undecided.
+# A word that is an adposition before a noun phrase and a subordinator before a clause; the next words are ambiguous too.
 _ADJACENT_SLOT = [_inventor.word_class(3, exponent=0) for _ in range(3)]
-# A sentence-wide construction: an opener early on, and two words far off that agree with it and with each other.
+# A sentence-wide construction: an opener near the beginning, and two distant words that agree with it and with each other.
 _DISTANT_SLOTS = [[_inventor.word_class(3, exponent=0)] for _ in range(3)]
 
 

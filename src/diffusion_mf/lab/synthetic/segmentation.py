@@ -1,8 +1,8 @@
 """The segmentation-like flavour: words of one to three characters, each character labelled with boundary and tag.
 
-Some characters open words of two or three, some stand in the middle, some close; the whole word tells its tag, so a character
-alone does not. Characters that close a word after an opener or a middle are words of their own elsewhere. Characters are
-lower-case letters of four alphabets that stand for no sound here.
+Some characters begin words of two or three characters, some are in the middle, some end them. The tag depends on the whole word,
+not on single characters. Characters that end a word after another character are words by themselves elsewhere. The characters are
+lower-case letters of four alphabets, without phonetic meaning.
 """
 
 from __future__ import annotations
@@ -58,10 +58,9 @@ _SHORT_VERBS = word_class(_take(5))
 _STOPS = word_class(["。", "!"], exponent=2)
 _COMMA = ","
 
-# Three characters that are cut a|bc, ab|c or not at all.
+# Three characters that are segmented a|bc, ab|c or abc.
 _ADJACENT_SLOT = [word_class(_take(3), exponent=0) for _ in range(3)]
-# A long compound: where it begins and where it ends are settled together, at either end of characters that are inside it in
-# any case.
+# A long compound, whose beginning and end depend on each other, on either side of characters that always belong to it.
 _DISTANT_SLOTS = [[word_class(_take(3), exponent=0) for _ in range(length)] for length in (2, 4)]
 _DISTANT_FILLING = (word_class(_take(5)), "M-NN")
 
@@ -93,7 +92,7 @@ def _verb_words(draws: Draws) -> list[tuple[str, str]]:
 
 
 def _phrases(draws: Draws) -> Iterator[Phrase]:
-    """Clauses of subject, verb, perhaps object, perhaps adpositional phrase, with a comma after."""
+    """Clauses of subject, verb, optional object and optional adpositional phrase, followed by a comma."""
     while True:
         yield _phrase(_noun_words(draws))
         yield _phrase(_verb_words(draws))

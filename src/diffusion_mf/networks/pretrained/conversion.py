@@ -24,7 +24,7 @@ _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNor
 def convert_encoder(source: Path, target: Path) -> int:
     """Convert ``source``, a folder with PyTorch weights, to a new folder with safetensors; returns the number of tensors.
 
-    Weights are read with ``weights_only=True``: a file that contains more than tensors is refused. Small files beside them
+    Weights are read with ``weights_only=True``: a file that contains more than tensors is refused. Small files in the same folder
     (configuration, tokenizer) are copied. The new folder is written completely or not at all.
     """
     if not (source / "config.json").is_file():

@@ -1,6 +1,6 @@
 """`PretrainedEncoder`: from subwords to states of units, with a learned mixture of layers and partial freezing.
 
-The mixture of layers (Peters et al., 2018) is there because what a task needs may lie below the last layer: in encoders tuned
+The mixture of layers (Peters et al., 2018) is useful because a task may need information from below the last layer: in encoders tuned
 to distinguish sentences, for example, the last layer holds little about single words.
 """
 

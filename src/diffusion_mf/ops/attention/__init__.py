@@ -1,9 +1,9 @@
-"""Self-attention within the sentences of a packed batch, positions turned (Su et al., 2021):
+"""Self-attention within the sentences of a packed batch, with rotary positions (Su et al., 2021):
 
     outputᵢ = Σⱼ softmaxⱼ(⟨R(i)·queryᵢ, R(j)·keyⱼ⟩ / √d) · valueⱼ,   i and j units of one sentence
 
-On a GPU one Triton launch each way for sentences of up to 128 units. It is an operator of PyTorch's, so that compiled and
-recorded networks contain it.
+On a GPU, the forward and the backward pass are one Triton launch each for sentences of up to 128 units. It is registered as a
+PyTorch operator, so that compiled and recorded networks can contain it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from diffusion_mf.ops.backends import Backend, differentiable_gradients, has_tri
 
 MAX_FUSED_UNITS = 128
 
-_HAS_TRITON = has_triton()  # a constant, for compiled networks cannot look into caches
+_HAS_TRITON = has_triton()  # a constant, because compiled networks cannot read caches
 
 
 def packed_attention(
@@ -33,8 +33,8 @@ def packed_attention(
 ) -> Float[Tensor, "T H d"]:
     """Attention from queries, keys and values; sentence b has the units boundaries[b]…boundaries[b + 1] − 1.
 
-    No sentence may have more units than there are angles; boundaries are int32. The reference is PyTorch's own attention, so
-    that it is the backend ``torch``, too.
+    No sentence may have more units than there are angles; boundaries are int32. The reference is PyTorch's own attention, which
+    is also the backend ``torch``.
     """
     is_short = len(cosine) <= MAX_FUSED_UNITS
     if backend == "auto":
@@ -50,7 +50,7 @@ def packed_attention(
     return reference.packed_attention(inputs, boundaries, cosine, sine)
 
 
-# With schemas: PyTorch cannot read the annotations of functions whose shapes are checked, as the tests do.
+# With explicit schemas, because PyTorch cannot read the annotations of functions whose shapes the tests check.
 @torch.library.custom_op(
     "diffusion_mf::packed_attention",
     mutates_args=(),
@@ -95,7 +95,7 @@ _fused.register_autograd(_gradient, setup_context=_keep)
 
 
 def _second_gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Of the fused gradient, by the reference; PyTorch's own kernels of attention have no second gradient, its formula has."""
+    """The second gradient, from the reference formula; PyTorch's own attention kernels have none."""
     grad_output, inputs, *constants = ctx.saved_tensors
 
     def gradient(grad_output: Tensor, inputs: Tensor) -> Tensor:

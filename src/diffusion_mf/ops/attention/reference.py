@@ -10,7 +10,7 @@ from diffusion_mf.ops.chain_scores import accumulation_dtype
 
 
 def packed_attention(inputs: Tensor, boundaries: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """See `ops.attention.packed_attention`; takes memory for the mask of T × T."""
+    """See `ops.attention.packed_attention`; needs memory for a T × T mask."""
     units = torch.arange(len(inputs), device=inputs.device)
     sentences = torch.searchsorted(boundaries[1:].long(), units, right=True)
     positions = units - boundaries[sentences].long()
@@ -22,7 +22,7 @@ def packed_attention(inputs: Tensor, boundaries: Tensor, cosine: Tensor, sine: T
 
 
 def turn(values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """The two halves of each vector turned against each other, in float32 at least."""
+    """Rotate each vector by the angles of its position, in at least float32."""
     first, second = values.to(accumulation_dtype(values.dtype)).chunk(2, dim=-1)
     turned = (first * cosine - second * sine, second * cosine + first * sine)
     return torch.cat(turned, dim=-1).to(values.dtype)

@@ -1,8 +1,8 @@
-"""Attention within short sentences as one Triton launch each way: one program per sentence and head.
+"""Attention within short sentences as one Triton launch per direction, with one program per sentence and head.
 
-A sentence's scores fit on chip whole, so that nothing but the inputs is kept for the backward pass, which makes them again.
-Kernels made for long sequences spend most of a tile on nothing here: sentences have 16 words as a rule, tiles 128 rows. The
-rotation of positions is part of the kernels; a head comes in two halves, which it turns against each other.
+All scores of a sentence fit on chip, so only the inputs are kept for the backward pass, which recomputes them. Kernels for long
+sequences would waste most of a tile: sentences typically have 16 words, and tiles 128 rows. The rotation of positions is part of
+the kernels and pairs the two halves of a head.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WARPS = {16: 1, 32: 2, 64: 4, 128: 8}
 
 @triton.jit
 def _tile(length, stride: tl.constexpr, half: tl.constexpr, UNITS: tl.constexpr, HALF: tl.constexpr):
-    """Units and columns of half a head, which of them there are, and where they lie."""
+    """Units and columns of half a head, the mask of existing ones, and their offsets."""
     units, columns = tl.arange(0, UNITS), tl.arange(0, HALF)
     mask = (units < length)[:, None] & (columns < half)[None, :]
     return units, columns, mask, units[:, None] * stride + columns[None, :]
@@ -51,7 +51,7 @@ def _store(pointer, cells, half, first, second, mask):
 
 @triton.jit
 def _turned(first, second, cosine, sine):
-    """Rotated by the positions' angles, in float32, and back in the inputs' type."""
+    """The halves rotated by the positions' angles in float32, returned in the inputs' type."""
     one, other = first.to(tl.float32), second.to(tl.float32)
     turned = (one * cosine - other * sine).to(first.dtype)
     return turned, (other * cosine + one * sine).to(first.dtype)
@@ -99,7 +99,7 @@ def forward_kernel(
     if length > 0:
         width = num_heads * 2 * half
         units, columns, mask, cells = _tile(length, 3 * width, half, UNITS, HALF)
-        # The sentence's place may be far into memory; within it short numbers do, and spare registers.
+        # The sentence's offset may need 64 bits; offsets within it need 32, which saves registers.
         inputs_pointer += start.to(tl.int64) * (3 * width) + head * (2 * half)
         cosine, sine = _angles(cosine_pointer, sine_pointer, units, columns, half, mask)
         query, other_query = _load(inputs_pointer, cells, half, mask)
@@ -128,14 +128,14 @@ def backward_kernel(
     HALF: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """The gradient of one sentence's and head's inputs; the weights are made again."""
+    """The gradient of the inputs of one sentence and head; the weights are recomputed."""
     sentence, head = tl.program_id(0), tl.program_id(1)
     start = tl.load(boundaries_pointer + sentence)
     length = tl.load(boundaries_pointer + sentence + 1) - start
     if length > 0:
         width = num_heads * 2 * half
         units, columns, mask, cells = _tile(length, 3 * width, half, UNITS, HALF)
-        # The sentence's place may be far into memory; within it short numbers do, and spare registers.
+        # The sentence's offset may need 64 bits; offsets within it need 32, which saves registers.
         inputs_pointer += start.to(tl.int64) * (3 * width) + head * (2 * half)
         cosine, sine = _angles(cosine_pointer, sine_pointer, units, columns, half, mask)
         query, other_query = _load(inputs_pointer, cells, half, mask)
@@ -143,7 +143,7 @@ def backward_kernel(
         key, other_key = _load(inputs_pointer + width, cells, half, mask)
         key, other_key = _turned(key, other_key, cosine, sine)
         weights = _weights(query, other_query, key, other_key, length, scale, UNITS, PRECISION)
-        # Units past the sentence attend to it as well as any, but nothing is asked of them.
+        # Rows past the end of the sentence have weights too, but their gradient is zero.
         weights = tl.where((units < length)[:, None], weights, 0.0)
         grad_output_pointer += start.to(tl.int64) * width + head * (2 * half)
         grad, other_grad = _load(grad_output_pointer, units[:, None] * width + columns[None, :], half, mask)
@@ -156,7 +156,7 @@ def backward_kernel(
         value, other_value = _load(inputs_pointer + 2 * width, cells, half, mask)
         moved = _product(grad, tl.trans(value), PRECISION) + _product(other_grad, tl.trans(other_value), PRECISION)
         grad_scores = (weights * (moved - tl.sum(weights * moved, 1)[:, None]) * scale).to(query.dtype)
-        # Loaded again: to keep the angles all the while would cost more registers than there are.
+        # Loaded again, because keeping the angles would take more registers than there are.
         cosine, sine = _angles(cosine_pointer, sine_pointer, units, columns, half, mask)
         first, second = _turned_back(
             _product(grad_scores, key, PRECISION), _product(grad_scores, other_key, PRECISION), cosine, sine
@@ -173,7 +173,7 @@ def backward_kernel(
 
 def _settings(inputs: Tensor, longest: int) -> dict[str, Any]:
     units = max(16, triton.next_power_of_2(longest))
-    # Sizes of heads are compiled in: loads are wide where the compiler knows what is aligned.
+    # Head sizes are compile-time constants, so that the compiler knows the alignment and uses wide loads.
     return {
         "num_heads": inputs.shape[2],
         "half": inputs.shape[3] // 2,

@@ -1,11 +1,11 @@
-"""Log-partition and marginals of a linear chain, differentiable, the marginals too (Diffusion-LCRF's losses need that).
+"""Log-partition and marginals of a linear chain, both differentiable (the losses of Diffusion-LCRF need both).
 
     log Z = log Σ_y exp score(y),   marginalᵢ(k) = P(yᵢ = k),   pairᵢ(j, k) = P(yᵢ = j, yᵢ₊₁ = k)
 
-Exact in O(N K²) time. The fast paths keep messages only, O(B N K) memory beyond their inputs: their backward pass
-recomputes pair marginals where it needs them, and is a forward-mode sweep where marginals themselves are differentiated.
-Gradients have gradients, of any order (``create_graph=True``): those of log Z are marginals, and have the fast paths' own;
-those of marginals come from the reference.
+Exact in O(N K²) time. The fast paths keep only messages, O(B N K) memory beyond their inputs: their backward pass recomputes pair
+marginals as needed, with a forward-mode sweep if marginals themselves are differentiated. Gradients can be differentiated again,
+to any order (``create_graph=True``): the gradient of log Z is the marginals, with the gradients of the fast paths; the gradient of
+marginals then comes from the reference.
 Paper: section 2.1 (bigram models) and “Structured Denoising”.
 """
 
@@ -23,10 +23,10 @@ from diffusion_mf.ops.forward_backward import pytorch, reference
 
 
 class ForwardBackward(NamedTuple):
-    """What one forward–backward pass knows of a chain.
+    """The results of one forward–backward pass.
 
     ``log_partition`` (B,) is −∞ and ``marginals`` (B, N, K) are 0 for a sentence without any legal sequence; marginals are 0
-    past each length. Messages are log-scores of what lies before (after) a position given its label, up to a constant per
+    past each length. Messages are log-scores of the part before (after) a position given its label, up to a constant per
     position, and not differentiable.
     """
 
@@ -46,9 +46,9 @@ def _kernels(backend: str) -> Any:
 
 
 class _Chain(torch.autograd.Function):
-    """Results computed from messages; the backward pass recomputes from messages, once for all results together.
+    """Results computed from messages, with one backward pass from messages for all of them.
 
-    ``results`` names those wanted: log_partition, marginals or pairs, in this order.
+    ``results`` names the results wanted: log_partition, marginals or pairs, in this order.
     """
 
     @staticmethod
@@ -64,7 +64,7 @@ class _Chain(torch.autograd.Function):
         log_partition, forward, backward = found
         ctx.backend, ctx.results = backend, results
         ctx.set_materialize_grads(False)
-        # log Z is not kept: callers may change it in place.
+        # log Z is not saved, because callers may change it in place.
         ctx.save_for_backward(unary, transition, lengths, forward, backward)
         outputs: list[Tensor | None] = []
         if "log_partition" in results:
@@ -105,7 +105,7 @@ def _differentiable_gradients(
     others = {name: grad for name, grad in wanted.items() if grad is not None}
     weight = others.pop("log_partition", None)
     if weight is not None:
-        # ∂ log Z/∂ unary are the marginals and ∂ log Z/∂ transition the pair marginals, each with a gradient of its own.
+        # ∂ log Z/∂ unary is the marginals and ∂ log Z/∂ transition the pair marginals, each of which is differentiable.
         results = ("marginals", "pairs") if transition.requires_grad else ("marginals",)
         marginals, *pairs = _Chain.apply(unary, transition, lengths, backend, (None, forward, backward), results)
         gradients[0] = (weight[:, None, None] * marginals).to(unary.dtype)
@@ -144,7 +144,7 @@ def _pairs(unary: Tensor, transition: Tensor, lengths: Tensor, forward: Tensor, 
     score = (left + transition_scores).add_(right).masked_fill_(~is_pair, -torch.inf)
     top = score.amax((-1, -2), keepdim=True)
     pairs = score.sub_(torch.where(top == -torch.inf, 0, top)).exp_()
-    # The largest is 1, where there is any.
+    # The largest value is 1, if there is any.
     pairs /= pairs.sum((-1, -2), keepdim=True).clamp_(min=1)
     return pairs.to(accumulation_dtype(unary.dtype))
 
@@ -152,9 +152,9 @@ def _pairs(unary: Tensor, transition: Tensor, lengths: Tensor, forward: Tensor, 
 def _messages(
     unary_scores: Tensor, transition_scores: Tensor, lengths: Tensor, backend: Backend
 ) -> tuple[str, tuple[Tensor, Tensor, Tensor] | None]:
-    """The backend that is used, and its log-partition and messages; None where the reference has to do the work.
+    """The backend used, with its log-partition and messages; None if the reference must be used.
 
-    The torch path hands extreme scores (spreads of hundreds of nats along a path) to the reference, which works in log space.
+    The torch path leaves extreme scores (spreads of hundreds of nats along a path) to the reference, which works in log space.
     """
     chosen = choose_backend(backend, unary_scores)
     if chosen == "reference":
@@ -170,7 +170,7 @@ def log_partition(
     *,
     backend: Backend = "auto",
 ) -> Float[Tensor, " B"]:
-    """log Z; start and end scores and clamps come folded in (`ops.chain_scores`). Its gradient are the marginals."""
+    """log Z, whose gradient is the marginals; start and end scores and clamps are folded in (`ops.chain_scores`)."""
     lengths = length_tensor(lengths, unary_scores)
     chosen, found = _messages(unary_scores, transition_scores, lengths, backend)
     if found is None:

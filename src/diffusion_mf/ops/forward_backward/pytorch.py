@@ -1,12 +1,11 @@
-"""Forward–backward on probabilities in float64: the path for CPUs, and for any device without Triton.
+"""Forward–backward on probabilities in float64: the path for CPUs and for any device without Triton.
 
-A step of either direction is a matrix product and a product, written in place:
+A step of either direction is a matrix product and an elementwise product, computed in place:
 
     mᵢ = pᵢ₋₁ E,   pᵢ = mᵢ ∘ exp(unaryᵢ),   E = exp(transition)
 
-Float64 spans e^±700, so states need scaling only every few steps, and this is exact for all but extreme scores; `messages`
-proves from the values it met that nothing underflowed, and says so by returning None where it cannot, for the caller to
-work in log space.
+Float64 spans e^±700, so states need scaling only every few steps, and this is exact for all but extreme scores. `messages` proves
+from the values it sees that nothing underflowed; if it cannot, it returns None, and the caller works in log space.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from diffusion_mf.ops.length_order import LengthOrder, arrays, batch_major, by_l
 
 # Products of one message from each side must stay above the smallest float64, e^-708.
 _LOWEST_LOG = -300.0
-# Below these sizes of a matrix product, and of one with a vector, NumPy's BLAS starts no threads of its own, which would
-# cost more than the product and wait for each other on a busy machine.
+# Below these sizes of a matrix product and of a matrix–vector product, NumPy's BLAS starts no threads, which would cost more
+# than the product and wait for each other on a busy machine.
 _SMALL_PRODUCT, _SMALL_VECTOR_PRODUCT = 1 << 18, 9216
 # How far states may drift, in nats, before they are scaled again.
 _DRIFT = 150.0
 
 
 class _Scale(NamedTuple):
-    """The largest of some scores, and how far below it the smallest finite one lies; 0 and 0 if none is finite."""
+    """The largest of some scores, and its distance to the smallest finite one; 0 and 0 if none is finite."""
 
     top: float
     spread: float
@@ -52,7 +51,7 @@ def _exp_below(scores: Tensor, scale: _Scale) -> Tensor:
 
 
 def _local_blanked(transition: Tensor, lengths: Tensor) -> Tensor:
-    """Transitions with zeros past each length: they are never used, but must be finite numbers."""
+    """Transitions with zeros past each length, where they are not used but must be finite."""
     if transition.dim() == 2 or transition.numel() == 0 or int(lengths.min()) > transition.shape[1]:
         return transition
     return transition.masked_fill(~unit_mask(lengths, transition.shape[1] + 1)[:, 1:, None, None], 0)
@@ -65,7 +64,7 @@ def _is_small(values: Tensor, weights: Tensor) -> bool:
 
 
 def _steps(layout: LengthOrder, weights: Any, *, is_forward: bool) -> Iterator[tuple[int, int, int, Any]]:
-    """Each step's source and target, how many sentences take it, and its weights, from rows to columns."""
+    """The source, target, number of sentences and weights (from rows to columns) of each step."""
     is_global = weights.ndim == 2
     weights = weights if is_forward else weights.swapaxes(-1, -2)
     places = range(1, len(layout.counts))
@@ -76,9 +75,9 @@ def _steps(layout: LengthOrder, weights: Any, *, is_forward: bool) -> Iterator[t
 
 
 def _sweep(own: Tensor, weights: Tensor, layout: LengthOrder, *, interval: int, is_forward: bool) -> tuple:
-    """Messages and states (message ∘ own) of one direction, (N, B, K), and the log-scales (B,) taken out on the way.
+    """Messages and states (message ∘ own) of one direction, (N, B, K), and the log-scales (B,) divided out on the way.
 
-    A message is 1 where the direction starts, and in the padding.
+    A message is 1 at the start of the direction and in padding.
     """
     message, state = torch.ones_like(own), own.clone()
     log_scale = torch.zeros(own.shape[1], dtype=own.dtype, device=own.device)
@@ -116,7 +115,7 @@ def messages(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor
     unary_scores = time_major(unary, layout)
     transition_scores = _local_blanked(transition, lengths)
     unary_scale, transition_scale = _scale(unary_scores), _scale(transition_scores)
-    # A state's largest value falls by no more than this in a step, and rises by no more than log K.
+    # The log of a state's largest value falls by at most this in a step, and rises by at most log K.
     decay = unary_scale.spread + 2 * transition_scale.spread
     if not decay < -_LOWEST_LOG:
         return None
@@ -125,7 +124,7 @@ def messages(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor
     weights = _exp_below(by_length(transition_scores, layout), transition_scale)
     forward, left, log_scale = _sweep(own, weights, layout, interval=interval, is_forward=True)
     backward, right, _ = _sweep(own, weights, layout, interval=interval, is_forward=False)
-    # Every true value is at most a factor e^-decay below one seen here: none was lost unless one this low was seen.
+    # Every exact value is at most a factor e^-decay below one seen here, so none was lost unless one this low was seen.
     if min(_lowest_log(left), _lowest_log(right)) - decay < _LOWEST_LOG:
         return None
 
@@ -157,9 +156,9 @@ def marginals(unary: Tensor, lengths: Tensor, forward: Tensor, backward: Tensor)
 class _Chain(NamedTuple):
     """A chain as its backward pass sees it: pairᵢ(j, k) = beforeᵢ(j) E(j, k) afterᵢ₊₁(k), float64 and batch-major.
 
-    ``left`` and ``right`` (B, N, K) are message ∘ exp(unary) up to a constant per position; ``onward`` (B, N, K) is what the
-    right side says to each label, 1 at the last unit; ``share`` (B, N, 1) normalises left ∘ onward, and is 0 past each
-    length and in sentences without a legal sequence.
+    ``left`` and ``right`` (B, N, K) are message ∘ exp(unary) up to a constant per position; ``onward`` (B, N, K) is the message
+    from the right, 1 at the last unit; ``share`` (B, N, 1) normalises left ∘ onward, and is 0 past each length and in sentences
+    without a legal sequence.
     """
 
     left: Tensor
@@ -170,7 +169,7 @@ class _Chain(NamedTuple):
 
 
 def _through(values: Tensor, weights: Tensor) -> Tensor:
-    """(B, M, K) through (K, K), or through a matrix each, (B, M, K, K)."""
+    """The product of (B, M, K) with one matrix (K, K), or with a matrix per position, (B, M, K, K)."""
     is_global = weights.dim() == 2
     use_numpy = values.numel() > 0 and _is_small(values[0], weights)
     run, values_, weights_ = arrays(values if is_global else values[..., None, :], weights, use_numpy=use_numpy)
@@ -178,7 +177,7 @@ def _through(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def _summed_products(left: Tensor, right: Tensor) -> Tensor:
-    """Σ left(j) right(k) over sentences and positions, (K, K), from two (B, M, K); in one product per sentence."""
+    """Σ left(j) right(k) over sentences and positions, (K, K), from two (B, M, K), with one product per sentence."""
     use_numpy = left.shape[1] * left.shape[2] ** 2 <= _SMALL_PRODUCT
     run, left_, right_ = arrays(left.transpose(1, 2), right, use_numpy=use_numpy)
     return torch.as_tensor(run.matmul(left_, right_).sum(0))
@@ -189,7 +188,7 @@ def _chain(unary: Tensor, transition: Tensor, lengths: Tensor, forward: Tensor, 
     is_ragged = B > 0 and int(lengths.min()) < N
     is_unit = unit_mask(lengths, N)[..., None]
     if is_ragged:
-        # Any finite number will do for padding, but it must not shift the scale: a sentence's last unit stands in.
+        # Padding may be any finite number that does not change the scale, so it repeats the sentence's last unit.
         positions = torch.minimum(torch.arange(N, device=lengths.device), lengths[:, None] - 1)
         rows = (positions + N * torch.arange(B, device=lengths.device)[:, None]).flatten()
         unary = unary.reshape(B * N, K).index_select(0, rows).view(B, N, K)
@@ -209,7 +208,7 @@ def _chain(unary: Tensor, transition: Tensor, lengths: Tensor, forward: Tensor, 
 def _tangents(
     states: Tensor, received: Tensor, moves: Tensor, weights: Tensor, layout: LengthOrder, *, is_forward: bool
 ) -> Tensor:
-    """Derivatives (B, N, K) of one direction's log-states when unary scores move along ``moves``.
+    """Derivatives (B, N, K) of one direction's log-states if unary scores have the tangent ``moves``.
 
     Ḟᵢ(k) = movesᵢ(k) + Σⱼ P(yᵢ₋₁ = j | yᵢ = k, before) Ḟᵢ₋₁(j), where P = statesᵢ₋₁(j) E(j, k) / receivedᵢ(k).
     """
@@ -236,15 +235,15 @@ def _tangents(
 def _both_tangents(
     chain: _Chain, marginals: Tensor, lengths: Tensor, direction: Tensor, pair_direction: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Derivatives of left and right log-states when scores move along the directions, of mean 0 under the marginals.
+    """Derivatives of left and right log-states for the given tangents of the scores, centred to mean 0 under the marginals.
 
-    A shift per position changes no derivative of a normalised quantity.
+    Centring at each position changes no derivative of a normalised quantity.
     """
     incoming = torch.ones_like(chain.left)
     incoming[:, 1:] = _through(chain.left[:, :-1], chain.weights)
     left_moves, right_moves = direction, direction
     if pair_direction is not None:
-        # What moving transitions add to each message, before it is normalised.
+        # The contribution of the transitions' tangent to each message, before normalisation.
         flow = chain.weights * pair_direction
         left_moves, right_moves = direction.clone(), direction.clone()
         left_flow = torch.einsum("bnj,bnjk->bnk", chain.left[:, :-1], flow)
@@ -296,7 +295,7 @@ def gradient(
         if grad_pairs is not None:
             pair_factor = grad_pairs.double().masked_fill(~is_unit[:, 1:, None], 0)
         left_moves, right_moves = _both_tangents(chain, marginals, lengths, direction, pair_factor)
-        # left_moves holds Ḟ + G and right_moves G + Ṁ: together G is in twice.
+        # left_moves is Ḟ + G and right_moves is G + Ṁ, so their sum contains G twice.
         whole = left_moves + right_moves - direction
         moved = marginals * (whole - _mean(whole, marginals))
         grad_unary = moved if grad_unary is None else grad_unary + moved
@@ -312,7 +311,7 @@ def gradient(
 def _transition_gradient(
     before: Tensor, after: Tensor, weights: Tensor, factors: list[tuple[Tensor, Tensor]], pair_factor: Tensor | None
 ) -> Tensor:
-    """Σ of left(j) E(j, k) right(k) over ``factors``, and the pairs' own movement: (K, K) if summing is free, else local."""
+    """Σ of left(j) E(j, k) right(k) times ``factors`` and the pairs' own tangent: (K, K) if summing is free, else local."""
     if weights.dim() == 2 and pair_factor is None:
         return weights * torch.stack([_summed_products(left, right) for left, right in factors]).sum(0)
     # Local scores, or a movement per pair.

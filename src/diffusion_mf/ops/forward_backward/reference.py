@@ -1,6 +1,6 @@
-"""Forward–backward in plain PyTorch, one line per line of mathematics; gradients are autograd's, to any order.
+"""Forward–backward in plain PyTorch, one line per equation, with gradients of any order by autograd.
 
-It computes in float64 whatever the inputs, and is what the fast paths are held against.
+It always computes in float64; the fast paths are tested against it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def forward_backward(unary: Tensor, transition: Tensor, lengths: Tensor) -> tupl
     backward = backward_messages(unary, transition, lengths)
     score = forward + unary + backward
     log_partition = logsumexp(score[:, 0], -1)
-    # log Z is the normaliser at every position; each uses its own, the same up to rounding.
+    # Each position is normalised by its own sum, which equals log Z up to rounding.
     normaliser = logsumexp(score, -1)[..., None]
     marginals = (score - torch.where(normaliser == -torch.inf, 0, normaliser)).exp()
     marginals = torch.where(unit_mask(lengths, unary.shape[1])[..., None], marginals, 0)

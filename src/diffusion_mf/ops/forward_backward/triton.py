@@ -1,8 +1,8 @@
-"""Forward–backward as fused Triton kernels: a launch for the recursions, one for all that is parallel in positions.
+"""Forward–backward as fused Triton kernels: one launch for the recursions, one for what is parallel in positions.
 
-One program per sentence and direction keeps its state, and transitions where they are global, on chip. States are scaled to
-a largest value of 0 at every step, so no sum grows with the sentence; log Z itself is summed in float64. Gradients of
-global transitions are summed in two steps in a fixed order, never by atomics: results repeat bit for bit.
+One program per sentence and direction keeps its state, and global transitions, on chip. States are scaled to a largest value of 0
+at every step, so no sum grows with the sentence; log Z itself is summed in float64. Gradients of global transitions are summed in
+two steps in a fixed order, never by atomics, so results are reproducible bit for bit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from diffusion_mf.ops.triton_launch import padded_labels, triton_type
 # gradient kernel with its positions per program (for local transitions, which it takes one by one, and for global ones).
 _GLOBAL_MESSAGE_WARPS = {16: 1, 32: 1, 64: 4, 128: 8, 256: 16}
 _LOCAL_MESSAGE_WARPS = {16: 1, 32: 4, 64: 4, 128: 8, 256: 16}
-# So few registers that the programs of both directions share a multiprocessor; None is the compiler's choice.
+# Few enough registers that the programs of both directions share a multiprocessor; None leaves it to the compiler.
 _GLOBAL_MESSAGE_REGISTERS = {16: None, 32: None, 64: None, 128: 128, 256: None}
 _GRADIENT_WARPS = {16: 4, 32: 4, 64: 8, 128: 8, 256: 16}
 _LOCAL_ROWS = {16: 8, 32: 8, 64: 8, 128: 8, 256: 8}
@@ -96,7 +96,7 @@ def gradient(
     grad_marginals: Tensor | None,
     grad_pairs: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients with respect to unary and transition scores: one launch, two where marginals are differentiated."""
+    """Gradients with respect to unary and transition scores, in one launch, or two if marginals are differentiated."""
     B, N, K = unary.shape
     dtype = forward.dtype
     block = padded_labels(K)
@@ -110,7 +110,7 @@ def gradient(
         "DTYPE": triton_type(dtype),
     }
     unary = unary.contiguous()
-    # A pointer that a kernel does not use must still be one.
+    # Unused pointer arguments of a kernel must still be tensors.
     unused = forward
     direction = unused if grad_marginals is None else grad_marginals.contiguous()
     pair_direction = unused if grad_pairs is None else grad_pairs.contiguous()

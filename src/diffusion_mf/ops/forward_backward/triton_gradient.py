@@ -1,4 +1,4 @@
-"""Triton kernel of the backward pass: given the messages, positions are independent and no recursion is left.
+"""Triton kernel of the backward pass: given the messages, positions are independent and no recursion is needed.
 
 See `pytorch.gradient` for the mathematics. Pair marginals exist only on chip.
 """
@@ -12,14 +12,14 @@ from diffusion_mf.ops.forward_backward.triton_messages import load_row, normalis
 from diffusion_mf.ops.forward_backward.triton_tangents import share
 from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY, finite_or_zero
 
-# How far below its two sides' best a place may lie (in nats) for products to be taken instead of exponentials: terms that
-# underflow then are below e^(60 − 87) of the place's sum.
+# How far (in nats) the sum at a place may be below the product of the best scores of its two sides for products to be used
+# instead of exponentials: terms that underflow are then below e^(60 − 87) of the sum.
 SAFE_SPREAD = tl.constexpr(60.0)
 
 
 @triton.jit
 def _normalised_rows(states):
-    """Rows of states less their largest scores."""
+    """Rows of states minus their largest scores."""
     return states - finite_or_zero(tl.max(states, 1))[:, None]
 
 
@@ -50,7 +50,7 @@ def _places_in_log_space(
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """Pair marginals one place after the other, an exponential per pair of labels.
+    """Compute pair marginals place by place, with one exponential per pair of labels.
 
     Local transitions: each place's gradient is stored. Global: it is added to ``total``, with ``USE_PRODUCTS`` only for the places
     that `gradient_kernel` left out.
@@ -70,7 +70,7 @@ def _places_in_log_space(
         is_after = (columns < num_labels) & (position + 1 < length)
         left = load_row(unary_pointer + here, is_next, DTYPE)
         left, _ = normalised(left + tl.load(forward_pointer + here, mask=is_next, other=0.0))
-        # State and backward message together make the marginal; their normaliser is that of the pairs too.
+        # State and backward message give the marginal, whose normaliser is also that of the pairs.
         whole = left + tl.load(backward_pointer + here, mask=is_next, other=0.0)
         _, log_normaliser = share(whole)
         whole_right = load_row(unary_pointer + here + num_labels, is_next, DTYPE)
@@ -132,7 +132,7 @@ def gradient_kernel(
 ):
     """Gradients for ``ROWS`` positions of one sentence: of unary scores, and of transitions (each, or their sum).
 
-    A program does ``COLUMNS`` of the labels to the right (all of them where pairs themselves are differentiated).
+    A program computes ``COLUMNS`` of the labels to the right (all of them if pairs themselves are differentiated).
 
     For global transitions, the sum over places of exp(left + tile + right − normaliser) is exp(tile) ∘ Lᵀ R with
     L = exp(left) and R = exp(right − normaliser): a matrix product instead of an exponential per pair of labels.
@@ -153,7 +153,7 @@ def gradient_kernel(
 
     left = tl.load(unary_pointer + cells, mask=is_unit, other=NEGATIVE_INFINITY).to(DTYPE)
     left = _normalised_rows(left + tl.load(forward_pointer + cells, mask=is_unit, other=0.0))
-    # State and backward message together make the marginal; their normaliser is that of the pairs to the right too.
+    # State and backward message give the marginal, whose normaliser is also that of the pairs to the right.
     whole = left + tl.load(backward_pointer + cells, mask=is_unit, other=0.0)
     top = finite_or_zero(tl.max(whole, 1))
     marginals = tl.exp(whole - top[:, None])
@@ -163,7 +163,7 @@ def gradient_kernel(
     grad_unary = weight * marginals
     if HAS_MOVES:
         left_moves = tl.load(left_moves_pointer + cells, mask=is_unit, other=0.0)
-        # Both sides hold the position's own movement; it counts once.
+        # Both sides include the position's own tangent, which must count once.
         moves = left_moves + tl.load(right_moves_pointer + cells, mask=is_unit, other=0.0)
         if HAS_DIRECTION:
             moves -= tl.load(direction_pointer + cells, mask=is_unit, other=0.0).to(DTYPE)
@@ -183,14 +183,14 @@ def gradient_kernel(
             tile_top = finite_or_zero(tile_top)
             shift = top + tl.log(sums) - tile_top
             has_right = positions + 1 < length
-            # By the largest score, not the normaliser: a maximum is the same number however it is computed.
+            # Scaled by the largest score rather than the normaliser, because a maximum does not depend on the order of computation.
             is_far = has_right & (top - tile_top < -SAFE_SPREAD)
             num_far = tl.sum(is_far.to(tl.int32), 0)
             is_next = has_right[:, None] & is_label
             right = tl.load(unary_pointer + cells + num_labels, mask=is_next, other=NEGATIVE_INFINITY).to(DTYPE)
             right += tl.load(backward_pointer + cells + num_labels, mask=is_next, other=0.0)
             right_top = finite_or_zero(tl.max(right, 1))
-            # The same rows again, only this program's columns.
+            # The same rows, restricted to this program's columns.
             after_cells = (sentence * num_units + positions[:, None] + 1) * num_labels + columns[None, :]
             is_after = has_right[:, None] & (columns < num_labels)[None, :]
             right = tl.load(unary_pointer + after_cells, mask=is_after, other=NEGATIVE_INFINITY).to(DTYPE)

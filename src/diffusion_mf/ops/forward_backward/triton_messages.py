@@ -22,14 +22,14 @@ def load_row(pointer, mask, DTYPE: tl.constexpr):
 
 @triton.jit
 def normalised(state):
-    """A state less its largest score, and that score."""
+    """A state minus its largest score, and that score."""
     top = finite_or_zero(tl.max(state, 0))
     return state - top, top
 
 
 @triton.jit
 def as_probabilities(tile):
-    """exp(tile − tops), the tops of its columns, and the lowest logarithm that is none of −∞."""
+    """exp(tile − tops), the largest values (tops) of its columns, and the lowest finite logarithm."""
     tops = finite_or_zero(tl.max(tile, 0))
     tile -= tops[None, :]
     floor = tl.min(tl.min(tl.where(tile == NEGATIVE_INFINITY, 0.0, tile), 0), 0)
@@ -38,7 +38,7 @@ def as_probabilities(tile):
 
 @triton.jit
 def _log_message(state, tile, AXIS: tl.constexpr):
-    """log Σ exp(state + tile) over the label a message comes from, whatever the scores."""
+    """log Σ exp(state + tile) over the label a message comes from, safe for any scores."""
     scores = tl.expand_dims(state, 1 - AXIS) + tile
     tops = finite_or_zero(tl.max(scores, AXIS))
     return tl.log(tl.sum(tl.exp(scores - tl.expand_dims(tops, AXIS)), AXIS)) + tops
@@ -92,8 +92,8 @@ def _messages_one_way(
     output_pointer += sentence * num_units * num_labels + labels
     unary_pointer += sentence * num_units * num_labels + labels
     tile_pointer += labels[:, None] * num_labels + labels[None, :]
-    # Small global tiles stay on chip as probabilities, and a step multiplies: an exponential per label instead of per pair.
-    # That is exact as long as no product of a state and a transition underflows; the lowest met tell whether it did.
+    # Small global tiles stay on chip as probabilities and steps multiply: one exponential per label instead of per pair.
+    # That is exact as long as no product of a state and a transition underflows, which the lowest values seen show.
     is_exact = 0
     if not IS_LOCAL and BLOCK <= 128:
         tile, column_tops, tile_floor = as_probabilities(load_row(tile_pointer, is_pair, DTYPE))
@@ -108,7 +108,7 @@ def _messages_one_way(
             state, top = normalised(unary + message)
             total += top.to(tl.float64)
             lowest = tl.minimum(lowest, tl.where(state == NEGATIVE_INFINITY, 0.0, state))
-            # Asked for now, needed at the end of this step: the load hides behind the arithmetic.
+            # Loaded ahead of its use at the end of this step, so that the arithmetic hides the latency.
             following = here - 1 if IS_BACKWARD else here + 1
             unary = load_row(unary_pointer + following * num_labels, is_label, DTYPE)
             message = tl.log(tl.sum(tl.exp(state)[:, None] * tile, 0)) + column_tops
@@ -158,8 +158,9 @@ def messages_kernel(
 ):
     """Programs (sentence, 0) run forward and programs (sentence, 1) backward.
 
-    A tile lies in registers as it lies in memory, each thread with a column; so a sum over the first label stays within
-    threads. Backward, global transitions come transposed for that; local and large ones are summed across threads instead.
+    A tile has the same layout in registers as in memory, with a column per thread, so a sum over the first label stays within
+    threads. For the backward direction, global transitions are therefore transposed; local and large ones are summed across
+    threads instead.
     """
     sentence = tl.program_id(0).to(tl.int64)
     length = tl.load(lengths_pointer + sentence).to(tl.int32)

@@ -1,4 +1,4 @@
-"""Triton kernel for the derivative of messages, needed where marginals themselves are differentiated.
+"""Triton kernel for the derivative of messages, needed if marginals themselves are differentiated.
 
 A recursion like that of the messages (`triton_messages`); see `pytorch.gradient` for the mathematics.
 """
@@ -45,7 +45,7 @@ def _load_place(
 
 @triton.jit
 def _movement(moves_pointer, row, unary, message, opposite, direction, inflow, mask):
-    """Message + unary at one place, normalised, and their movement less its mean under the marginals, which is stored."""
+    """Message + unary at one place, normalised, and their tangent minus its mean under the marginals, which is stored."""
     state = unary + message
     move = inflow + direction
     mean, _ = share(state + opposite)
@@ -76,7 +76,7 @@ def _tangents_one_way(
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """Movement of message + unary in one direction when the scores move; each has mean 0 under the marginals."""
+    """Tangents of message + unary in one direction for given tangents of the scores; each has mean 0 under the marginals."""
     labels = tl.arange(0, BLOCK)
     is_label = labels < num_labels
     is_pair = is_label[:, None] & is_label[None, :]
@@ -93,10 +93,10 @@ def _tangents_one_way(
         pair_direction_pointer += labels[:, None] + labels[None, :] * num_labels
     else:
         pair_direction_pointer += square
-    # A larger tile does not fit the registers: it is read again at every step.
+    # A larger tile does not fit into registers, so it is read again at every step.
     FITS: tl.constexpr = not IS_LOCAL and BLOCK <= 128
 
-    # As in `triton_messages`: probabilities on chip, and a step multiplies, which is exact as long as no product underflows.
+    # As in `triton_messages`, steps multiply probabilities on chip, which is exact as long as no product underflows.
     is_exact = 0
     if FITS and not HAS_PAIR_DIRECTION:
         weights, column_tops, tile_floor = as_probabilities(load_row(tile_pointer, is_pair, DTYPE))
@@ -112,7 +112,7 @@ def _tangents_one_way(
             state, move = _movement(
                 moves_pointer, here * num_labels, unary, message, opposite, direction, inflow, is_label
             )
-            # Asked for now, needed at the next step: the loads hide behind the arithmetic.
+            # Loaded one step ahead, so that the arithmetic hides the latency.
             following = here - 1 if IS_BACKWARD else here + 1
             unary, message, opposite, direction = _load_place(
                 unary_pointer, messages_pointer, opposite_pointer, direction_pointer, following * num_labels,

@@ -2,15 +2,16 @@
 
     q⁰ᵢ = softmax(unaryᵢ),   qᵢ ← softmax(unaryᵢ + Σⱼ qᵢ₋₁(j) Tᵢ₋₁(j, ·) + Σₖ Tᵢ(·, k) qᵢ₊₁(k))
 
-A fixed number of updates, all positions at once, differentiable through them; the fast paths recompute the iterations in
-their backward pass instead of keeping them. Gradients have gradients, of any order (``create_graph=True``). Paper: “Structured Denoising” (after Wang et al., 2020).
+The number of updates is fixed, each covers all positions at once, and all are differentiable; the fast paths recompute the
+iterations in their backward pass instead of storing them. Gradients can be differentiated again, to any order
+(``create_graph=True``). Paper: “Structured Denoising” (after Wang et al., 2020).
 
 A transition of −∞ has no finite expectation under a factorised q, so it enters as `ILLEGAL_TRANSITION`, a large finite
 penalty without gradient. Unary scores of −∞ (clamped labels) are exact: their belief is 0.
 
-The Triton kernels keep global transitions on chip, which ends at 128 labels, or fewer on a smaller card (`ops.device_limits`).
-Beyond, ``backend="auto"`` takes the torch path, whose updates are matrix products, large enough then to keep a GPU busy by
-themselves; an explicit ``"triton"`` raises.
+The Triton kernels keep global transitions on chip, which is possible up to 128 labels, or fewer on a smaller card
+(`ops.device_limits`). Beyond that, ``backend="auto"`` uses the torch path, whose matrix products are then large enough to keep a
+GPU busy, and an explicit ``"triton"`` raises.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ ILLEGAL_TRANSITION = -1e4
 
 
 class _MeanField(torch.autograd.Function):
-    """Beliefs by a fast backend; only inputs are kept for the backward pass."""
+    """Beliefs from a fast backend; only the inputs are saved for the backward pass."""
 
     @staticmethod
     def forward(
@@ -49,7 +50,7 @@ class _MeanField(torch.autograd.Function):
         num_iterations, backend, is_log = ctx.settings
         unary, transition, lengths = ctx.saved_tensors
         if backend == "torch":
-            # Made of differentiable operations: under create_graph=True its results have gradients, too.
+            # Built from differentiable operations, so that its results have gradients too under create_graph=True.
             grads: Any = pytorch.gradient(unary, transition, lengths, num_iterations, grad_beliefs, is_log=is_log)
         elif torch.is_grad_enabled():
 
@@ -77,15 +78,17 @@ def mean_field(
 ) -> Float[Tensor, "B N K"]:
     """Beliefs after ``num_iterations`` updates; zero past each length, and where a position allows no label.
 
-    With ``is_log`` their logarithms, for losses: no probability underflows, and every label keeps its gradient; −∞ for labels
-    that are not allowed, 0 past each length.
+    With ``is_log``, returns their logarithms for losses, so that no probability underflows and every label has a gradient; −∞ for
+    labels that are not allowed, 0 past each length.
     """
     is_global = transition_scores.dim() == 2
     max_labels = max_global_labels(card_of(unary_scores.device)) if is_global else MAX_TRITON_LABELS
     chosen = choose_backend(backend, unary_scores, max_labels=max_labels)
     lengths = length_tensor(lengths, unary_scores)
     if chosen != "triton":
-        transition_scores = transition_scores.to(accumulation_dtype(unary_scores.dtype))  # bfloat16 has no -1e4
+        transition_scores = transition_scores.to(
+            accumulation_dtype(unary_scores.dtype)
+        )  # bfloat16 cannot represent -1e4 exactly
         transition_scores = torch.where(transition_scores == -torch.inf, ILLEGAL_TRANSITION, transition_scores)
     if chosen == "reference":
         beliefs = reference.mean_field(unary_scores, transition_scores, lengths, num_iterations, is_log=is_log)

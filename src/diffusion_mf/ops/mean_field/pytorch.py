@@ -1,7 +1,7 @@
-"""Mean-Field in plain PyTorch: the whole batch per operation, and a backward pass that recomputes its iterations.
+"""Mean-Field in plain PyTorch: each operation covers the whole batch, and the backward pass recomputes the iterations.
 
-The map from beliefs to neighbour scores is its own transpose (what i says to i + 1 through T, i + 1 says to i through Tᵀ), so
-one function serves both passes.
+The map from beliefs to neighbour scores is its own transpose (i sends to i + 1 through T, i + 1 sends to i through Tᵀ), so one
+function serves both passes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _log_softmax(scores: Tensor) -> Tensor:
 def _neighbour_scores(values: Tensor, transition: Tensor) -> Tensor:
     result = torch.zeros_like(values)
     if transition.dim() == 2:
-        # Both products as one over all positions: nothing is copied to make the slices contiguous.
+        # Both products are computed over all positions, so no slices need to be copied to be contiguous.
         num_labels = len(transition)
         both = values.flatten(0, 1) @ torch.cat([transition, transition.T], 1)
         both = both.view(*values.shape[:2], 2 * num_labels)
@@ -44,8 +44,8 @@ def _prepare(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor
 def iterate(unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, *, is_log: bool = False) -> Tensor:
     """Beliefs after the last update, or their logarithms."""
     unary, transition, is_unit = _prepare(unary, transition, lengths)
-    # Looking for positions that allow no label costs as much as the updates themselves, and mostly there are none. A GPU
-    # would have to be waited for.
+    # Searching for positions that allow no label costs as much as the updates themselves, and there are rarely any. On a GPU
+    # it would require synchronisation.
     is_finite = unary.device.type == "cpu" and unary.numel() > 0 and bool(unary.amin() > -torch.inf)
     normalise, log_normalise = (_softmax, _log_softmax) if is_finite else (softmax, log_softmax)
     scores = unary
@@ -69,7 +69,7 @@ def gradient(
     trajectory = [softmax(unary) * is_unit]
     for _ in range(num_iterations):
         trajectory.append(softmax(unary + _neighbour_scores(trajectory[-1], transition)) * is_unit)
-    grad = grad_beliefs.to(unary.dtype).masked_fill(~is_unit, 0)  # padding may bring NaN: 0 · ∞ of a masked log
+    grad = grad_beliefs.to(unary.dtype).masked_fill(~is_unit, 0)  # padding may produce NaN: 0 · ∞ of a masked log
     grad_unary = torch.zeros_like(unary)
     grad_transition = torch.zeros_like(transition)
     for step in range(num_iterations, -1, -1):

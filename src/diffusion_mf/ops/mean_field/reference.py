@@ -1,4 +1,4 @@
-"""Mean-Field in plain PyTorch, float64, as the update is written; gradients are autograd's, through every iteration."""
+"""Mean-Field in plain PyTorch and float64, written as in the equation, with gradients by autograd through all iterations."""
 
 from __future__ import annotations
 

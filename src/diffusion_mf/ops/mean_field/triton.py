@@ -1,4 +1,4 @@
-"""Mean-Field as one Triton launch each way; nothing is kept from the forward pass for the backward one but its inputs.
+"""Mean-Field as one Triton launch per direction; only the inputs are saved for the backward pass.
 
 Kernels come in two families, one module each, for the two kinds of transitions: `triton_global` and `triton_local`. See `pytorch`
 for the mathematics of the backward pass.
@@ -18,13 +18,13 @@ from diffusion_mf.ops.mean_field import pytorch, triton_global, triton_local
 from diffusion_mf.ops.triton_launch import padded_labels, triton_type
 
 FAMILIES = {"global", "local"}
-"""The families that may be launched; plain PyTorch takes the work of one that is missing.
+"""The families that may be launched; plain PyTorch is used instead of one that is missing.
 
-Both of them, except where `benchmarks/kernel_families.py` measures what each one brings."""
+Both, except where `benchmarks/kernel_families.py` measures the benefit of each."""
 
 
 def _settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float, cells: int) -> dict[str, Any]:
-    """Tile of positions × labels per step (about ``cells`` numbers), and what all kernels are compiled for."""
+    """The tile of positions × labels per step (about ``cells`` numbers), and compile-time constants of all kernels."""
     block = padded_labels(num_labels)
     return {
         "FLOOR": floor,
@@ -40,7 +40,7 @@ def _global_settings(transition: Tensor, num_units: int, dtype: torch.dtype, flo
     return settings | {
         "IS_ONE_TILE": num_units <= settings["ROWS"],
         "USE_HALVES": dtype == torch.float32,
-        # Half precision holds every digit of bfloat16.
+        # Half precision has all the significant digits of bfloat16.
         "IS_COARSE": transition.dtype == torch.bfloat16,
         "num_warps": 8 if settings["BLOCK"] > 64 else 4,
     }
@@ -51,13 +51,13 @@ def _local_settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: 
 
 
 def family_of(transition: Tensor) -> str | None:
-    """The family that takes these transitions; None: plain PyTorch."""
+    """The kernel family for these transitions; None means plain PyTorch."""
     family = "global" if transition.dim() == 2 else "local"
     return family if family in FAMILIES else None
 
 
 def _exchange(unary: Tensor, block: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Two buffers of high and low parts by which neighbours exchange values, (2, B, N, block) each."""
+    """Two buffers, for high and low parts, through which neighbours exchange values, (2, B, N, block) each."""
     B, N, _ = unary.shape
     parts = torch.float16 if dtype == torch.float32 else dtype
     high, low = torch.empty((2, 2, B, N, block), dtype=parts, device=unary.device).unbind(0)
@@ -73,7 +73,7 @@ def _transition_sums(beliefs: Tensor, grads: Tensor, num_labels: int) -> Tensor:
 
 
 def _with_penalty(transition: Tensor, floor: float) -> Tensor:
-    """As plain PyTorch takes them: illegal transitions have a large penalty, in a type that holds it."""
+    """The transitions for plain PyTorch: illegal ones get a large penalty, in a type that can represent it."""
     scores = transition.to(accumulation_dtype(transition.dtype))
     return torch.where(scores == -torch.inf, floor, scores)
 
@@ -130,7 +130,7 @@ def gradient(
     grad_unary = torch.empty((B, N, K), dtype=dtype, device=device)
     if family == "global":
         settings = _global_settings(transition, N, dtype, floor)
-        # One row of zeros after each sentence: then neighbours are neighbouring rows of one long matrix.
+        # A row of zeros after each sentence makes neighbours adjacent rows of one long matrix.
         shape = (num_iterations + 1, B, N + 1, settings["BLOCK"])
         keep_grads = settings["BLOCK"] > MAX_SUMMED_LABELS
         allocate = torch.zeros if keep_grads else torch.empty

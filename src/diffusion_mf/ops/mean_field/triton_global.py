@@ -46,7 +46,7 @@ def load_tile(
 
 @triton.jit
 def _publish(high_pointer, low_pointer, values, cells, mask, USE_HALVES: tl.constexpr):
-    """Lay values out for the neighbours."""
+    """Store values for the neighbours."""
     high, low = split(values, USE_HALVES)
     tl.store(high_pointer + cells, high, mask=mask)
     if USE_HALVES:
@@ -55,7 +55,7 @@ def _publish(high_pointer, low_pointer, values, cells, mask, USE_HALVES: tl.cons
 
 @triton.jit
 def _collect(high_pointer, low_pointer, cells, mask, USE_HALVES: tl.constexpr):
-    """Values a neighbour laid out, still split."""
+    """Load the values that a neighbour stored, still split."""
     high = tl.load(high_pointer + cells, mask=mask, other=0.0)
     low = high
     if USE_HALVES:
@@ -97,7 +97,7 @@ def _run_iterations(
         places = positions[:, None] * num_labels + labels[None, :]
         unary = tl.load(unary_pointer + places, mask=is_score, other=NEGATIVE_INFINITY).to(DTYPE)
     for iteration in range(0, num_iterations + 1):
-        # Every thread's beliefs of the iteration before must be there before a neighbour reads them.
+        # All threads must have stored the previous iteration's beliefs before a neighbour reads them.
         tl.debug_barrier()
         old = ((iteration + 1) % 2) * exchange_stride
         new = (iteration % 2) * exchange_stride
@@ -105,7 +105,7 @@ def _run_iterations(
             positions = start + tl.arange(0, ROWS)
             is_unit = (positions < length)[:, None]
             cells = positions[:, None] * BLOCK + labels[None, :]
-            # At the first iteration nothing has been said yet: all rows are masked, and both products are 0.
+            # At the first iteration there are no messages yet, so all rows are masked and both products are 0.
             has_left = ((positions >= 1) & (positions < length) & (iteration > 0))[:, None]
             has_right = ((positions + 1 < length) & (iteration > 0))[:, None]
             left_high, left_low = _collect(
@@ -200,12 +200,12 @@ def gradient_kernel(
     USE_HALVES: tl.constexpr,
     IS_COARSE: tl.constexpr,
 ):
-    """Backpropagation through all updates of one sentence: all beliefs again, then backwards through them.
+    """Backpropagation through all updates of one sentence: recomputes all beliefs, then goes backwards through them.
 
-    ``trajectory`` (iterations + 1, B, N + 1, BLOCK) takes the beliefs, ``scales`` (2, B, N) the sizes of the gradients that
-    neighbours exchange, as gradients of any size have to pass through half precision. The gradient of the transitions is
-    summed here, or with KEEP_GRADS by the caller, from ``trajectory`` and ``grads``, which take the gradients of all scores:
-    sums for many labels leave no registers for anything else.
+    ``trajectory`` (iterations + 1, B, N + 1, BLOCK) receives the beliefs, ``scales`` (2, B, N) the magnitudes of the gradients that
+    neighbours exchange, since gradients of any magnitude must fit into half precision. The gradient of the transitions is summed
+    here or, with KEEP_GRADS, by the caller from ``trajectory`` and ``grads``, which receives the gradients of all scores: for
+    many labels, the sums would leave no registers for anything else.
     """
     sentence = tl.program_id(0).to(tl.int64)
     exchange_stride = tl.cast(exchange_stride, tl.int64)
@@ -270,8 +270,8 @@ def gradient_kernel(
             grad += tl.load(grad_beliefs_pointer + places, mask=is_first, other=0.0).to(DTYPE)
 
             if not KEEP_GRADS:
-                # Transitions: beliefs here × gradient to the right, gradient to the left × beliefs here. Sizes of the
-                # gradients ride on the beliefs, relative to the largest in the tile.
+                # Transitions: beliefs here × gradient to the right, gradient to the left × beliefs here. The magnitudes of
+                # the gradients, relative to the largest in the tile, are multiplied into the beliefs.
                 top = tl.maximum(tl.max(left_scale, 0), tl.max(right_scale, 0))
                 relative = 1.0 / tl.where(top == 0.0, 1.0, top)
                 one_high, one_low = split(beliefs * (right_scale * relative)[:, None], USE_HALVES)

@@ -45,7 +45,7 @@ def _send_messages(
         rows = transition_pointer + positions[:, None] * num_labels * num_labels + labels[None, :]
         rightward = tl.zeros([ROWS, BLOCK], DTYPE)
         leftward = tl.zeros([ROWS, BLOCK], DTYPE)
-        # Loads of several labels are under way at the same time.
+        # The loads of several labels overlap.
         for label in tl.range(0, num_labels, loop_unroll_factor=4):
             row = load_transitions(rows + label * num_labels, is_read, FLOOR, DTYPE)
             weight = tl.load(values_pointer + positions * BLOCK + label, mask=has_right, other=0.0)
@@ -172,9 +172,9 @@ def gradient_kernel(
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """Backpropagation through all updates of one sentence: all beliefs again, then backwards through them.
+    """Backpropagation through all updates of one sentence: recomputes all beliefs, then goes backwards through them.
 
-    ``beliefs`` and ``grads`` (iterations + 1, B, N, BLOCK) take every iteration's beliefs and gradients of their scores.
+    ``beliefs`` and ``grads`` (iterations + 1, B, N, BLOCK) receive every iteration's beliefs and gradients of their scores.
     """
     sentence = tl.program_id(0).to(tl.int64)
     iteration_stride = tl.cast(iteration_stride, tl.int64)

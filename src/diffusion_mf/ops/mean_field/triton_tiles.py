@@ -39,7 +39,7 @@ def softmax_gradient(beliefs, grad):
 
 @triton.jit
 def load_transitions(pointer, mask, FLOOR: tl.constexpr, DTYPE: tl.constexpr):
-    """Transition scores, with the floor in place of −∞ and 0 outside the mask."""
+    """Transition scores, with a finite floor instead of −∞, and 0 outside the mask."""
     scores = tl.load(pointer, mask=mask, other=0.0).to(DTYPE)
     return tl.where(scores == NEGATIVE_INFINITY, FLOOR, scores)
 
@@ -48,8 +48,8 @@ def load_transitions(pointer, mask, FLOOR: tl.constexpr, DTYPE: tl.constexpr):
 def split(values, USE_HALVES: tl.constexpr):
     """``values`` ≈ high + low, both half precision: 22 bits together, enough to multiply like float32 on tensor cores.
 
-    Values must lie in half precision's range; 2⁻²⁴ is the smallest difference it sees. Without ``USE_HALVES`` (float64)
-    the value itself is passed along.
+    Values must be in the range of half precision; 2⁻²⁴ is the smallest difference it represents. Without ``USE_HALVES`` (float64)
+    the value itself is returned.
     """
     if USE_HALVES:
         high = values.to(tl.float16)
@@ -86,13 +86,13 @@ def product(
     return result
 
 
-# Rows of smaller numbers count as zero: a number that is hardly a float32 has no finite reciprocal.
+# Rows of smaller numbers count as zero, because the reciprocal of a subnormal float32 may be infinite.
 NEGLIGIBLE = tl.constexpr(1e-30)
 
 
 @triton.jit
 def scaled_rows(values):
-    """Rows divided by their largest magnitude, so that they lie in half precision's range, and that; negligible rows are 0."""
+    """Rows divided by their largest magnitude, to fit the range of half precision, and the magnitudes; negligible rows are 0."""
     top = tl.max(tl.abs(values), 1)
     is_negligible = top < NEGLIGIBLE
     scaled = values / tl.where(is_negligible, 1.0, top)[:, None]

@@ -20,7 +20,7 @@ from diffusion_mf.ops.viterbi import pytorch, reference
 
 
 class BestSequence(NamedTuple):
-    """``labels`` (B, N), 0 past each length; ``scores`` (B,), −∞ where no sequence is legal (its labels mean nothing)."""
+    """``labels`` (B, N), 0 past each length; ``scores`` (B,), −∞ if no sequence is legal (the labels are then meaningless)."""
 
     labels: Int[Tensor, "B N"]
     scores: Float[Tensor, " B"]
@@ -34,7 +34,7 @@ def viterbi(
     *,
     backend: Backend = "auto",
 ) -> BestSequence:
-    """Best labels and scores; start and end scores and clamps come folded in (`ops.chain_scores.fold_scores`)."""
+    """Best labels and scores; start and end scores and clamps must be folded in (`ops.chain_scores.fold_scores`)."""
     chosen = choose_backend(backend, unary_scores)
     lengths = length_tensor(lengths, unary_scores)
     if chosen == "reference":

@@ -1,4 +1,4 @@
-"""Viterbi over the whole batch at once: best scores forwards, back-pointers only for the labels that were chosen."""
+"""Viterbi over the whole batch at once: best scores forwards, then back-pointers only for the chosen labels."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from diffusion_mf.ops.length_order import arrays, batch_major, by_length, length
 def viterbi(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Best labels (B, N), 0 past each length, and their scores (B,).
 
-    bestᵢ(k) = maxⱼ (bestᵢ₋₁(j) + transitionᵢ₋₁(j, k)) + unaryᵢ(k), in float64: float32 sums of long sentences lose what
-    tells labels apart. The way back repeats the sum for one k per sentence, which costs less than keeping where every
-    maximum came from.
+    bestᵢ(k) = maxⱼ (bestᵢ₋₁(j) + transitionᵢ₋₁(j, k)) + unaryᵢ(k), in float64, because float32 sums over long sentences lose the
+    differences between labels. Backtracking repeats the sum for one k per sentence, which is cheaper than storing all
+    back-pointers.
     """
     dtype = torch.float64
     layout = length_order(lengths, unary.shape[1])
@@ -23,7 +23,7 @@ def viterbi(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor,
     N, B, K = best.shape
     sums = torch.empty((K, B, K), dtype=dtype, device=unary.device)  # from × sentence × to
     is_global = moves.dim() == 2
-    # Global ones are spread over the sentences once, so that each step adds long runs of numbers.
+    # Global transitions are expanded over the sentences once, so that each step adds contiguous memory.
     spread = moves[:, None].expand(K, B, K).contiguous() if is_global else moves
     labels = torch.zeros((N, B), dtype=torch.long, device=unary.device)
     run, best_, spread_, into_, sums_, labels_ = arrays(best, spread, moves, sums, labels)

@@ -10,7 +10,7 @@ from torch import Tensor
 from diffusion_mf.ops.chain_scores import accumulation_dtype
 from diffusion_mf.ops.triton_launch import NEGATIVE_INFINITY, finite_or_zero, padded_labels, triton_type
 
-# By padded number of labels, so that a tile of labels × labels fits the registers.
+# By padded number of labels, so that a tile of labels × labels fits into registers.
 _WARPS = {16: 1, 32: 1, 64: 4, 128: 8, 256: 16}
 
 
@@ -57,7 +57,7 @@ def _viterbi_kernel(
         tl.store(came_from_pointer + position * num_labels + labels, came_from.to(tl.uint8), mask=is_label)
     score, label = tl.max(best, 0, return_indices=True)
     tl.store(scores_pointer + sentence, (total + score.to(tl.float64)).to(DTYPE))
-    # Back-pointers were written by all threads of this program and are read by one path through them.
+    # All threads of this program have written back-pointers, which one path now reads.
     tl.debug_barrier()
     tl.store(labels_pointer + length - 1, label.to(tl.int64))
     for done in range(1, length):

@@ -1,4 +1,4 @@
-"""The paper's tables from our results, each with the paper's value beside ours."""
+"""The paper's tables from our results, each with the paper's values for comparison."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from diffusion_mf.lab.experiments.plan import TableKind
 from diffusion_mf.lab.experiments.selection import Outcomes
-from diffusion_mf.lab.experiments.tables.grid import FORMATS, Cell, Table, render
+from diffusion_mf.lab.experiments.tables.grid import TABLE_FORMATS, Cell, Table, render
 from diffusion_mf.lab.experiments.tables.main_results import (
     denoiser_tables,
     main_tables,
@@ -36,7 +36,7 @@ TABLES: Mapping[TableKind, Callable[[Outcomes], list[Table]]] = {
     "base": base_tables,
     "readings": readings_tables,
 }
-"""The makers of tables, by kind."""
+"""The functions that make the tables, by kind."""
 
 NEEDED: Mapping[str, str] = {
     "main": "a corpus",
@@ -51,6 +51,6 @@ NEEDED: Mapping[str, str] = {
     "base": "a diffusion system, and bases in the plan's evaluation",
     "readings": "a system with categorical diffusion, and readings in the plan's evaluation",
 }
-"""What a plan must have for each kind."""
+"""What a plan must contain for each kind."""
 
-__all__ = ["FORMATS", "NEEDED", "TABLES", "Cell", "Table", "render"]
+__all__ = ["NEEDED", "TABLES", "TABLE_FORMATS", "Cell", "Table", "render"]

@@ -42,11 +42,11 @@ COLUMN_TITLES = {
     "mask-viterbi": "M-Vit.",
     "viterbi": "Vit.",
 }
-"""short names for the heads of columns and decoders"""
+"""short names for column headings and decoders"""
 
 
 def paper_note(*places: tuple[str, Iterable[str]]) -> str:
-    """`PAPER_NOTE`, with the paper's own encoders where ours are others; ``places`` are encoders and corpora."""
+    """`PAPER_NOTE`, naming the paper's encoders if ours are different; ``places`` are pairs of encoder and corpus."""
     theirs = dict.fromkeys(
         name
         for encoder, corpora in places
@@ -58,7 +58,7 @@ def paper_note(*places: tuple[str, Iterable[str]]) -> str:
 
 
 def short_title(name: str) -> str:
-    """As in the paper's tables, where it has a name for it."""
+    """The name in the paper's tables, if it has one."""
     return COLUMN_TITLES.get(name, name)
 
 
@@ -76,9 +76,9 @@ class Cell:
     is_best: bool = False
     digits: int = 2
     planned: int | None = None
-    """seeds of the plan, where not all have finished"""
+    """number of seeds in the plan, if not all have finished"""
     about: dict[str, Any] = field(default_factory=dict)
-    """what it is the value of: corpus, system, metric …"""
+    """what the value belongs to: corpus, system, metric …"""
 
     @property
     def mean(self) -> float | None:
@@ -112,7 +112,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A titled grid; ``notes`` stand below it."""
+    """A titled grid; ``notes`` are printed below it."""
 
     title: str
     headings: tuple[str, ...]
@@ -121,7 +121,7 @@ class Table:
     notes: Sequence[str] = ()
 
     def cells(self) -> list[Cell]:
-        """All that there are."""
+        """All cells that are not empty."""
         return [cell for row in self.rows for cell in row.cells if cell is not None]
 
     @property
@@ -130,12 +130,12 @@ class Table:
         return any(cell.mean is not None for cell in self.cells())
 
     def shown_notes(self) -> list[str]:
-        """The notes, without that on the paper's figures where there are none."""
+        """The notes, without the one on the paper's values if there are none."""
         has_paper = any(cell.paper is not None for cell in self.cells())
         return [note for note in self.notes if has_paper or not note.startswith(_SMALL)]
 
     def with_best(self, *, by_row: bool = False) -> Table:
-        """The largest mean of every column, or row, marked as best; single runs are not compared."""
+        """Mark the largest mean of every column, or row, as best; single runs are not compared."""
         means = pandas.DataFrame(
             [
                 [
@@ -214,7 +214,7 @@ def score_cell(
 
 
 def seed_notes(groups: Iterable[Group]) -> list[str]:
-    """What has to be said about runs that have no result: of which, and why."""
+    """A note about runs without a result: which ones, and why."""
     found: dict[str, list[str]] = {"Not finished": [], "Failed": [], "Diverged": []}
     for group in groups:
         without = [seed for seed in group.planned if seed not in group.results]
@@ -229,7 +229,7 @@ def seed_notes(groups: Iterable[Group]) -> list[str]:
 
 
 def with_significance(table: Table) -> Table:
-    """The table with notes on how its differences were tested, and where they could not be."""
+    """The table with notes on how its differences were tested, or why they could not be."""
     found = [cell.summary for cell in table.cells() if isinstance(cell.summary, PairedDifference)]
     if not found:
         return table
@@ -238,20 +238,18 @@ def with_significance(table: Table) -> Table:
         "An asterisk marks p < .05 in that test; many differences are tested, and p is not corrected for that.",
     ]
     if any(len(difference.seeds) < FEWEST_SEEDS_FOR_TEST for difference in found):
-        notes.append(
-            f"With fewer than {FEWEST_SEEDS_FOR_TEST} seeds there are too few for a test: no p and no asterisk there."
-        )
+        notes.append(f"With fewer than {FEWEST_SEEDS_FOR_TEST} seeds there is no test, so no p and no asterisk.")
     return replace(table, notes=notes)
 
 
 MISSING = "–"
 MOST_NARROW_COLUMNS = 4
-"""wider tables go over both columns of the page, scaled to its width"""
+"""wider tables span both columns of the page and are scaled to its width"""
 
 
 def render(tables: Sequence[Table], format_name: str) -> str:
-    """The tables in a format of `FORMATS`."""
-    return FORMATS[format_name](tables)
+    """The tables in a format of `TABLE_FORMATS`."""
+    return TABLE_FORMATS[format_name](tables)
 
 
 def number(value: float, digits: int = 2) -> str:
@@ -334,7 +332,7 @@ def _latex_cell(cell: Cell | None) -> str:
 
 
 def latex(tables: Sequence[Table]) -> str:
-    """Tables with booktabs, wide ones with graphicx; the paper's values stand small, in brackets."""
+    """Tables with booktabs, wide ones with graphicx; the paper's values are small, in brackets."""
     return "% \\usepackage{booktabs,graphicx}\n" + "\n".join(_latex_table(table) for table in tables)
 
 
@@ -367,14 +365,14 @@ _LATEX = str.maketrans(
         **{character: f"\\{character}" for character in "&%_#${}"},
         **{"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"},
         **{"<": "$<$", ">": "$>$", "−": "$-$", "±": "$\\pm$", "†": "$\\dagger$", "–": "--"},
-        # After the end of a row it would be that end's argument.
+        # After the end of a row, LaTeX would take a bracket for its argument.
         "[": "{[}",
     }
 )
 
 
 def _latex_text(text: str) -> str:
-    """Text whose characters mean nothing to LaTeX.
+    """Escape the characters that are special in LaTeX.
 
     >>> print(_latex_text("a_1 {50%} − L_den"))
     a\\_1 \\{50\\%\\} $-$ L\\_den
@@ -383,7 +381,7 @@ def _latex_text(text: str) -> str:
 
 
 def comma_separated(tables: Sequence[Table]) -> str:
-    """One line per cell, with everything there is to say about it, numbers unrounded."""
+    """One line per cell with all its fields and unrounded numbers."""
     records = pandas.DataFrame([{"table": table.title, **cell.record()} for table in tables for cell in table.cells()])
     records["seeds"] = [" ".join(map(str, seeds)) for seeds in records["seeds"]]
     return records.to_csv(index=False, lineterminator="\n")
@@ -398,7 +396,7 @@ def json_text(tables: Sequence[Table]) -> str:
     return json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Sequence[Table]], str]] = {
+TABLE_FORMATS: Mapping[str, Callable[[Sequence[Table]], str]] = {
     "markdown": markdown,
     "latex": latex,
     "csv": comma_separated,

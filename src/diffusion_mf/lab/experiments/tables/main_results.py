@@ -19,7 +19,7 @@ from diffusion_mf.lab.experiments.tables.grid import (
 )
 from diffusion_mf.systems import SYSTEMS
 
-LANGUAGE_NOTE = "The average is printed where all four languages have results."
+LANGUAGE_NOTE = "The average is shown if all four languages have results."
 SPLITS = ("dev", "test")
 
 # (corpus, metric) of every column.
@@ -31,12 +31,12 @@ _COLUMNS = (
 
 
 def primary_metric(corpus: str) -> str:
-    """The metric that selects on one of the paper's corpora."""
+    """The metric for selection on one of the paper's corpora."""
     return {"conll2003": "f1", "zh-gsdsimp": "joint_f1"}.get(corpus, "accuracy")
 
 
 def main_tables(outcomes: Outcomes) -> list[Table]:
-    """Test means with dev-selected settings and decoders, and what Diffusion-MF gains over each other system."""
+    """Test means with dev-selected settings and decoders, and the gains of Diffusion-MF over every other system."""
     tables: list[Table | None] = []
     for encoder in outcomes.values("encoder"):
         known = {corpus for corpus, _ in _COLUMNS}
@@ -55,7 +55,7 @@ def main_tables(outcomes: Outcomes) -> list[Table]:
 
 
 def _systems(outcomes: Outcomes, encoder: str) -> list[str]:
-    """Those with results, in the order of their table."""
+    """The systems with results, in the order of the system table."""
     found = {group.system for group in outcomes.find(encoder=encoder)}
     return [system for system in outcomes.values("system") if system in found]
 
@@ -65,9 +65,9 @@ def _system_rows(outcomes: Outcomes, encoder: str) -> list[tuple[tuple[str, ...]
 
 
 def _corpora(outcomes: Outcomes, encoder: str) -> list[str]:
-    """The corpora to show: all of the paper's from scratch, for a pretrained encoder those it is planned for.
+    """The corpora to show: all of the paper's from scratch; for a pretrained encoder, those in the plan.
 
-    Languages stand together, with their average, unless there is only one of them.
+    Languages are grouped with their average, unless there is only one.
     """
     corpora = dict.fromkeys(corpus for corpus, _ in _COLUMNS)
     if kind_of_encoder(encoder) == "scratch":
@@ -79,7 +79,7 @@ def _corpora(outcomes: Outcomes, encoder: str) -> list[str]:
 
 
 def _paper_cell(outcomes: Outcomes, corpus: str, system: str, encoder: str, metric: str) -> Cell:
-    """The test score of the selected setting beside the paper's; also of the average over languages."""
+    """The test score of the selected setting and the paper's; also for the average over languages."""
     paper = paper_score(corpus, system, encoder, metric)
     place = {"corpus": corpus, "system": system, "encoder": encoder}
     if corpus == "average":
@@ -96,7 +96,7 @@ def _main_table(outcomes: Outcomes, encoder: str, seeds: list[str]) -> Table:
     chosen = ["settings"] * (len(groups) > num_places) + ["decoder"] * any(len(group.decoders) > 1 for group in groups)
     title = f"Test results, encoder {encoder}"
     if chosen:
-        title += f": {' and '.join(chosen)} selected, where there are several, by the mean dev score over seeds"
+        title += f": {' and '.join(chosen)} selected by the mean dev score over seeds"
 
     def column_title(corpus: str, metric: str) -> str:
         is_language = corpus in (*LANGUAGES, "average")
@@ -130,7 +130,7 @@ def _other_corpora_table(outcomes: Outcomes, encoder: str, corpora: list[str], n
 
 
 def _exact_match_table(outcomes: Outcomes, encoder: str, corpora: list[str]) -> Table | None:
-    """Sentences without any error; None where no run has counted them."""
+    """Table of sentences without any error; None if no run has counted them."""
 
     def cell(system: str, place: tuple[str, str]) -> Cell:
         corpus, split = place
@@ -163,7 +163,7 @@ def _average(outcomes: Outcomes, system: str, encoder: str) -> Summary | None:
 
 
 def difference_table(outcomes: Outcomes, encoder: str, *, against: str = "diffusion-mf") -> Table | None:
-    """What ``against`` gains over every other system on test, paired over seeds; None where there is nothing to compare."""
+    """Table of the gains of ``against`` over every other system on test, paired over seeds; None if there are none."""
     groups = {corpus: outcomes.selected(corpus, against, encoder) for corpus in outcomes.values("corpus")}
     references = {corpus: group for corpus, group in groups.items() if group is not None}
     others = [system for system in _systems(outcomes, encoder) if system != against]

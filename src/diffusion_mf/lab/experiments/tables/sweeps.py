@@ -48,7 +48,7 @@ class _Setting(NamedTuple):
         if self.group is None:
             return None
         wanted = ablation_decoder(self.group.task)
-        # Diffusion-LCRF and DiffusionSL have decoders of their own.
+        # Diffusion-LCRF and DiffusionSL have their own decoders.
         return wanted if wanted in self.group.decoders else self.group.selected_decoder()
 
     def scores(self, split: str) -> dict[int, float]:
@@ -63,7 +63,7 @@ Grid = dict[str, dict[str, _Setting]]
 
 
 def objective_tables(outcomes: Outcomes) -> list[Table]:
-    """Variants of the plan named full, no-denoising, no-posterior (others are shown, too), and full minus each."""
+    """Table of the variants full, no-denoising, no-posterior and any others in the plan, and of full minus each."""
     tables: list[Table] = []
     if len({group.variant for group in outcomes.all_groups}) < 2:
         return tables
@@ -79,7 +79,7 @@ def objective_tables(outcomes: Outcomes) -> list[Table]:
 
 
 def calls_tables(outcomes: Outcomes) -> list[Table]:
-    """The plan's evaluations with several numbers of calls, and each minus ten."""
+    """Table of the evaluations with several numbers of calls, and of each minus ten calls."""
     tables = []
     for system, encoder in itertools.product(outcomes.values("system"), outcomes.values("encoder")):
         groups = {corpus: outcomes.selected(corpus, system, encoder) for corpus in outcomes.values("corpus")}
@@ -95,7 +95,7 @@ def calls_tables(outcomes: Outcomes) -> list[Table]:
 
 
 def readings_tables(outcomes: Outcomes) -> list[Table]:
-    """Readings of the reverse posterior × schedules on dev, one checkpoint per seed: scores, and how good probabilities are."""
+    """Readings of the reverse posterior × schedules on dev, one checkpoint per seed: scores and quality of probabilities."""
     places = itertools.product(outcomes.values("corpus"), outcomes.values("encoder"), outcomes.values("system"))
     tables = [_readings_table(outcomes, *place) for place in places]
     return [table for table in tables if table is not None]
@@ -146,7 +146,7 @@ def _tables(
     reference: str,
     sign: int,
 ) -> list[Table]:
-    """Scores on test and dev, exact match where it was counted, and paired differences with the reference (times ``sign``)."""
+    """Scores on test and dev, exact match if counted, and paired differences to the reference (times ``sign``)."""
     is_papers = system == "diffusion-mf" and encoder == "scratch"
     names = list(next(iter(grid.values())))
     rows = [((_SETTING_TITLES.get(name, name),), name) for name in names]
@@ -184,7 +184,7 @@ def _tables(
     settings = [setting for by_name in grid.values() for setting in by_name.values() if setting.group is not None]
     fixed = "Decoder: argmax for POS, Mask-Viterbi for NER and Chinese."
     if not {setting.decoder() for setting in settings} <= {"argmax", "mask-viterbi"}:
-        fixed = "Decoder: the system has no Mask-Viterbi; the one selected on dev."
+        fixed = "Decoder: selected on dev, since the system has no Mask-Viterbi."
     noted = [group for group in planned if not group.results or any(group is each.group for each in settings)]
     what = "Training objective" if kind == "objective" else "Denoiser calls"
     direction = "full minus ablated" if sign == 1 else f"minus {reference} calls, same checkpoint"
@@ -218,7 +218,7 @@ PaperLookup = Callable[[str, str, str], PaperValue | None]
 
 
 def setting_of(variant: str, key: str) -> str | None:
-    """The value of ``key`` in a variant that a plan's grid made, which names it in full only where it has to.
+    """The value of ``key`` in the name of a variant from a plan's grid, which shortens keys where they are unambiguous.
 
     >>> setting_of("width=8 layers=4", "denoiser.layers"), setting_of("full", "denoiser.layers")
     ('4', None)
@@ -271,7 +271,7 @@ def _speed_table(outcomes: Outcomes, corpus: str, settings: Sequence[str]) -> Ta
         about = {"corpus": corpus, "system": system, "encoder": encoder, "setting": setting, "metric": "speed"}
         return Cell(summary=summary, paper=paper, digits=1, about=about)
 
-    note = "From the runs' own logs: rough where runs shared a GPU; dmf benchmark mean-field measures it alone."
+    note = "From the logs of the runs, so imprecise if runs shared a GPU; dmf benchmark mean-field measures it in isolation."
     return make_table(
         f"Training speed by Mean-Field iterations, {short_title(corpus)}, % of one iteration's",
         headings=("Model", "Encoder"),
@@ -283,7 +283,7 @@ def _speed_table(outcomes: Outcomes, corpus: str, settings: Sequence[str]) -> Ta
 
 
 def _place_rows(places: Iterable[tuple[str, str]]) -> list[tuple[tuple[str, str], tuple[str, str]]]:
-    """Rows for systems with encoders."""
+    """The rows of a table, one per system and encoder."""
     return [((system_title(system), encoder), (system, encoder)) for system, encoder in places]
 
 
@@ -310,7 +310,7 @@ def _base_table(outcomes: Outcomes, corpus: str, names: Sequence[str]) -> Table:
         is_direct = name == "-"
         if is_direct == group.is_diffusion:
             return None
-        # The paper's models have a pretrained encoder: beside others their scores would mislead.
+        # The paper's models have a pretrained encoder, so comparing others with their scores would mislead.
         has_paper = corpus == "en-ewt" and kind_of_encoder(encoder) == "pretrained"
         paper = paper_sweep("base", system, name) if has_paper else None
         about = {"corpus": corpus, "system": system, "encoder": encoder, "setting": name}
@@ -328,7 +328,7 @@ def _base_table(outcomes: Outcomes, corpus: str, names: Sequence[str]) -> Table:
 
 
 def groups_by_setting(groups: Sequence[Group], key: str) -> dict[str, Group]:
-    """Of the groups that share a setting and differ in others, the one selected by dev."""
+    """Of the groups that have a setting in common and differ in others, the one selected by dev."""
     found: dict[str, list[Group]] = {}
     for group in groups:
         setting = setting_of(group.variant, key)
