@@ -111,7 +111,7 @@ def test_names_of_numbers_and_columns_may_be_set(dmf: Callable, tmp_path: Path) 
     path.write_text('{"words": ["Ada", "sings"], "mine": [1, 0], "other": [0, 0]}\n')
     arguments = ("data", "convert", path, "-", "--to", "columns", "--tag-column", "mine")
     assert dmf(*arguments, "--label-names", "O,B-PER").stdout == b"Ada\tB-PER\nsings\tO\n\n"
-    assert dmf(*arguments).stderr.startswith(f'dmf: {path}, line 1: "mine" holds numbers')
+    assert dmf(*arguments).stderr.startswith(f'dmf: {path}, line 1: "mine" contains numbers')
     config = tmp_path / "a.toml"
     config.write_text(
         'task = "ner"\nsystem = "unigram"\n[data]\nlabel_names = ["O", "B-PER"]\ntag_column = 2\nlanguage = "en"\n'

@@ -320,7 +320,7 @@ class TestClamps:
         tagger = small_tagger(source_scheme=LabelScheme.IOB1, has_complete_labels=True)
         with pytest.raises(NoLegalSequenceError, match="has B-PER at position 0, but no sentence can begin with that"):
             tagger.tag([["Ada"]], clamp=[{0: "B-PER"}])
-        with pytest.raises(NoLegalSequenceError, match="at position 1 or before"):
+        with pytest.raises(NoLegalSequenceError, match="up to position 1"):
             tagger.tag([["Ada", "sings"]], clamp=[{0: "O", 1: "B-PER"}])
         with pytest.raises(InputError, match="do not mark spans; give a label instead"):
             small_tagger(task=Task.POS).tag([["mira"]], clamp=[{"units": [0, 1], "type": "NOUN"}])

@@ -342,7 +342,7 @@ def test_rows_and_readme(main_folder: Path, tmp_path: Path) -> None:
     assert readme.read_text() == text
     assert "No runs" in results_table([], source="rows.json")
     readme.write_text("no marks")
-    with pytest.raises(InputError, match="marks"):
+    with pytest.raises(InputError, match="markers"):
         update_readme(readme, sources)
 
 

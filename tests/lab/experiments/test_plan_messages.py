@@ -33,7 +33,7 @@ GOOD = 'systems = ["unigram"]\nseeds = [1]\n'  # lines 3 and 4, after what write
         ),
         (GOOD + '[[exceptions]]\nwhere = { variant = "b" }\nskip = true\n', "choose from default."),
         ('systems = ["unigram"]\nseeds = [1, -1]\n', "line 4: seeds.1 must be greater than or equal to 0, found -1"),
-        ('systems = ["unigram"]\nseeds = [1, 2, 1]\n', "line 4: seeds must name 1 once"),
+        ('systems = ["unigram"]\nseeds = [1, 2, 1]\n', "line 4: seeds must contain 1 only once"),
         (GOOD + "x = = 3\n", "line 5: not valid TOML (Invalid value)"),
     ],
 )

@@ -78,7 +78,7 @@ def test_of_several_files_the_first_that_exists_counts(tmp_path: Path) -> None:
         ('systems = ["unigram"]\nseeds = []', "seeds is empty"),
         ('systems = ["unigram"]\nseeds = [1]\nworker = 3', "unknown key worker"),
         ('systems = ["unigram"]\nseeds = [1]\n[grid]\ntraining.epochs = 3', "not a list of values"),
-        ('systems = ["unigram"]\nseeds = [1]\n[encoders."a/b"]', "part of a file's name"),
+        ('systems = ["unigram"]\nseeds = [1]\n[encoders."a/b"]', "part of a file name"),
         ('systems = ["unigram"]\nseeds = [1]\n[set]\ntraining.epoch = 3', "training.epochs"),
     ],
 )
