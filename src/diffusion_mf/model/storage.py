@@ -258,7 +258,8 @@ class _Reader:
         remedy = _COPY_AGAIN
         size = None
         if self.manifest is not None:
-            remedy = f"{_COPY_AGAIN}, or delete {MANIFEST} if you changed it on purpose"
+            if name in (CONFIG, METRICS):  # the others have a checksum in config.json, too
+                remedy = f"{_COPY_AGAIN}, or delete {MANIFEST} if you changed it on purpose"
             entry = self.manifest.get(name)
             if not isinstance(entry, dict):
                 raise InputError(f"not in {MANIFEST}", path=path, remedy=remedy)
