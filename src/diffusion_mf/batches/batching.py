@@ -119,7 +119,7 @@ def keyed_generator(key: str) -> np.random.RandomState:
     """
     _, state, _ = random.Random(key).getstate()
     generator = np.random.RandomState()
-    generator.set_state(("MT19937", np.array(state[:-1], dtype=np.uint32), state[-1]))
+    generator.set_state(("MT19937", np.array(state[:-1], dtype=np.uint32), state[-1], 0, 0.0))
     return generator
 
 
