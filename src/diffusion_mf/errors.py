@@ -71,9 +71,9 @@ class InputError(DiffusionMFError):
         place = "standard input" if self.path == "-" else self.path
         if place is not None and len(place) > LONGEST_PATH:
             place = shortened(place)
-        if place is not None and self.line is not None:
+        if place and self.line is not None:
             place = f"{place}, line {self.line}"
-        parts = [self.problem] if place is None else [f"{place}: {self.problem}"]
+        parts = [self.problem] if not place else [f"{place}: {self.problem}"]
         if self.remedy:
             parts.append(self.remedy)
         return "; ".join(part.rstrip(".") for part in parts) + "."

@@ -7,6 +7,7 @@ import torch
 
 from diffusion_mf.batches import layouts
 from diffusion_mf.batches.layouts import CompactLayout, PaddedLayout
+from diffusion_mf.evaluation.reconstruction import majority
 from diffusion_mf.ops.chain_scores import unit_mask
 
 
@@ -67,3 +68,20 @@ def test_the_work_on_a_long_sentence_grows_with_its_length(monkeypatch: pytest.M
     monkeypatch.setattr(layouts, "_whole_attention", counting)
     _attend("padded", [20_000], torch.zeros(1, 20_000, 3, 1, 2))
     assert products <= 20_000 * 3 * layouts.WINDOW
+
+
+def test_votes_in_a_long_word_are_counted_once() -> None:
+    comparisons = 0
+
+    class Tag(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal comparisons
+            comparisons += 1
+            return str.__eq__(self, other)
+
+    tags = [Tag("NN" if index % 3 else "VV") for index in range(3000)]
+    assert majority(tags) == "NN"
+    assert comparisons <= 10 * len(tags)

@@ -101,7 +101,7 @@ def test_a_signal_in_the_last_evaluation_ends_the_run_with_a_checkpoint(corpus: 
 def test_epochs_after_the_last_step_are_not_planned(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned = []
     run = object.__new__(loop._Run)
-    run.settings = small_runs.small_config(corpus, {"training": {"epochs": 10**6, "max_steps": 5}}).training
+    run.settings = small_runs.small_config(corpus, {"training": {"epochs": 10**5, "max_steps": 5}}).training
     monkeypatch.setattr(loop._Run, "_plan", lambda self, epoch: planned.append(epoch) or [[[0]], [[1]]])
     assert run._count_steps() == 5
     assert planned == [0, 1, 2]

@@ -15,6 +15,7 @@ The gold sequence must be legal and is converted to BMES. The predicted sequence
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -158,7 +159,10 @@ def majority(tags: Sequence[str]) -> str:
     >>> majority(["NN", "VV", "VV"]), majority(["VV", "NN"])
     ('VV', 'VV')
     """
-    return max(tags, key=tags.count)
+    if len(tags) == 1:
+        return tags[0]
+    # Counters keep the order in which tags first occur.
+    return Counter(tags).most_common(1)[0][0]
 
 
 def _is_label(label: str, scheme: LabelScheme) -> bool:

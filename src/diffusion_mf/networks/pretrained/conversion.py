@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 import tempfile
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -80,7 +80,7 @@ def _weight_files(source: Path) -> list[Path]:
 def _read(path: Path) -> dict[str, Tensor]:
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
+    except UnpicklingError:
         # PyTorch's message is long, and explains how to run the code after all.
         raise InputError(
             "not a file of plain tensors: it is damaged, or contains code that would have to be run",
