@@ -117,7 +117,7 @@ STRUCTURES = [structures.Unigram, _chain, _mean_field]
 @pytest.mark.parametrize("lengths", [[2, -1], [2, 4], np.array([2, 4]), torch.tensor([2, -1]), torch.tensor([2, 4])])
 @pytest.mark.parametrize("check", [True, False])
 def test_lengths_outside_the_scores_are_refused(structure: Callable, lengths: Any, check: bool) -> None:
-    with pytest.raises(ValueError, match=r"lengths must lie in 1…3, found (-1|4) for sentence 1 of the batch"):
+    with pytest.raises(ValueError, match=r"lengths must be in 1…3, found (-1|4) for sentence 1 of the batch"):
         structure(torch.zeros(2, 3, 2), lengths, check=check).marginals()
 
 
@@ -127,7 +127,7 @@ def test_lengths_may_be_lists_and_arrays(structure: Callable) -> None:
     expected = structure(unary, torch.tensor([3, 1])).marginals()
     for lengths in ([3, 1], (3, 1), np.array([3, 1]), np.array([3, 1], dtype=np.int32)):
         assert torch.equal(structure(unary, lengths).marginals(), expected)
-    with pytest.raises(ValueError, match=r"lengths must lie in 1…3, found 0"):
+    with pytest.raises(ValueError, match=r"lengths must be in 1…3, found 0"):
         structure(unary, [3, 0])
 
 
