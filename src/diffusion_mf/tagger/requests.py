@@ -323,10 +323,11 @@ class RequestReader:
             allowed = None
             if clamp is not None and clamp != {}:
                 allowed = read_clamp(clamp, len(units), meaning, self._legality, sentence=number)
-            document = whole_number(sentence.document) if isinstance(sentence, Sentence) else 0
+            given = sentence.document if isinstance(sentence, Sentence) else 0
+            document = int(given) if isinstance(given, bool) else whole_number(given)
             if document is None or document < 0:
                 raise InputError(
-                    f"the document of sentence {number} is {quoted(sentence.document)}",  # type: ignore[union-attr]
+                    f"the document of sentence {number} is {quoted(given)}",
                     remedy="give a number from 1, or 0 for none",
                 )
             yield Request(units, self._prepare(Sentence(units, document=document)), allowed)
