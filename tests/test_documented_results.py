@@ -346,6 +346,8 @@ TRIALS = {
         "trained on | calls",
         "little data, GPU",
         "little data, one core",
+        "little data, a stronger baseline",
+        "kernels | ms",
     )
 }
 

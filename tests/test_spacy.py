@@ -153,7 +153,7 @@ def test_errors_reach_the_handler_of_the_pipeline(ner: Path) -> None:
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the component diffusion_mf has no model; give one"):
         pipeline(None)("Ada")
-    with pytest.raises(InputError, match="neither a model folder"):
+    with pytest.raises(InputError, match="no such model folder"):
         pipeline(tmp_path / "nothing")("Ada")
     with pytest.raises(InputError, match="attribute cannot be 'lemma'; choose pos or tag"):
         pipeline(None, attribute="lemma")
