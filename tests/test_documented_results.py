@@ -311,6 +311,11 @@ def tokens_of_raw_text(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     return [*row[:2], *(half_up(each[f"{name}_f1"], 2) for each in found for name in ("token", "word", "sentence"))]
 
 
+def promises(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    found = one("reliability", promise=row[0])
+    return [row[0], f"{found['cases']:,}", str(found["failures"]), half_up(found["seconds"], 1)]
+
+
 # A table is known by its document and by how its head begins.
 CHECKS: dict[tuple[str, str], Expected] = {
     ("README.md", "test | EN-EWT POS accuracy"): generated,
@@ -333,6 +338,7 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/benchmarks.md", "% more time without a family"): kernel_families,
     ("docs/benchmarks.md", "tagger | accuracy"): on_a_cpu,
     ("docs/data.md", "corpus | tokenizer | tokens, dev"): tokens_of_raw_text,
+    ("docs/reliability.md", "promise | cases"): promises,
 }
 
 # Single runs that were looked at on the way, in a document that says of which of them rows were kept.

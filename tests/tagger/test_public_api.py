@@ -98,7 +98,7 @@ def test_a_hugging_face_data_set_with_its_splits(tmp_path: Path, capsys: pytest.
         output=tmp_path / "run", resume=True, settings={"training.epochs": 3}, device="cpu", on_progress=seen.append
     )
     assert longer.labels == tagger.labels
-    with pytest.raises(diffusion_mf.errors.InputError, match="another run was begun"):
+    with pytest.raises(diffusion_mf.errors.InputError, match="another run was started"):
         diffusion_mf.train(train=PAIRS, output=tmp_path / "run")
 
 
