@@ -172,7 +172,7 @@ def test_without_checks_nothing_is_looked_at() -> None:
         ((2, 3, 5), (3, 2), {}, r"tags must be \(2, 3\) beside emissions \(2, 3, 5\), found \(3, 2\)"),
         ((2, 3, 5), (2, 3), {"mask": torch.ones(2, 4)}, r"mask must be \(2, 3\) .*found \(2, 4\)"),
         ((2, 3, 5), (2, 3), {"mask": torch.ones(2, 3), "lengths": [3, 3]}, "mask and lengths are both given"),
-        ((2, 3, 5), (2, 3), {"lengths": [3, 4]}, "lengths must lie in 1…3, found 4 for sentence 1"),
+        ((2, 3, 5), (2, 3), {"lengths": [3, 4]}, "lengths must be in 1…3, found 4 for sentence 1"),
         ((2, 3, 5), (2, 3), {"reduction": "average"}, "reduction must be none, sum, mean or token_mean"),
     ],
 )

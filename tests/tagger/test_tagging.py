@@ -99,7 +99,7 @@ def test_what_is_no_sentence_is_refused(tagger: Tagger) -> None:
         tagger.tag([["Ada", ""]])
     with pytest.raises(InputError, match="unit 0 of sentence 1 is 7"):
         tagger.tag([[7]])
-    with pytest.raises(InputError, match="a batch of 0 units is not possible"):
+    with pytest.raises(InputError, match="a batch must hold a unit, found 0"):
         tagger.tag([["Ada"]], batch_tokens=0)
     with pytest.raises(InputError, match="0 calls are not possible; ask for 1 to 1000"):
         tagger.tag([["Ada"]], calls=0)

@@ -61,7 +61,7 @@ class Detection:
         elif self.task is Task.SEG_POS:
             task = f"words of {self.num_kinds} tags from characters"
         elif self.file_format is FileFormat.CONLLU and not self.has_spaces:
-            other = "(--task seg-pos would also find the words, from characters and XPOS)"
+            other = "(--task seg-pos would also segment characters into words, using XPOS)"
         return [f"format: {self.file_format}{place} ({options})", f"task: {self.task}, {task} {other}"]
 
 

@@ -143,7 +143,7 @@ class _ClampReader:
         if start is None or end is None or not 0 <= start < end <= num_units:
             raise self.error(
                 f"{self.owner} has a span of the units {quoted(list(units))}, but the sentence has {num_units} unit(s)",
-                "count units from 0, and give as end the unit behind the last",
+                "count units from 0; end is the position after the last unit",
             )
         if self.output.source is LabelScheme.PLAIN:
             raise self.error(
@@ -277,11 +277,15 @@ class RequestReader:
         ``output`` is the scheme of the labels in clamps, except for clamps from files, which are in the training data's scheme.
         """
         if documents is not None and (isinstance(documents, str) or not isinstance(documents, Iterable)):
-            raise InputError("documents are given per sentence", remedy="give a list of names, one for each sentence")
+            raise InputError(
+                "documents must be given per sentence", remedy="give a list of names, one for each sentence"
+            )
         if isinstance(sentences, str | bytes | Mapping) or not isinstance(sentences, Iterable):
-            raise InputError("sentences are given as a list", remedy="put the sentence into a list")
+            raise InputError("sentences must be given as a list", remedy="put the sentence into a list")
         if clamps is not None and (isinstance(clamps, str | Mapping) or not isinstance(clamps, Iterable)):
-            raise InputError("clamps are given per sentence", remedy="give a list of mappings, one for each sentence")
+            raise InputError(
+                "clamps must be given per sentence", remedy="give a list of mappings, one for each sentence"
+            )
         if documents is not None:
             sentences = self._with_documents(sentences, documents)
         return self._read(sentences, clamps, output)

@@ -19,7 +19,10 @@ GOOD = 'systems = ["unigram"]\nseeds = [1]\n'  # lines 3 and 4, after what write
     ("text", "message"),
     [
         (GOOD + "[set]\ntraining.epoch = 3\n", "line 6: unknown key training.epoch; the nearest name is"),
-        (GOOD + "[grid]\ndenoiser.layers = [1, -3]\n", "line 6: denoiser.layers must be greater than 0, found -3"),
+        (
+            GOOD + "[grid]\ndenoiser.layers = [1, -3]\n",
+            "line 6: denoiser.layers must be greater than or equal to 1, found -3",
+        ),
         (GOOD + "[variants.a.training]\nepochs = 0\n", "line 6: training.epochs must be"),
         (GOOD + '[encoders.scratch]\n"encoder.width" = "x"\n', "line 6: encoder.width must be"),
         (

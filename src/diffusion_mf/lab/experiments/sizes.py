@@ -347,7 +347,10 @@ def _train_ours(
 ) -> tuple[list[list[str]], dict[str, Any]]:
     from diffusion_mf.tagger import Tagger
     from diffusion_mf.training.loop import train
+    from diffusion_mf.training.resumption import RunFolder
 
+    # The folder already holds files of the experiment.
+    RunFolder(place.root).mark()
     is_resumed = place.checkpoint.exists() or place.model.exists()
     without_test = config.model_copy(update={"data": config.data.model_copy(update={"test": None})})
     before = time.process_time()
