@@ -27,10 +27,10 @@ def tagger() -> Tagger:
 @pytest.mark.parametrize(
     ("sentences", "message"),
     [
-        (None, "sentences are given as a list"),
-        (5, "sentences are given as a list"),
-        (b"ab", "sentences are given as a list"),
-        ({"a": 1}, "sentences are given as a list"),
+        (None, "sentences must be given as a list"),
+        (5, "sentences must be given as a list"),
+        (b"ab", "sentences must be given as a list"),
+        ({"a": 1}, "sentences must be given as a list"),
         ([None], "sentence 1 is None"),
         ([5], "sentence 1 is 5"),
         ([b"ab"], "sentence 1 is b'ab'"),
