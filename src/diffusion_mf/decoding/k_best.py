@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffusion_mf.decoding.constraints import Legality
-from diffusion_mf.decoding.decoders import constrained
+from diffusion_mf.decoding.decoders import Evidence, MaskViterbi, Viterbi, constrained, hard_clamps
 from diffusion_mf.ops.chain_scores import Lengths, accumulation_dtype, blank_padding, length_tensor
 from diffusion_mf.structures.distribution import Potentials, check_shapes
 
@@ -74,6 +74,29 @@ def k_best(
         state = torch.where(is_unit, before, state)
     labels = labels.permute(1, 2, 0).masked_fill((scores == -torch.inf)[..., None], 0)
     return BestSequences(labels.contiguous(), scores)
+
+
+def k_best_of(evidence: Evidence, k: int, *, decoder: str) -> BestSequences:
+    """The k best legal sequences by the scores that ``decoder`` looks at; argmax and native bits look at those of Mask-Viterbi."""
+    potentials, allowed = evidence.potentials, evidence.allowed
+    if decoder != Viterbi.name or potentials is None:
+        potentials, allowed = Potentials(hard_clamps(evidence, MaskViterbi.name), None), None
+    unary, transition, start, end = potentials
+    if transition is None:
+        transition = unary.new_zeros(unary.shape[-1], unary.shape[-1])
+    if evidence.allowed_pairs is not None:
+        forbidden = ~evidence.allowed_pairs.to(transition.device)
+        transition = transition.expand(forbidden.shape).masked_fill(forbidden, -torch.inf)
+    return k_best(
+        unary,
+        transition,
+        evidence.lengths,
+        k,
+        start_scores=start,
+        end_scores=end,
+        allowed=allowed,
+        legality=evidence.legality,
+    )
 
 
 def _top(values: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -111,12 +111,12 @@ def read_items(
         )
     if file_format is FileFormat.HUGGING_FACE:
         for row in read_token_rows(path, fields, task=task, repairs=repairs):
-            clamp = _json_clamp(row.row.get("clamp"))
+            clamp = json_clamp(row.row.get("clamp"))
             yield Item(row.sentence._replace(labels=None), row=row, clamp=_placed(clamp, path, row.sentence))
         return
     if file_format is FileFormat.JSONL:
         for sentence, values in read_json_rows(path, repairs=repairs):
-            clamp = _json_clamp(values.get("clamp"))
+            clamp = json_clamp(values.get("clamp"))
             yield Item(sentence._replace(labels=None), clamp=_placed(clamp, path, sentence))
         return
     if file_format is FileFormat.RAW:
@@ -154,10 +154,10 @@ def _placed(clamp: Any, path: StrPath, sentence: Sentence, lines_per_unit: int =
     return PlacedClamp(clamp, path, sentence.line, lines_per_unit) if clamp else None
 
 
-def _json_clamp(value: Any) -> Any:
+def json_clamp(value: Any) -> Any:
     """What stands in a file, with numbers for positions: the keys of JSON's objects are strings."""
     if isinstance(value, list):
-        return [_json_clamp(part) for part in value]
+        return [json_clamp(part) for part in value]
     if not isinstance(value, dict):
         return value
     return {int(key) if key.isdecimal() and len(key) < 10 else key: labels for key, labels in value.items()}
@@ -178,15 +178,19 @@ def _text_items(record: Record, task: Task, language: str | None, *, document: i
         yield Item(sentence, part=TextPart(record, tokens, number == len(sentences), start))
 
 
+def split_text(tagger: Tagger, text: str, *, language: str | None = None) -> list[tuple[Sentence, tuple[Offsets, ...]]]:
+    """The sentences of raw text as ``tagger`` is to see them, each with the offsets of its units."""
+    language = language or tagger.model.config.data.language
+    items = _text_items(Record(text), tagger.task, language, document=1)
+    return [(item.sentence, tuple(item.part.tokens)) for item in items if item.part is not None and item.sentence.units]
+
+
 def tag_text(tagger: Tagger, text: str, *, language: str | None = None, **options: Any) -> list[TaggedSentence]:
     """The work of `Tagger.tag_text`."""
-    record = Record(text)
-    language = language or tagger.model.config.data.language
-    items = [item for item in _text_items(record, tagger.task, language, document=1) if item.sentence.units]
-    results = tagger.tag((item.sentence for item in items), **options)
+    parts = split_text(tagger, text, language=language)
+    results = tagger.tag((sentence for sentence, _ in parts), **options)
     return [
-        dataclasses.replace(result, offsets=tuple(item.part.tokens) if item.part is not None else None)
-        for item, result in zip(items, results, strict=True)
+        dataclasses.replace(result, offsets=offsets) for (_, offsets), result in zip(parts, results, strict=True)
     ]
 
 

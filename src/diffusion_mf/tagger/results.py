@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -34,6 +35,14 @@ class TrajectoryStep(NamedTuple):
     """π_t: how probable each label is held to be; the columns are `Tagger.labels`"""
 
 
+class Alternative(NamedTuple):
+    """One of the best sequences of labels."""
+
+    labels: list[str]
+    log_ratio: float
+    """how far its score is from the best one's, in logarithms: 0 for the first, negative for the others"""
+
+
 @dataclasses.dataclass(frozen=True)
 class TaggedSentence:
     """Labels of a sentence with what speaks for them."""
@@ -49,6 +58,8 @@ class TaggedSentence:
     """the beliefs after every call, if they were asked for"""
     offsets: tuple[tuple[int, int], ...] | None = None
     """where each unit begins and ends in the text it was tagged in; the end is exclusive"""
+    alternatives: tuple[Alternative, ...] | None = None
+    """the best legal sequences, the best first, if they were asked for; fewer where there are no more"""
 
 
 def scored_spans(labels: Sequence[str], scores: Sequence[float], scheme: LabelScheme) -> list[Span]:
@@ -67,11 +78,13 @@ def tagged_sentences(
     output: OutputLabels,
     *,
     scores: list[list[float]] | None = None,
+    best: tuple[list[list[list[int]]], list[list[float]]] | None = None,
     steps: Steps | None = None,
 ) -> list[TaggedSentence]:
     """The results of a batch; rows of ids and scores, which are used up, may be longer and more than the sentences.
 
-    Ids and ``own_scores`` are those of the model's labels, ``scores`` those of what is printed, where they differ.
+    Ids and ``own_scores`` are those of the model's labels, ``scores`` those of what is printed, where they differ. ``best`` are the ids and the
+    scores of the best sequences.
     """
     # `diffusion.NO_LABEL` is −1: the last of the names.
     names = [*output.model_labels, NO_LABEL]
@@ -94,6 +107,13 @@ def tagged_sentences(
                 score_row,
                 spans,
                 None if steps is None else tuple(TrajectoryStep(t, beliefs[index, :size]) for t, beliefs in steps),
+                alternatives=None
+                if best is None
+                else tuple(
+                    Alternative(output.printed([names[label] for label in ids[:size]]), score - best[1][index][0])
+                    for ids, score in zip(best[0][index], best[1][index], strict=True)
+                    if score > -math.inf
+                ),
             )
         )
     return results

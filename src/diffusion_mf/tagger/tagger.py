@@ -19,7 +19,7 @@ from torch import Tensor
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.decoding import DECODERS, OutputLabels
+from diffusion_mf.decoding import DECODERS, OutputLabels, k_best_of
 from diffusion_mf.diffusion import Reading
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import calibrated
@@ -97,6 +97,7 @@ class _Options(NamedTuple):
     trajectory: bool
     budget: int
     output: OutputLabels
+    k_best: int | None
 
 
 class Tagger:
@@ -276,13 +277,15 @@ class Tagger:
         clamp: Iterable[Clamp | PlacedClamp | None] | None = None,
         scheme: LabelScheme | str | None = None,
         trajectory: bool = False,
+        k_best: int | None = None,
         documents: Iterable[Hashable] | None = None,
     ) -> list[TaggedSentence]:
         """Label ``sentences``, each a sequence of units (of characters a string will do).
 
         ``batch_tokens`` bounds the units computed at once, padding counted. ``calls`` is the number of denoising steps of a
         diffusion system. ``clamp`` gives, for every sentence, None or the labels known beforehand (`requests.Clamp`); they are
-        always honoured. ``scheme`` is that of the labels, if not the training data's; ``"bmes"`` is the model's own. ``trajectory`` keeps the beliefs after every call. ``documents`` gives, for every sentence, None or the
+        always honoured. ``scheme`` is that of the labels, if not the training data's; ``"bmes"`` is the model's own. ``trajectory`` keeps the beliefs after every call.
+        ``k_best`` asks for so many of the best sequences, too (`TaggedSentence.alternatives`). ``documents`` gives, for every sentence, None or the
         name of its document: a model with recall labels sentences of one document together, if they follow each other.
         """
         return list(
@@ -294,6 +297,7 @@ class Tagger:
                 clamp=clamp,
                 scheme=scheme,
                 trajectory=trajectory,
+                k_best=k_best,
                 documents=documents,
             )
         )
@@ -308,9 +312,52 @@ class Tagger:
         clamp: Iterable[Clamp | PlacedClamp | None] | None = None,
         scheme: LabelScheme | str | None = None,
         trajectory: bool = False,
+        k_best: int | None = None,
         documents: Iterable[Hashable] | None = None,
     ) -> Iterator[TaggedSentence]:
         """`tag`, one result after the other in the order given; looks ahead no further than a window of sentences."""
+        output = self._output if scheme is None else self._checked_output(scheme)
+        options = self._checked_options(batch_tokens, calls, decoder, trajectory, k_best, output)
+        # The arguments are checked at once; the sentences only as they are read.
+        return self._stream(self._read_requests(sentences, clamp, documents, output), options)
+
+    def read_requests(
+        self,
+        sentences: Iterable[Units],
+        *,
+        clamp: Iterable[Clamp | PlacedClamp | None] | None = None,
+        scheme: LabelScheme | str | None = None,
+        documents: Iterable[Hashable] | None = None,
+    ) -> list[Request]:
+        """What `tag` would be asked, checked but not tagged: `tag_requests` does that, with requests of others if need be."""
+        output = self._output if scheme is None else self._checked_output(scheme)
+        return list(self._read_requests(sentences, clamp, documents, output))
+
+    def tag_requests(
+        self,
+        requests: Iterable[Request],
+        *,
+        batch_tokens: int | None = None,
+        calls: int | None = None,
+        decoder: str | None = None,
+        scheme: LabelScheme | str | None = None,
+        trajectory: bool = False,
+        k_best: int | None = None,
+    ) -> list[TaggedSentence]:
+        """Label what `read_requests` gave, as `tag` does; documents are told apart by their numbers."""
+        output = self._output if scheme is None else self._checked_output(scheme)
+        options = self._checked_options(batch_tokens, calls, decoder, trajectory, k_best, output)
+        return list(self._stream(iter(requests), options))
+
+    def _checked_options(
+        self,
+        batch_tokens: int | None,
+        calls: int | None,
+        decoder: str | None,
+        trajectory: bool,
+        k_best: int | None,
+        output: OutputLabels,
+    ) -> _Options:
         budget = self._model.config.inference.budget if batch_tokens is None else batch_tokens
         if budget < 1:
             raise InputError(f"a batch must hold a unit, found {budget}", remedy="give a positive number of tokens")
@@ -319,10 +366,9 @@ class Tagger:
                 "a tagger on a GPU cannot be used in a forked process",
                 remedy="start processes by spawn, or load a tagger in each of them",
             )
-        output = self._output if scheme is None else self._checked_output(scheme)
-        options = _Options(self._checked_calls(calls), self._checked_decoder(decoder), trajectory, budget, output)
-        # The arguments are checked at once; the sentences only as they are read.
-        return self._stream(self._read_requests(sentences, clamp, documents, output), options)
+        if k_best is not None and k_best < 1:
+            raise InputError(f"the {k_best} best sequences are none", remedy="ask for 1 or more")
+        return _Options(self._checked_calls(calls), self._checked_decoder(decoder), trajectory, budget, output, k_best)
 
     def _stream(self, requests: Iterator[Request], options: _Options) -> Iterator[TaggedSentence]:
         document = None
@@ -356,6 +402,8 @@ class Tagger:
             found = [label_ids, self._own.scores(probabilities, label_ids)]
             if not output.is_one_to_one:
                 found.append(output.scores(probabilities, label_ids, pairs))
+            if options.k_best is not None:
+                found += k_best_of(evidence, options.k_best, decoder=options.decoder)
             if options.trajectory:
                 found += _steps(prediction, functools.partial(output.probabilities, pairs=pairs))
             return found
@@ -377,15 +425,24 @@ class Tagger:
             for members, (label_ids, own_scores, *others) in batches:
                 units = [window[index].units for index in members]
                 scores = None if output.is_one_to_one else others.pop(0).tolist()
+                best = None if options.k_best is None else (others.pop(0).tolist(), others.pop(0).tolist())
                 results = tagged_sentences(
-                    units, label_ids.tolist(), own_scores.tolist(), output, scores=scores, steps=_as_arrays(others)
+                    units,
+                    label_ids.tolist(),
+                    own_scores.tolist(),
+                    output,
+                    scores=scores,
+                    best=best,
+                    steps=_as_arrays(others),
                 )
                 found.update(zip(members, results, strict=True))
         except DoesNotFitError as error:
             raise InputError(error.problem, remedy="split it") from None
         # What has no units was in no batch.
-        trajectory = () if options.trajectory else None
-        return [found.get(index) or TaggedSentence((), [], [], [], trajectory) for index in range(len(window))]
+        nothing = TaggedSentence(
+            (), [], [], [], () if options.trajectory else None, alternatives=None if options.k_best is None else ()
+        )
+        return [found.get(index) or nothing for index in range(len(window))]
 
     def _checked_calls(self, calls: int | None) -> int | None:
         if calls is None:
