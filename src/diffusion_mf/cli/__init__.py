@@ -12,7 +12,19 @@ from typing import Annotated, Any
 
 import typer
 
-from diffusion_mf.cli import benchmark, config, convert_encoder, data, demo, evaluate, experiment, score, tag, train
+from diffusion_mf.cli import (
+    benchmark,
+    config,
+    convert_encoder,
+    data,
+    demo,
+    evaluate,
+    experiment,
+    score,
+    serve,
+    tag,
+    train,
+)
 from diffusion_mf.errors import DiffusionMFError, InputError
 
 app = typer.Typer(
@@ -33,6 +45,7 @@ app.add_typer(config.app, name="config")
 app.command(name="search")(experiment.search)
 app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="tag")(tag.tag)
+app.command(name="serve")(serve.serve)
 app.command(name="convert-encoder")(convert_encoder.convert_encoder)
 
 

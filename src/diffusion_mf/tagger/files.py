@@ -189,9 +189,7 @@ def tag_text(tagger: Tagger, text: str, *, language: str | None = None, **option
     """The work of `Tagger.tag_text`."""
     parts = split_text(tagger, text, language=language)
     results = tagger.tag((sentence for sentence, _ in parts), **options)
-    return [
-        dataclasses.replace(result, offsets=offsets) for (_, offsets), result in zip(parts, results, strict=True)
-    ]
+    return [dataclasses.replace(result, offsets=offsets) for (_, offsets), result in zip(parts, results, strict=True)]
 
 
 def _check_plain(sentence: Sentence, path: StrPath) -> None:
