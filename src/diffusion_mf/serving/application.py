@@ -9,6 +9,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import functools
 import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
@@ -122,9 +123,8 @@ class Server:
         for model in self.models.values():
             await self.in_thread(model.warm_up)
             model.start(self.metrics.batch_reporter(model.name))
-            self.metrics.waiting_units.labels(model.name).set_function(
-                lambda batcher=model.batcher: batcher.num_waiting_units
-            )
+            waiting = functools.partial(getattr, model.batcher, "num_waiting_units")
+            self.metrics.waiting_units.labels(model.name).set_function(waiting)
         self.metrics.open_requests.set_function(lambda: self.num_open)
         self._loop = asyncio.get_running_loop()
         try:
@@ -236,7 +236,7 @@ class Server:
         async def read() -> None:
             try:
                 async for number, line in self._lines(request):
-                    await answers.put(begin(self._answer_line(number, line)))
+                    await answers.put(begin(self._answer_line(number, line, log_fields(request.scope["state"]))))
             except ApiError as error:
                 await answers.put(begin(_error_line(None, error.sentence)))
             except ClientDisconnect:
@@ -258,14 +258,18 @@ class Server:
             for task in begun:
                 task.cancel()
 
-    async def _answer_line(self, number: int, line: bytes) -> bytes:
+    async def _answer_line(self, number: int, line: bytes, totals: dict[str, Any]) -> bytes:
+        fields: dict[str, Any] = {}
         try:
-            return await self.answer(line, {}, is_patient=True) + b"\n"
+            answer = await self.answer(line, fields, is_patient=True)
+            for name, count in (("lines", 1), ("sentences", fields["sentences"]), ("units", fields["units"])):
+                totals[name] = totals.get(name, 0) + count
+            return answer + b"\n"
         except Exception as error:
             try:
                 sentence = api_error(error).sentence
             except Exception:
-                log("failure", level=logging.ERROR, error=error, path="/tag/stream")
+                log("failure", {"path": "/tag/stream"}, level=logging.ERROR, error=error)
                 sentence = FAILURE
             return await _error_line(number, sentence)
 
@@ -581,7 +585,7 @@ def _openapi(app: FastAPI, *, is_protected: bool) -> dict[str, Any]:
     """The description of the API, with the bodies that are read by hand."""
     if app.openapi_schema is None:
         found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        bodies = [
+        bodies: list[type[pydantic.BaseModel]] = [
             schemas.TagRequest,
             label_studio.SetupRequest,
             label_studio.PredictRequest,

@@ -129,7 +129,7 @@ def read_config(text: str) -> LabellingConfig:
 
 def choose_model(models: Mapping[str, ServedModel], config: str, version: str | None) -> ServedModel:
     """The model that the version names, or the one with the most labels of the configuration."""
-    if version in models:
+    if version is not None and version in models:
         return models[version]
     labelling = read_config(config)
 

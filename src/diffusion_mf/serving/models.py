@@ -135,9 +135,9 @@ class ServedModel:
         answer: dict[str, Any] = {"model": self.name}
         if body.trajectory:
             answer["labels"] = self.tagger.labels if body.scheme is None else self.tagger.labels_in(body.scheme)
-        offsets = job.offsets or [None] * len(results)
         sentences = [
-            _sentence(result, places, use_scores=body.scores) for result, places in zip(results, offsets, strict=True)
+            _sentence(result, None if job.offsets is None else job.offsets[index], use_scores=body.scores)
+            for index, result in enumerate(results)
         ]
         if job.sizes is None:
             answer["sentences"] = sentences
@@ -150,7 +150,7 @@ class ServedModel:
 def _sentence(
     result: TaggedSentence, offsets: tuple[tuple[int, int], ...] | None, *, use_scores: bool
 ) -> dict[str, Any]:
-    spans = [
+    spans: list[dict[str, Any]] = [
         {"start": start, "end": end, "label": label, "confidence": round(confidence, 6)}
         for start, end, label, confidence in result.spans
     ]

@@ -52,9 +52,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def log(event: str, *, level: int = logging.INFO, error: BaseException | None = None, **fields: object) -> None:
+def log(
+    event: str,
+    fields: Mapping[str, object] | None = None,
+    *,
+    level: int = logging.INFO,
+    error: BaseException | None = None,
+) -> None:
     """Write a line."""
-    LOGGER.log(level, event, extra={"fields": fields}, exc_info=error)
+    LOGGER.log(level, event, extra={"fields": fields or {}}, exc_info=error)
 
 
 class Metrics:
@@ -134,7 +140,7 @@ class Observer:
         try:
             await self._app(scope, receive, send_with_headers)
         except Exception as error:
-            log("failure", level=logging.ERROR, error=error, request_id=request_id, path=path)
+            log("failure", {"request_id": request_id, "path": path}, level=logging.ERROR, error=error)
             if status:
                 # Closing the connection is all that can still be said.
                 raise
@@ -143,15 +149,14 @@ class Observer:
             seconds = time.perf_counter() - start
             self._metrics.requests.labels(path, str(status or 499)).inc()
             self._metrics.request_seconds.labels(path).observe(seconds)
-            log(
-                "request",
-                request_id=request_id,
-                method=scope["method"],
-                path=path,
-                status=status or 499,
-                milliseconds=round(1000 * seconds, 2),
-                **fields,
-            )
+            line = {
+                "request_id": request_id,
+                "method": scope["method"],
+                "path": path,
+                "status": status or 499,
+                "milliseconds": round(1000 * seconds, 2),
+            }
+            log("request", line | fields)
 
 
 async def _send_failure(send: Send) -> None:

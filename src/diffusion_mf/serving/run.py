@@ -58,11 +58,11 @@ class _UvicornServer(uvicorn.Server):
         await super().startup(sockets)
         for each in sockets or ():
             host, port = each.getsockname()[:2]
-            log("listening", host=host, port=port, models=list(self._application_server.models))
+            log("listening", {"host": host, "port": port, "models": list(self._application_server.models)})
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop, on a signal."""
-        log("stopping", signal=signal.Signals(sig).name)
+        log("stopping", {"signal": signal.Signals(sig).name})
         self._application_server.stop()
         super().handle_exit(sig, frame)
 
