@@ -204,7 +204,15 @@ def test_a_token_is_asked_for(taggers: dict[str, Tagger]) -> None:
     with client_of({"pos": taggers["pos"]}, token=TOKEN) as client:
         basic = base64.b64encode(f"anyone:{TOKEN}".encode()).decode()
         for path in ("/models", "/metrics"):
-            for given in (None, f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer", f"Digest {TOKEN}", "Basic !", TOKEN):
+            for given in (
+                None,
+                f"Bearer {TOKEN}x",
+                f"Bearer {TOKEN[:-1]}",
+                "Bearer",
+                f"Digest {TOKEN}",
+                "Basic !",
+                TOKEN,
+            ):
                 response = client.get(path, headers={} if given is None else {"Authorization": given})
                 assert response.status_code == 401, given
                 assert response.headers["WWW-Authenticate"] == "Bearer"
