@@ -130,6 +130,11 @@ BAD = {
         "there are 1 clamps for 2 item(s); give null where there is none.",
     ),
     "too many bytes": ({"model": "ner", "texts": ["a" * 20_000]}, 413, "The body has more than 20,000 bytes; send it in parts."),
+    "too long a text": (
+        {"model": "ner", "texts": [" " * 5_000, "a"]},
+        413,
+        "the texts have 5,001 characters, more than 5,000; send them in several requests.",
+    ),
     "too many units": (
         {"model": "ner", "sentences": [["a"] * 60] * 9},
         413,

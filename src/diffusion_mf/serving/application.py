@@ -209,14 +209,15 @@ class Server:
         return await asyncio.wait_for(future, self.settings.request_seconds)
 
     async def while_connected(self, request: Request, work: Awaitable[Result]) -> Result:
-        """The result of ``work``, which is cancelled when the client goes away."""
+        """The result of ``work``, which is cancelled when the client goes away or time is over."""
         task = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(_until_disconnected(request))
         try:
-            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+            seconds = self.settings.request_seconds
+            await asyncio.wait({task, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            raise ClientDisconnect
+            raise ClientDisconnect if gone.done() else TimeoutError
         finally:
             gone.cancel()
             task.cancel()

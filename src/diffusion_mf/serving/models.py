@@ -18,6 +18,10 @@ from diffusion_mf.tagger.files import json_clamp, split_text
 from diffusion_mf.tagger.requests import Request
 
 
+CHARACTERS_PER_UNIT = 10
+"""of raw texts, white space counted, at most on average"""
+
+
 class TooLargeError(InputError):
     """A request of more than the server allows."""
 
@@ -102,6 +106,13 @@ class ServedModel:
     ) -> Job:
         """Split texts, which are a document each unless ``documents`` says otherwise."""
         names: Sequence[Any] = range(len(texts)) if documents is None else documents
+        # Before they are split: that takes its time, too.
+        num_characters, most = sum(map(len, texts)), CHARACTERS_PER_UNIT * self._settings.request_units
+        if num_characters > most:
+            raise TooLargeError(
+                f"the texts have {num_characters:,} characters, more than {most:,}",
+                remedy="send them in several requests",
+            )
         found = [split_text(self.tagger, text) for text in texts]
         parts = [part for text in found for part in text]
         self._check_sizes((len(offsets) for _, offsets in parts), options)
