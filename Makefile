@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Spinning OpenMP threads starve each other on busy cores; passive ones made training many times faster there.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: setup demo test lint format constraints clean
+.PHONY: setup demo test serve-load lint format constraints clean
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -20,6 +20,10 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# A server under load for some minutes; MODEL=folder to choose the model.
+serve-load: setup
+	$(BIN)/python benchmarks/serve_load.py $(MODEL)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -17,7 +17,6 @@ from diffusion_mf.tagger import TaggedSentence, Tagger
 from diffusion_mf.tagger.files import json_clamp, split_text
 from diffusion_mf.tagger.requests import Request
 
-
 CHARACTERS_PER_UNIT = 10
 """of raw texts, white space counted, at most on average"""
 
