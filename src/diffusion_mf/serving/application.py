@@ -394,6 +394,34 @@ def _json_body(kind: type[pydantic.BaseModel], **examples: object) -> dict[str, 
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
+class Application(FastAPI):
+    """FastAPI whose description has the bodies that are read by hand, and the token."""
+
+    openapi_schema: dict[str, Any] | None
+
+    def openapi(self) -> dict[str, Any]:
+        """The description of the API."""
+        if self.openapi_schema is None:
+            found = get_openapi(
+                title=self.title, version=self.version, description=self.description, routes=self.routes
+            )
+            bodies: list[type[pydantic.BaseModel]] = [
+                schemas.TagRequest,
+                label_studio.SetupRequest,
+                label_studio.PredictRequest,
+                label_studio.WebhookRequest,
+            ]
+            _, defined = models_json_schema(
+                [(body, "validation") for body in bodies], ref_template="#/components/schemas/{model}"
+            )
+            found["components"]["schemas"] |= defined["$defs"]
+            if self.state.server.settings.token is not None:
+                found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+                found["security"] = [{"token": []}]
+            self.openapi_schema = found
+        return self.openapi_schema
+
+
 def make_application(models: Mapping[str, ServedModel], settings: Settings) -> FastAPI:
     """The ASGI application that serves ``models``; ``app.state.server`` is the `Server` behind it."""
     server = Server(models, settings)
@@ -520,7 +548,7 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
         return Response(encode({"status": "ignored"}), media_type="application/json")
 
     # Interactive pages of FastAPI's would load scripts from other sites.
-    app = FastAPI(
+    app = Application(
         title="Diffusion-MF",
         description="Sequence labelling by structured discrete diffusion.",
         version=__version__,
@@ -538,7 +566,6 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
     if (settings.page / "index.html").is_file():
         app.mount("/", StaticFiles(directory=settings.page, html=True), name="page")
-    app.openapi = lambda: _openapi(app, is_protected=settings.token is not None)  # type: ignore[method-assign]
     return app
 
 
@@ -580,24 +607,3 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 
 async def _answer_nobody(_: Request, error: Exception) -> Response:
     return Response(status_code=499)
-
-
-def _openapi(app: FastAPI, *, is_protected: bool) -> dict[str, Any]:
-    """The description of the API, with the bodies that are read by hand."""
-    if app.openapi_schema is None:
-        found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        bodies: list[type[pydantic.BaseModel]] = [
-            schemas.TagRequest,
-            label_studio.SetupRequest,
-            label_studio.PredictRequest,
-            label_studio.WebhookRequest,
-        ]
-        _, defined = models_json_schema(
-            [(body, "validation") for body in bodies], ref_template="#/components/schemas/{model}"
-        )
-        found["components"]["schemas"] |= defined["$defs"]
-        if is_protected:
-            found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-            found["security"] = [{"token": []}]
-        app.openapi_schema = found
-    return app.openapi_schema
