@@ -98,16 +98,22 @@ def test_a_client_that_goes_away_ends_its_stream() -> None:
     async def run() -> None:
         async with started(app):
             batcher = app.state.server.models["pos"].batcher
+            # While this one is computed, all others wait.
+            first = Call(app, "/tag")
+            first.feed(line(sentences=[["first"]]), is_last=True)
+            await asyncio.to_thread(gate.wait_for_a_batch)
             for is_complete in (False, True):
                 call = Call(app, "/tag/stream", content_type=LINES)
                 for number in range(9):
                     call.feed(line(sentences=[["gone"]]), is_last=is_complete and number == 8)
-                await until(lambda: batcher.num_waiting_units >= 8)
+                await until(lambda: batcher.num_waiting_units == 9)
                 call.disconnect()
                 await call.finish()
                 await until(lambda: batcher.num_waiting_units == 0)
-                assert app.state.server.num_open == 0
+                assert app.state.server.num_open == 1
             gate.open.set()
+            await first.finish()
+            assert app.state.server.num_open == 0
 
     asyncio.run(run())
 
