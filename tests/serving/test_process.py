@@ -21,6 +21,8 @@ import httpx2
 from small_models import write_model
 
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.serving.models import load_models
+from diffusion_mf.serving.settings import Settings
 from diffusion_mf.tagger import Tagger
 
 TOKEN = "0123456789abcdef"
@@ -126,6 +128,14 @@ def test_what_cannot_be_served_is_said_in_a_sentence(
     error = capsys.readouterr().err
     assert (stop.value.code, error.count("\n")) == (2, 1), error
     assert problem in error
+
+
+def test_models_have_the_names_of_their_folders_or_on_the_hub(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(Tagger, "load", lambda name, **_: loaded.append(str(name)))
+    models = load_models([str(folder), "hf:owner/chinese", "a=hf:owner/b"], Settings(), device="cpu")
+    assert list(models) == ["pos", "chinese", "a"]
+    assert loaded == [str(folder), "hf:owner/chinese", "hf:owner/b"]
 
 
 def test_a_missing_extra_is_said_in_a_sentence(folder: Path) -> None:
