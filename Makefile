@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Spinning OpenMP threads starve each other on busy cores; passive ones made training many times faster there.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: setup demo test torture lint format constraints clean
+.PHONY: setup demo test torture serve-load lint format constraints clean
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -24,6 +24,10 @@ test: setup
 # Minutes of damage, kills and races; rewrites the rows of results/reliability.json.
 torture: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/torture.py
+
+# A server under load for some minutes; MODEL=folder to choose the model.
+serve-load: setup
+	$(BIN)/python benchmarks/serve_load.py $(MODEL)
 
 lint: setup
 	$(BIN)/ruff check .

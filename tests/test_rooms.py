@@ -28,6 +28,7 @@ ROOMS = (
     "evaluation",
     "training",
     "tagger",
+    "serving",
     "api",
     "sklearn",
     "spacy",

@@ -26,6 +26,7 @@ from diffusion_mf.cli import (
     experiment,
     explain,
     score,
+    serve,
     tag,
     train,
 )
@@ -51,6 +52,7 @@ app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="errors")(errors.errors)
 app.command(name="explain")(explain.explain)
 app.command(name="tag")(tag.tag)
+app.command(name="serve")(serve.serve)
 app.command(name="convert-encoder")(convert_encoder.convert_encoder)
 
 

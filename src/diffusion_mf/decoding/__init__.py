@@ -6,7 +6,7 @@ they are always a legal sequence.
 
 from diffusion_mf.decoding.constraints import Legality
 from diffusion_mf.decoding.decoders import Argmax, Decoder, DecoderInput, MaskViterbi, NativeBits, Viterbi
-from diffusion_mf.decoding.k_best import BestSequences, k_best
+from diffusion_mf.decoding.k_best import BestSequences, k_best, k_best_of
 from diffusion_mf.decoding.output_labels import OutputLabels
 from diffusion_mf.plugins import Table
 
@@ -26,4 +26,5 @@ __all__ = [
     "OutputLabels",
     "Viterbi",
     "k_best",
+    "k_best_of",
 ]

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffusion_mf.decoding.constraints import Legality
-from diffusion_mf.decoding.decoders import constrained
+from diffusion_mf.decoding.decoders import DecoderInput, MaskViterbi, Viterbi, constrained, hard_clamps
 from diffusion_mf.ops.chain_scores import (
     Lengths,
     accumulation_dtype,
@@ -89,6 +89,29 @@ def k_best(
         state = torch.where(is_unit, before, state)
     labels = labels.permute(1, 2, 0).masked_fill((scores == -torch.inf)[..., None], 0)
     return BestSequences(labels.contiguous(), scores)
+
+
+def k_best_of(decoder_input: DecoderInput, k: int, *, decoder: str) -> BestSequences:
+    """The k best legal sequences by the scores that ``decoder`` uses; for argmax and native bits, those of Mask-Viterbi."""
+    potentials, allowed = decoder_input.potentials, decoder_input.allowed
+    if decoder != Viterbi.name or potentials is None:
+        potentials, allowed = Potentials(hard_clamps(decoder_input, MaskViterbi.name), None), None
+    unary, transition, start, end = potentials
+    if transition is None:
+        transition = unary.new_zeros(unary.shape[-1], unary.shape[-1])
+    if decoder_input.allowed_pairs is not None:
+        forbidden = ~decoder_input.allowed_pairs.to(transition.device)
+        transition = transition.expand(forbidden.shape).masked_fill(forbidden, -torch.inf)
+    return k_best(
+        unary,
+        transition,
+        decoder_input.lengths,
+        k,
+        start_scores=start,
+        end_scores=end,
+        allowed=allowed,
+        legality=decoder_input.legality,
+    )
 
 
 def _top(values: Tensor, k: int) -> tuple[Tensor, Tensor]:

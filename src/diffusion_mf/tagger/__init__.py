@@ -3,11 +3,12 @@
 from diffusion_mf.model.storage import FORMAT_VERSION, StoredModel, load_model, save_model
 from diffusion_mf.tagger.pipeline import TokenClassificationPipeline
 from diffusion_mf.tagger.requests import Clamp
-from diffusion_mf.tagger.results import Span, TaggedSentence, TrajectoryStep
+from diffusion_mf.tagger.results import Alternative, Span, TaggedSentence, TrajectoryStep
 from diffusion_mf.tagger.tagger import Tagger
 
 __all__ = [
     "FORMAT_VERSION",
+    "Alternative",
     "Clamp",
     "Span",
     "StoredModel",

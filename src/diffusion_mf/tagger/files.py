@@ -111,12 +111,12 @@ def read_source_sentences(
         )
     if file_format is FileFormat.HUGGING_FACE:
         for row in read_token_rows(path, fields, task=task, repairs=repairs):
-            clamp = _json_clamp(row.row.get("clamp"))
+            clamp = json_clamp(row.row.get("clamp"))
             yield SourceSentence(row.sentence._replace(labels=None), row=row, clamp=_placed(clamp, path, row.sentence))
         return
     if file_format is FileFormat.JSONL:
         for sentence, values in read_json_rows(path, repairs=repairs):
-            clamp = _json_clamp(values.get("clamp"))
+            clamp = json_clamp(values.get("clamp"))
             yield SourceSentence(sentence._replace(labels=None), clamp=_placed(clamp, path, sentence))
         return
     if file_format is FileFormat.RAW:
@@ -154,8 +154,8 @@ def _placed(clamp: Any, path: StrPath, sentence: Sentence, lines_per_unit: int =
     return PlacedClamp(clamp, path, sentence.line, lines_per_unit) if clamp else None
 
 
-def _json_clamp(value: Any) -> Any:
-    """A clamp from a JSON file with its positions as integers, since JSON keys are strings."""
+def json_clamp(value: Any) -> Any:
+    """A clamp from JSON with its positions as integers, since JSON keys are strings."""
     if isinstance(value, list):
         return [_json_positions(part) for part in value]
     return _json_positions(value)
@@ -184,6 +184,15 @@ def _text_items(
         yield SourceSentence(sentence, part=TextPart(record, tokens, number == len(sentences), start))
 
 
+def split_text(
+    tagger: Tagger, text: str, *, language: str | None = None, document: int = 1
+) -> list[tuple[Sentence, tuple[Offsets, ...]]]:
+    """The sentences of raw text as ``tagger`` splits it, each with the offsets of its units."""
+    language = language or tagger.model.config.data.language
+    items = _text_items(Record(text), tagger.task, language, document=document)
+    return [(item.sentence, tuple(item.part.tokens)) for item in items if item.part is not None and item.sentence.units]
+
+
 def tag_text(tagger: Tagger, text: str, *, language: str | None = None, **options: Any) -> list[TaggedSentence]:
     """The work of `Tagger.tag_text`."""
     if not isinstance(text, str):
@@ -195,17 +204,10 @@ def tag_texts(
     tagger: Tagger, texts: Sequence[str], *, language: str | None = None, **options: Any
 ) -> Iterator[list[TaggedSentence]]:
     """The sentences of every text, each of which is a document; all are tagged together."""
-    language = language or tagger.model.config.data.language
-    items = [
-        [item for item in _text_items(Record(text), tagger.task, language, document=number) if item.sentence.units]
-        for number, text in enumerate(texts, 1)
-    ]
-    results = iter(tagger.tag((item.sentence for members in items for item in members), **options))
-    for members in items:
-        yield [
-            dataclasses.replace(next(results), offsets=tuple(item.part.tokens) if item.part is not None else None)
-            for item in members
-        ]
+    parts = [split_text(tagger, text, language=language, document=number) for number, text in enumerate(texts, 1)]
+    results = iter(tagger.tag((sentence for members in parts for sentence, _ in members), **options))
+    for members in parts:
+        yield [dataclasses.replace(next(results), offsets=offsets) for _, offsets in members]
 
 
 def _check_plain(sentence: Sentence, path: StrPath) -> None:

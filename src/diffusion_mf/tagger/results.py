@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -35,6 +36,14 @@ class TrajectoryStep(NamedTuple):
     """π_t, the probability of each label; the columns are `Tagger.labels`"""
 
 
+class Alternative(NamedTuple):
+    """One of the best sequences of labels."""
+
+    labels: list[str]
+    log_ratio: float
+    """the logarithm of its score relative to that of the best: 0 for the first, negative or 0 for the others"""
+
+
 @dataclasses.dataclass(frozen=True)
 class TaggedSentence:
     """The labels of a sentence with their scores and spans."""
@@ -52,6 +61,8 @@ class TaggedSentence:
     """where each unit begins and ends in the text it was tagged in; the end is exclusive"""
     marginals: Float32[np.ndarray, "N K"] | None = None
     """the calibrated probability of every label, if it was asked for; the columns are `Tagger.labels`"""
+    alternatives: tuple[Alternative, ...] | None = None
+    """the best legal sequences, the best first, if they were asked for; fewer if there are fewer"""
     separator: str = " "
     """what stands between units where offsets do not tell"""
 
@@ -110,12 +121,14 @@ def tagged_sentences(
     *,
     scores: list[list[float]] | None = None,
     marginals: Float32[np.ndarray, "B N K"] | None = None,
+    best: tuple[list[list[list[int]]], list[list[float]]] | None = None,
     steps: Steps | None = None,
     separator: str = " ",
 ) -> list[TaggedSentence]:
     """The results of a batch; the lists of ids and scores may be padded, and those of scores are shortened in place.
 
-    ``label_ids`` and ``own_scores`` belong to the model's own labels, ``scores`` to the printed labels where they differ.
+    ``label_ids`` and ``own_scores`` belong to the model's own labels, ``scores`` to the printed labels where they differ. ``best`` holds
+    the label ids and the scores of the best sequences.
     """
     # `diffusion.NO_LABEL_ID` is −1: the last of the names.
     names = [*output.model_labels, NO_LABEL]
@@ -140,6 +153,13 @@ def tagged_sentences(
                 None if steps is None else tuple(TrajectoryStep(t, beliefs[index, :size]) for t, beliefs in steps),
                 marginals=None if marginals is None else marginals[index, :size],
                 separator=separator,
+                alternatives=None
+                if best is None
+                else tuple(
+                    Alternative(output.printed([names[label] for label in ids[:size]]), score - best[1][index][0])
+                    for ids, score in zip(best[0][index], best[1][index], strict=True)
+                    if score > -math.inf
+                ),
             )
         )
     return results

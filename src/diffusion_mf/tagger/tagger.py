@@ -20,7 +20,7 @@ from torch import Tensor
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.decoding import DECODERS, OutputLabels
+from diffusion_mf.decoding import DECODERS, OutputLabels, k_best_of
 from diffusion_mf.diffusion import Reading
 from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.evaluation.calibration import calibrated
@@ -111,6 +111,7 @@ class _Options(NamedTuple):
     marginals: bool
     budget: int
     output: OutputLabels
+    k_best: int | None
 
 
 class Tagger:
@@ -322,13 +323,15 @@ class Tagger:
         scheme: LabelScheme | str | None = None,
         trajectory: bool = False,
         marginals: bool = False,
+        k_best: int | None = None,
         documents: Iterable[Hashable] | None = None,
     ) -> list[TaggedSentence]:
         """Label ``sentences``, each a sequence of units (for characters, a string is enough).
 
         ``batch_tokens`` bounds the units computed at once, padding counted. ``calls`` is the number of denoising steps of a
         diffusion system. ``clamp`` gives, for every sentence, None or the labels known beforehand (`requests.Clamp`); they are
-        always honoured. ``scheme`` is that of the labels, if not the training data's; ``"bmes"`` is the model's own. ``trajectory`` keeps the beliefs after every call, ``marginals`` the probabilities of all labels. ``documents`` gives, for every sentence, None or the
+        always honoured. ``scheme`` is that of the labels, if not the training data's; ``"bmes"`` is the model's own. ``trajectory`` keeps the beliefs after every call, ``marginals`` the probabilities of all labels,
+        ``k_best`` that many of the best sequences (`TaggedSentence.alternatives`). ``documents`` gives, for every sentence, None or the
         name of its document: a model with recall labels sentences of one document together, if they follow each other.
         """
         return list(
@@ -341,6 +344,7 @@ class Tagger:
                 scheme=scheme,
                 trajectory=trajectory,
                 marginals=marginals,
+                k_best=k_best,
                 documents=documents,
             )
         )
@@ -356,9 +360,54 @@ class Tagger:
         scheme: LabelScheme | str | None = None,
         trajectory: bool = False,
         marginals: bool = False,
+        k_best: int | None = None,
         documents: Iterable[Hashable] | None = None,
     ) -> Iterator[TaggedSentence]:
         """`tag`, one result after the other in the order given; looks ahead no further than a window of sentences."""
+        output = self._output if scheme is None else self._checked_output(scheme)
+        options = self._checked_options(batch_tokens, calls, decoder, trajectory, marginals, k_best, output)
+        # The arguments are checked at once; the sentences only as they are read.
+        return self._stream(self._read_requests(sentences, clamp, documents, output), options)
+
+    def read_requests(
+        self,
+        sentences: Iterable[SentenceLike],
+        *,
+        clamp: Iterable[Clamp | PlacedClamp | None] | None = None,
+        scheme: LabelScheme | str | None = None,
+        documents: Iterable[Hashable] | None = None,
+    ) -> list[Request]:
+        """Check the input of `tag` without tagging it; `tag_requests` does that, together with other requests if need be."""
+        output = self._output if scheme is None else self._checked_output(scheme)
+        return list(self._read_requests(sentences, clamp, documents, output))
+
+    def tag_requests(
+        self,
+        requests: Iterable[Request],
+        *,
+        batch_tokens: int | None = None,
+        calls: int | None = None,
+        decoder: str | None = None,
+        scheme: LabelScheme | str | None = None,
+        trajectory: bool = False,
+        marginals: bool = False,
+        k_best: int | None = None,
+    ) -> list[TaggedSentence]:
+        """Label the requests of `read_requests` as `tag` does; documents are told apart by their numbers."""
+        output = self._output if scheme is None else self._checked_output(scheme)
+        options = self._checked_options(batch_tokens, calls, decoder, trajectory, marginals, k_best, output)
+        return list(self._stream(iter(requests), options))
+
+    def _checked_options(
+        self,
+        batch_tokens: int | None,
+        calls: int | None,
+        decoder: str | None,
+        trajectory: bool,
+        marginals: bool,
+        k_best: int | None,
+        output: OutputLabels,
+    ) -> _Options:
         budget = self._model.config.inference.budget if batch_tokens is None else whole_number(batch_tokens)
         if budget is None or budget < 1:
             raise InputError(
@@ -369,12 +418,18 @@ class Tagger:
                 "a tagger on a GPU cannot be used in a forked process",
                 remedy="start processes with the spawn method, or load a tagger in each process",
             )
-        output = self._output if scheme is None else self._checked_output(scheme)
-        options = _Options(
-            self._checked_calls(calls), self._checked_decoder(decoder), trajectory, marginals, budget, output
+        num_best = None if k_best is None else whole_number(k_best)
+        if k_best is not None and (num_best is None or num_best < 1):
+            raise InputError(f"k_best cannot be {quoted(k_best)}", remedy="ask for 1 or more sequences")
+        return _Options(
+            self._checked_calls(calls),
+            self._checked_decoder(decoder),
+            trajectory,
+            marginals,
+            budget,
+            output,
+            num_best,
         )
-        # The arguments are checked at once; the sentences only as they are read.
-        return self._stream(self._read_requests(sentences, clamp, documents, output), options)
 
     def _stream(self, requests: Iterator[Request], options: _Options) -> Iterator[TaggedSentence]:
         document = None
@@ -410,6 +465,8 @@ class Tagger:
                 found.append(output.scores(probabilities, label_ids, pairs))
             if options.marginals:
                 found.append(output.probabilities(probabilities, pairs))
+            if options.k_best is not None:
+                found += k_best_of(decoder_input, options.k_best, decoder=options.decoder)
             if options.trajectory:
                 found += _steps(prediction, functools.partial(output.probabilities, pairs=pairs))
             return found
@@ -432,6 +489,7 @@ class Tagger:
                 units = [window[index].units for index in members]
                 scores = None if output.is_one_to_one else others.pop(0).tolist()
                 marginals = others.pop(0).numpy().copy() if options.marginals else None
+                best = None if options.k_best is None else (others.pop(0).tolist(), others.pop(0).tolist())
                 results = tagged_sentences(
                     units,
                     label_ids.tolist(),
@@ -439,6 +497,7 @@ class Tagger:
                     output,
                     scores=scores,
                     marginals=marginals,
+                    best=best,
                     steps=_as_arrays(others),
                     separator=self._separator,
                 )
@@ -520,6 +579,7 @@ def _without_units(options: _Options) -> TaggedSentence:
         [],
         () if options.trajectory else None,
         marginals=np.zeros((0, len(options.output.names)), dtype=np.float32) if options.marginals else None,
+        alternatives=None if options.k_best is None else (),
     )
 
 

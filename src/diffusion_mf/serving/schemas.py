@@ -1,0 +1,196 @@
+"""What clients send and get, as pydantic models; the OpenAPI description is made from them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+import pydantic
+
+from diffusion_mf.data.label_schemes import LabelScheme
+
+MAX_ITEMS = 10_000
+MAX_TEXT = 1_000_000
+MAX_UNIT = 10_000
+MAX_BEST = 10
+
+Text = Annotated[str, pydantic.Field(max_length=MAX_TEXT)]
+Unit = Annotated[str, pydantic.Field(min_length=1, max_length=MAX_UNIT)]
+ClampPart = Annotated[dict[str, Any], pydantic.Field(max_length=MAX_ITEMS)]
+Clamp = ClampPart | Annotated[list[ClampPart], pydantic.Field(max_length=MAX_ITEMS)]
+DocumentName = Annotated[str, pydantic.Field(max_length=1_000)] | int
+
+SENTENCES_EXAMPLE = {"sentences": [["John", "lives", "in", "Paris"]], "scores": True}
+CLAMP_EXAMPLE = {
+    "sentences": [["John", "lives", "in", "Paris"]],
+    "clamps": [[{"units": [0, 1], "type": "PER"}, {"3": ["O", "B-LOC"]}]],
+}
+TEXTS_EXAMPLE = {"texts": ["Angela Merkel visited Paris. She left on Friday."]}
+
+
+class _Input(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class TagRequest(_Input):
+    """Raw texts or sentences to label, and what the answer is to have."""
+
+    model: Annotated[str, pydantic.Field(max_length=200)] | None = pydantic.Field(
+        None, description="The name of a model (GET /models); may be left out where only one is served."
+    )
+    texts: Annotated[list[Text], pydantic.Field(min_length=1, max_length=MAX_ITEMS)] | None = pydantic.Field(
+        None, description="Raw texts, which are split into sentences and tokens; each is a document."
+    )
+    sentences: (
+        Annotated[
+            list[Annotated[list[Unit], pydantic.Field(max_length=MAX_ITEMS)]],
+            pydantic.Field(min_length=1, max_length=MAX_ITEMS),
+        ]
+        | None
+    ) = pydantic.Field(None, description="Sentences of units: words, or characters for models of Chinese words.")
+    documents: list[DocumentName | None] | None = pydantic.Field(
+        None,
+        max_length=MAX_ITEMS,
+        description="For every text or sentence null or the name of its document; a model with recall labels neighbours of one "
+        "document together.",
+    )
+    clamps: list[Clamp | None] | None = pydantic.Field(
+        None,
+        max_length=MAX_ITEMS,
+        description='For every sentence null or what is known of it: labels by position ({"0": "B-PER", "3": ["O", "B-LOC"]}), '
+        'spans ({"units": [0, 2], "type": "PER"}, the end is exclusive), or a list of them. Always honoured, or refused with 422.',
+    )
+    scheme: LabelScheme | None = pydantic.Field(
+        None, description="How labels mark spans, if not as in the training data."
+    )
+    calls: int | None = pydantic.Field(None, ge=1, le=10_000, description="Denoising steps of a diffusion system.")
+    scores: bool = pydantic.Field(False, description="Whether the answer has the probability of every label.")
+    k_best: int | None = pydantic.Field(
+        None, ge=1, le=MAX_BEST, description="How many of the best sequences of labels the answer is to have."
+    )
+    trajectory: bool = pydantic.Field(
+        False, description="Whether the answer has the beliefs after every denoising step."
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.texts is None) == (self.sentences is None):
+            raise ValueError('give either "texts" or "sentences"')
+        items = self.texts if self.sentences is None else self.sentences
+        if self.clamps is not None and self.sentences is None:
+            raise ValueError('clamps are for "sentences"; take the units of an answer without clamps')
+        for name, given in (("documents", self.documents), ("clamps", self.clamps)):
+            if given is not None and len(given) != len(items or ()):
+                raise ValueError(
+                    f"there are {len(given)} {name} for {len(items or ())} item(s); give null where there is none"
+                )
+        return self
+
+
+class _Output(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+
+
+Offsets = Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]
+Probability = Annotated[float, pydantic.Field(ge=0, le=1)]
+
+
+class SpanAnswer(_Output):
+    """A labelled stretch of units; ends are exclusive."""
+
+    start: int
+    end: int
+    label: str
+    confidence: Probability = pydantic.Field(description="The least probability of its units.")
+    characters: Offsets | None = pydantic.Field(None, description="Where it begins and ends in the text (texts only).")
+
+
+class AlternativeAnswer(_Output):
+    """One of the best sequences of labels."""
+
+    labels: list[str]
+    log_ratio: float = pydantic.Field(description="The logarithm of its score relative to the best one's.")
+
+
+class StepAnswer(_Output):
+    """The beliefs after a call of the denoiser."""
+
+    t: int = pydantic.Field(description="The noise step reached, 0 at the end.")
+    beliefs: list[list[float]] = pydantic.Field(description="For every unit the probability of every label.")
+
+
+class SentenceAnswer(_Output):
+    """The labels of a sentence; what was not asked for is left out."""
+
+    units: list[str]
+    labels: list[str]
+    spans: list[SpanAnswer]
+    scores: list[Probability] | None = None
+    offsets: list[Offsets] | None = pydantic.Field(
+        None, description="Where each unit begins and ends in its text, in characters (Unicode code points)."
+    )
+    alternatives: list[AlternativeAnswer] | None = None
+    trajectory: list[StepAnswer] | None = None
+
+
+class TextAnswer(_Output):
+    """The sentences found in a text."""
+
+    sentences: list[SentenceAnswer]
+
+
+class TagAnswer(_Output):
+    """An answer for every text, or every sentence, in the order of the request."""
+
+    model: str
+    texts: list[TextAnswer] | None = None
+    sentences: list[SentenceAnswer] | None = None
+    labels: list[str] | None = pydantic.Field(
+        None, description="The columns of beliefs, if trajectories were asked for."
+    )
+
+
+class ErrorAnswer(_Output):
+    """What is wrong, and what to do, in one sentence."""
+
+    error: str
+
+
+class ModelAnswer(_Output):
+    """A model that is served."""
+
+    name: str
+    task: str
+    system: str
+    scheme: str
+    labels: list[str]
+    decoder: str
+    device: str
+    recall: bool = pydantic.Field(description="Whether it labels the sentences of a document together.")
+
+
+class ModelsAnswer(_Output):
+    """The models that are served."""
+
+    models: list[ModelAnswer]
+
+
+class HealthAnswer(_Output):
+    """That the process answers."""
+
+    status: str
+    model_class: str
+    version: str
+
+
+class ReadyAnswer(_Output):
+    """Whether requests are taken."""
+
+    ready: bool
+
+
+def validation_sentence(error: pydantic.ValidationError) -> str:
+    """The first thing that is wrong, where, and nothing of what was sent."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    problem = first["msg"].removeprefix("Value error, ").rstrip(".")
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {problem}." if place else f"{problem}."
