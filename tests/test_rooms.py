@@ -86,3 +86,9 @@ def test_only_the_command_line_imports_the_laboratory() -> None:
     assert not [
         file for file, _, module in imports() if room_of(module) == "lab" and not file.startswith(("lab/", "cli/"))
     ]
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by their name alone: of two that share one, only the first would run."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert len(names) == len(set(names))
