@@ -41,7 +41,8 @@ def test_no_traffic_for_a_name_that_is_not_there(
     for load in (Tagger.load, diffusion_mf.load):
         with pytest.raises(InputError, match="no such model folder; check the path"):
             load(name)
-    for arguments in (["tag", name, "-"], ["evaluate", name, "-"]):
+    commands = (["tag", name, "-"], ["evaluate", name, "-"], ["errors", name, "-"], ["explain", name, "Ada sleeps."])
+    for arguments in (*commands, ["serve", name]):
         monkeypatch.setattr(sys, "argv", ["dmf", *arguments])
         with pytest.raises(SystemExit) as stop:
             main()

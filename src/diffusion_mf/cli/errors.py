@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diffusion_mf.cli.data import FormColumnOption, LabelNamesOption, LanguageOption, TagColumnOption, field_choice
+from diffusion_mf.cli.evaluate import GoldColumn, GoldFormat, GoldScheme
 from diffusion_mf.cli.tag import BatchTokens, Calls, Device, LegalDecoderName, note_skipped_context
-from diffusion_mf.data.conllu import ConlluColumn
-from diffusion_mf.data.formats import FileFormat
-from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table, progress
 
@@ -37,16 +35,9 @@ def errors(
     uncertain: Annotated[int, typer.Option(help="Least certain units shown.")] = 10,
     decoder: LegalDecoderName = None,
     calls: Calls = None,
-    column: Annotated[
-        ConlluColumn | None, typer.Option(help="Column of CoNLL-U: upos or xpos.", show_default="the model's")
-    ] = None,
-    scheme: Annotated[
-        LabelScheme | None, typer.Option(help="Scheme of FILE, for ner.", show_default="detected")
-    ] = None,
-    file_format: Annotated[
-        FileFormat | None,
-        typer.Option("--format", help="Format of FILE.", show_default="told by its name or first lines"),
-    ] = None,
+    column: GoldColumn = None,
+    scheme: GoldScheme = None,
+    file_format: GoldFormat = None,
     form_column: FormColumnOption = None,
     tag_column: TagColumnOption = None,
     label_names: LabelNamesOption = None,
@@ -68,7 +59,7 @@ def errors(
     from diffusion_mf.tagger.inspection import checked_corpus
 
     *models, file = models_and_file
-    taggers = [Tagger.from_pretrained(model, device=device) for model in models]
+    taggers = [Tagger.load(model, device=device) for model in models]
     first = taggers[0]
     for model, tagger in zip(models, taggers, strict=True):
         if tagger.task is not first.task:

@@ -24,22 +24,25 @@ from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table, progress
 
+# Of the labelled file that models are compared with.
+GoldColumn = Annotated[
+    ConlluColumn | None, typer.Option(help="Column of CoNLL-U: upos or xpos.", show_default="the model's")
+]
+GoldScheme = Annotated[LabelScheme | None, typer.Option(help="Scheme of FILE, for ner.", show_default="detected")]
+GoldFormat = Annotated[
+    FileFormat | None,
+    typer.Option("--format", help="Format of FILE.", show_default="detected from its name or first lines"),
+]
+
 
 def evaluate(
     model: Model,
     file: Annotated[str, typer.Argument(metavar="FILE", help="File with the gold labels; - is standard input.")],
     decoder: DecoderName = None,
     calls: Calls = None,
-    column: Annotated[
-        ConlluColumn | None, typer.Option(help="Column of CoNLL-U: upos or xpos.", show_default="the model's")
-    ] = None,
-    scheme: Annotated[
-        LabelScheme | None, typer.Option(help="Scheme of FILE, for ner.", show_default="detected")
-    ] = None,
-    file_format: Annotated[
-        FileFormat | None,
-        typer.Option("--format", help="Format of FILE.", show_default="detected from its name or first lines"),
-    ] = None,
+    column: GoldColumn = None,
+    scheme: GoldScheme = None,
+    file_format: GoldFormat = None,
     form_column: FormColumnOption = None,
     tag_column: TagColumnOption = None,
     label_names: LabelNamesOption = None,

@@ -52,7 +52,7 @@ def explain(
     from diffusion_mf.systems import SYSTEMS
     from diffusion_mf.tagger import Tagger
 
-    tagger = Tagger.from_pretrained(model, device=device)
+    tagger = Tagger.load(model, device=device)
     results = tagger.tag_text(text, language=language, calls=calls, decoder=decoder, trajectory=True, marginals=True)
     if not results:
         raise InputError("the text holds no words", remedy="give a sentence")
