@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -158,3 +159,13 @@ def test_no_difference_is_found_where_there_is_none() -> None:
         for _ in range(200)
     ]
     assert 0.01 <= np.mean(np.array(values) < 0.05) <= 0.1
+
+
+def test_counts_of_a_sentence() -> None:
+    def counts(task: Task, scheme: LabelScheme, gold: Sequence[str], predicted: Sequence[str]) -> tuple[int, int, int]:
+        return sentence_counts(task, Reconstructor(task, scheme)(gold, predicted, ("a", "b", "c")))
+
+    assert counts(Task.POS, LabelScheme.PLAIN, ("X", "Y", "X"), ["X", "X", "X"]) == (2, 3, 3)
+    ner = ("B-PER", "E-PER", "S-LOC")
+    assert counts(Task.NER, LabelScheme.BMES, ner, ["B-PER", "E-PER", "O"]) == (1, 1, 2)
+    assert counts(Task.NER, LabelScheme.BMES, ner, ["S-PER", "S-PER", "S-LOC"]) == (1, 3, 2)

@@ -184,29 +184,30 @@ def compare_counts(
     """
     generator = np.random.default_rng(seed)
     totals = first.sum(0), second.sum(0)
-    observed = _f1(totals[1]) - _f1(totals[0])
+    observed = f1_of_counts(totals[1]) - f1_of_counts(totals[0])
     # Swapping equal outputs changes nothing.
     change = (second - first)[(first != second).any(1)]
     num_extreme = 0
     for size in _pieces(num_permutations, len(change)):
         moved = generator.integers(0, 2, size=(size, len(change))) @ change
-        differences = _f1(totals[1] - moved) - _f1(totals[0] + moved)
+        differences = f1_of_counts(totals[1] - moved) - f1_of_counts(totals[0] + moved)
         num_extreme += int((np.abs(differences) >= abs(observed) - 1e-12).sum())
     drawn = []
     for size in _pieces(num_resamples, len(first)):
         weights = generator.multinomial(len(first), np.full(len(first), 1 / len(first)), size=size)
-        drawn.append(_f1(weights @ second) - _f1(weights @ first))
+        drawn.append(f1_of_counts(weights @ second) - f1_of_counts(weights @ first))
     low, high = np.percentile(np.concatenate(drawn), [2.5, 97.5])
     return Comparison(
-        100 * float(_f1(totals[0])),
-        100 * float(_f1(totals[1])),
+        100 * float(f1_of_counts(totals[0])),
+        100 * float(f1_of_counts(totals[1])),
         (1 + num_extreme) / (1 + num_permutations),
         100 * float(low),
         100 * float(high),
     )
 
 
-def _f1(counts: np.ndarray) -> np.ndarray:
+def f1_of_counts(counts: np.ndarray) -> np.ndarray:
+    """F1, from 0 to 1, of sums of `sentence_counts` in the last axis."""
     return 2 * counts[..., 0] / np.maximum(counts[..., 1] + counts[..., 2], 1)
 
 

@@ -19,8 +19,6 @@ from experiment_files import attempts_of
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import read_task
-from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.claims import Claims
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, write_json
@@ -32,7 +30,6 @@ from diffusion_mf.lab.experiments.sizes import (
     sample_file,
     sample_indices,
     sentence_blocks,
-    sentence_counts,
     train_on_sample,
 )
 from diffusion_mf.lab.synthetic import write_corpus
@@ -136,14 +133,6 @@ def test_other_plans_need_dev(tmp_path: Path) -> None:
     path.write_text('systems = ["unigram"]\ncorpora = ["without-dev"]\nseeds = [1]\n')
     with pytest.raises(InputError, match="the corpus 'without-dev' has no dev file; add dev = FILE"):
         load_plan(path)
-
-
-def test_counts_of_a_sentence() -> None:
-    pos = Sentence(units=("a", "b", "c"), labels=("X", "Y", "X"))
-    assert sentence_counts(Task.POS, LabelScheme.PLAIN, pos, ["X", "X", "X"]) == (2, 3, 3)
-    ner = Sentence(units=("a", "b", "c"), labels=("B-PER", "E-PER", "S-LOC"))
-    assert sentence_counts(Task.NER, LabelScheme.BMES, ner, ["B-PER", "E-PER", "O"]) == (1, 1, 2)
-    assert sentence_counts(Task.NER, LabelScheme.BMES, ner, ["S-PER", "S-PER", "S-LOC"]) == (1, 3, 2)
 
 
 def start(plan: Path, output: Path, *arguments: str) -> subprocess.Popen[str]:

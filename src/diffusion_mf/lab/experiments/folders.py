@@ -17,10 +17,13 @@ import enum
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diffusion_mf.data.files import open_output
 from diffusion_mf.errors import InputError
+
+if TYPE_CHECKING:
+    from diffusion_mf.config import Config
 
 NUM_LINES_SHOWN = 8
 """of a failed run's output"""
@@ -58,6 +61,11 @@ class Outcome(enum.StrEnum):
     FAILED = "failed"
     FORGIVEN = "forgiven"
     """not an attempt, but a mark that earlier attempts no longer count"""
+
+
+def without_test(config: Config) -> Config:
+    """The configuration of a run that must not see its test data."""
+    return config.model_copy(update={"data": config.data.model_copy(update={"test": None})})
 
 
 class RunPlace:

@@ -22,6 +22,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from diffusion_mf.config import Config
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.folders import without_test
 from diffusion_mf.lab.experiments.plan import (
     CommonFile,
     CorpusEntry,
@@ -143,8 +144,7 @@ class SearchPlan:
         }
         run = make_run(self._as_plan, self._path, place, self._corpora[subject.corpus], settings, self._overrides)
         assert run is not None
-        without_test = run.config.data.model_copy(update={"test": None})
-        return run.config.model_copy(update={"data": without_test}), run.source
+        return without_test(run.config), run.source
 
 
 def load_search(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: StrPath | None = None) -> SearchPlan:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 
 from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.mistakes import f1_of_counts
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
 from diffusion_mf.lab.experiments.plots import system_colour
 from diffusion_mf.lab.experiments.sizes import ALL, COUNTS_FILE, CRFSUITE
@@ -80,8 +81,7 @@ def size_order(size: int | str) -> float:
 
 def resampled_scores(counts: Counts, weights: Counts) -> Counts:
     """F1 (in points) of resamples; ``weights`` (resamples, sentences) say how often each has every sentence."""
-    correct, predicted, gold = (weights @ counts).T
-    return 100 * 2 * correct / numpy.maximum(predicted + gold, 1)
+    return 100 * f1_of_counts(weights @ counts)
 
 
 def compare(ours: Sequence[Counts], theirs: Sequence[Counts], *, resamples: int = RESAMPLES) -> dict[str, float]:

@@ -30,6 +30,7 @@ from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import PRIMARY_METRICS, TaskScorer
+from diffusion_mf.evaluation.mistakes import sentence_counts
 from diffusion_mf.evaluation.reconstruction import Reconstructor
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunPlace, read_object, write_json
 from diffusion_mf.lab.experiments.plan import (
@@ -321,8 +322,9 @@ def train_on_sample(place: RunPlace, *, device: str) -> None:
         )
     else:
         labelled, facts = _train_ours(place, config, data.test, device=device)
+    reconstruct = Reconstructor(config.task, data.scheme)
     counts = [
-        sentence_counts(config.task, data.scheme, sentence, labels)
+        sentence_counts(config.task, reconstruct(sentence.labels or (), labels, sentence.units))
         for sentence, labels in zip(data.test, labelled, strict=True)
     ]
     with open_output(place.root / COUNTS_FILE) as stream:
@@ -345,16 +347,11 @@ def train_on_sample(place: RunPlace, *, device: str) -> None:
 def _train_ours(
     place: RunPlace, config: Any, test: Sequence[Sentence], *, device: str
 ) -> tuple[list[list[str]], dict[str, Any]]:
+    from diffusion_mf.lab.experiments.worker import train_without_test
     from diffusion_mf.tagger import Tagger
-    from diffusion_mf.training.loop import train
-    from diffusion_mf.training.resumption import RunFolder
 
-    # The folder already holds files of the experiment.
-    RunFolder(place.root).mark()
-    is_resumed = place.checkpoint.exists() or place.model.exists()
-    without_test = config.model_copy(update={"data": config.data.model_copy(update={"test": None})})
     before = time.process_time()
-    train(without_test, output=place.root, resume=is_resumed, device=device)
+    is_resumed = train_without_test(place, config, device=device)
     processor_seconds = None if is_resumed else round(time.process_time() - before, 1)
     entries = place.last_entries(num_bytes=1 << 40)
     tagger = Tagger.load(place.model, device=device)
@@ -449,13 +446,3 @@ def _score(
     for sentence, labels in zip(sentences, labelled, strict=True):
         scorer.update(sentence.labels or (), labels, sentence.units)
     return dict(scorer.result().metrics)
-
-
-def sentence_counts(task: Task, scheme: LabelScheme, sentence: Sentence, labels: Sequence[str]) -> tuple[int, int, int]:
-    """Correct, predicted and gold objects of a sentence: labels for POS, else spans; their sums give the task's metric as F1."""
-    found = Reconstructor(task, scheme)(sentence.labels or (), labels, sentence.units)
-    if task is Task.POS:
-        right = sum(map(str.__eq__, found.gold, found.predicted))
-        return right, len(found.gold), len(found.gold)
-    gold, predicted = set(found.gold_spans), set(found.predicted_spans)
-    return len(gold & predicted), len(predicted), len(gold)

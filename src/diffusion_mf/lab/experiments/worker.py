@@ -21,11 +21,16 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from diffusion_mf.errors import DivergenceError, InputError, TerminatedError
 from diffusion_mf.lab.experiments.claims import SECONDS_BETWEEN_HEARTBEATS, Claim
-from diffusion_mf.lab.experiments.folders import Outcome, RunPlace
+from diffusion_mf.lab.experiments.folders import Outcome, RunPlace, without_test
 from diffusion_mf.plugins import from_environment, import_plugins
+
+if TYPE_CHECKING:
+    from diffusion_mf.config import Config
+    from diffusion_mf.evaluation.terminal import Display
 
 EXIT_STATUSES = {
     Outcome.COMPLETE: 0,
@@ -119,6 +124,32 @@ def _run(place: RunPlace, *, device: str) -> Outcome:
     return Outcome.COMPLETE
 
 
+def train_without_test(
+    place: RunPlace,
+    config: Config,
+    *,
+    device: str,
+    checkpoint_every: float | None = None,
+    display: Display | None = None,
+) -> bool:
+    """Start or resume the run of ``place``, and tell whether it was resumed; test data, which are read once, are not seen."""
+    from diffusion_mf.training.loop import SECONDS_BETWEEN_CHECKPOINTS, train
+    from diffusion_mf.training.resumption import RunFolder
+
+    # The folder already holds files of the experiment.
+    RunFolder(place.root).mark()
+    is_resumed = place.checkpoint.exists() or place.model.exists()
+    train(
+        without_test(config),
+        output=place.root,
+        resume=is_resumed,
+        device=device,
+        checkpoint_every=SECONDS_BETWEEN_CHECKPOINTS if checkpoint_every is None else checkpoint_every,
+        display=display,
+    )
+    return is_resumed
+
+
 def train_and_score(place: RunPlace, *, device: str) -> None:
     """Train the run of a folder unless it is already trained, and write its result."""
     # Before PyTorch is imported: threads that spin while they wait starve each other on busy cores.
@@ -127,8 +158,6 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
     from diffusion_mf.evaluation.terminal import Display
     from diffusion_mf.lab.experiments.scores import score_model
     from diffusion_mf.lab.results import provenance
-    from diffusion_mf.training.loop import train
-    from diffusion_mf.training.resumption import RunFolder
 
     description = place.description()
     import_plugins(from_environment())
@@ -136,17 +165,8 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
     # A finished run is started again if a plan asks for further scores.
     known = (place.result() or {}) if place.model.exists() else {}
     if not known:
-        # Training never sees test data, which are read once, below.
-        without_test = config.model_copy(update={"data": config.data.model_copy(update={"test": None})})
-        # The folder already holds files of the experiment.
-        RunFolder(place.root).mark()
-        train(
-            without_test,
-            output=place.root,
-            resume=place.checkpoint.exists() or place.model.exists(),
-            device=device,
-            checkpoint_every=description["checkpoint_every"],
-            display=Display(),
+        train_without_test(
+            place, config, device=device, checkpoint_every=description["checkpoint_every"], display=Display()
         )
     scored = time.monotonic()
     scores = score_model(place.model, config, description["evaluation"], device=device, known=known)
