@@ -24,6 +24,7 @@ from diffusion_mf.tagger import StoredModel, Tagger
 SIZES = {"word_width": 8, "character_width": 4, "character_hidden": 4, "width": 16, "heads": 2, "layers": 1}
 WITH_PAIRS = {"encoder": {**SIZES, "pair_width": 4, "min_pair_count": 1}}
 WITH_AFFIXES = {"encoder": {**SIZES, "kind": "window", "affix_width": 4}}
+WITH_FEATURES = {"encoder": {**SIZES, "kind": "window", "features": True}}
 LOCAL = {"structure": {"scorer_width": 16, "transitions": "local"}, "objective": {"encoder_auxiliary": 0.5}}
 SENTENCES = [["Ada", "sings", "in", "Oslo"], ["the", "royal", "choir"], ["Eve"]]
 
@@ -46,13 +47,16 @@ def transferred(start: StoredModel, *labels: str) -> StoredModel:
     return start._replace(labeller=labeller, vocabulary=vocabulary)
 
 
-@pytest.mark.parametrize("settings", [WITH_PAIRS, LOCAL, WITH_AFFIXES])
+@pytest.mark.parametrize("settings", [WITH_PAIRS, LOCAL, WITH_AFFIXES, WITH_FEATURES])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_with_the_same_labels_the_same_is_said_of_known_words(system: str, settings: dict[str, Any]) -> None:
     start = small_model(system, settings=settings)
     if settings is WITH_AFFIXES:
         # What has no embedding of its own adds nothing, in trained models; these have random numbers everywhere.
         torch.nn.init.zeros_(start.labeller.encoder.affixes.embedding.weight[0])
+    if settings is WITH_FEATURES:
+        for table in start.labeller.encoder.features.tables:
+            torch.nn.init.zeros_(table.weight[0])
     new = transferred(start, *start.vocabulary.labels)
     assert new.vocabulary.form_ids["Ada"] != start.vocabulary.form_ids["Ada"]
     if system == "diffusionsl":

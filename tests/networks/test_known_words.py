@@ -53,6 +53,11 @@ def test_states_are_those_of_the_words_themselves(kind: str, spelling: dict[str,
             torch.testing.assert_close(states[row, :size], expected[row, :size], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("spelling", [{"affix_width": 5}, {"word_width": 0, "character_hidden": 0}])
+def test_states_from_features_are_those_of_the_words_themselves(spelling: dict[str, object]) -> None:
+    test_states_are_those_of_the_words_themselves("window", {"features": True, **spelling})
+
+
 def test_words_are_computed_once_and_forgotten_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = encoder_of("window")
     computed: list[int] = []

@@ -88,6 +88,7 @@ def test_units_of_one_character_have_no_spelling_to_look_at() -> None:
         settings = recipe_settings(of_characters, task=Task.NER, system="lcrf", device_type=device_type)
         encoder = config_of(settings, task=Task.NER, system="lcrf").encoder
         assert encoder.character_hidden == encoder.affix_width == 0
+        assert not encoder.features
 
 
 def test_little_data_is_seen_through_a_window() -> None:
@@ -101,6 +102,8 @@ def test_little_data_is_seen_through_a_window() -> None:
         encoder = config_of(settings, task=Task.NER, system="unigram").encoder
         assert encoder.kind == kind
         assert (encoder.affix_width > 0) == (kind == "window")
+        # Features of all of a large corpus would fill the memory.
+        assert encoder.features == (num_sentences == 1000)
 
 
 def test_long_runs_on_a_gpu_are_compiled() -> None:

@@ -177,7 +177,8 @@ class EncoderConfig(Section):
 
     kind: str = "scratch"
     """a key of `networks.encoders.ENCODERS`"""
-    word_width: Width = 304
+    word_width: WidthFromZero = 304
+    """of word embeddings; 0: none, for a window that has features"""
     character_width: Width = 64
     character_hidden: WidthFromZero = 128
     """of the character LSTM, in each direction; 0: none, for units of one character"""
@@ -192,6 +193,8 @@ class EncoderConfig(Section):
     heads: Heads = 8
     window: Annotated[int, Field(ge=0, le=64)] = 2
     """window: number of words seen on either side"""
+    features: bool = False
+    """window: add vectors of words, affixes, shapes and pairs of words, one for each place in the window, as in a feature-based tagger"""
     pair_width: WidthFromZero = 0
     """width of embeddings of pairs of neighbouring units, which help in Chinese; 0: none (paper)"""
     min_pair_count: Count = 2
@@ -250,6 +253,10 @@ class EncoderConfig(Section):
     def _pretrained_fits(self) -> Self:
         if self.kind == "pretrained" and not self.model:
             raise ValueError("a pretrained encoder needs a model: a folder or a name on the hub")
+        if self.word_width == 0 and not (self.kind == "window" and self.features):
+            raise ValueError('word_width can be 0 only if kind is "window" and features is true')
+        if self.features and self.kind != "window":
+            raise ValueError('features need kind = "window"')
         if self.kind == "scratch" and self.model:
             raise ValueError('a model is given, but kind is "scratch", not "pretrained"')
         if self.lora_rank and self.freeze_layers:

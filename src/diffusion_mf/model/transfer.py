@@ -24,6 +24,10 @@ _AXES: tuple[tuple[re.Pattern[str], dict[int, str]], ...] = (
     (re.compile(r"encoder\.(.+\.)?characters\.embedding\.weight"), {0: "characters"}),
     (re.compile(r"encoder\.(.+\.)?pairs\.embeddings\.weight"), {0: "pairs"}),
     (re.compile(r"encoder\.(.+\.)?affixes\.embedding\.weight"), {0: "affixes"}),
+    *(
+        (re.compile(rf"encoder\.features\.tables\.{distance}\.weight"), {0: f"features {distance}"})
+        for distance in range(65)
+    ),
     (re.compile(r"(core\.scorer\.unary|auxiliary)\.3\.(weight|bias)"), {0: "labels"}),
     (re.compile(r"core\.scorer\.local_transitions\.3\.(weight|bias)"), {0: "label pairs"}),
     (re.compile(r"core\.scorer\.global_transitions"), {0: "labels", 1: "labels"}),
@@ -57,9 +61,9 @@ def start_from(labeller: Labeller, vocabulary: Vocabulary, start: StoredModel, *
     Embeddings of new forms, and weights of new labels, keep their random initial values. `InputError` if networks differ.
     """
     rows = _common_rows(start.vocabulary, vocabulary)
-    rows["affixes"] = _common(
-        *({key: row for row, key in enumerate(_affix_keys(each))} for each in (start.labeller, labeller))
-    )
+    old_keys, new_keys = _spelling_keys(start.labeller), _spelling_keys(labeller)
+    for kind in old_keys.keys() & new_keys.keys():
+        rows[kind] = _common(*({key: row for row, key in enumerate(keys[kind])} for keys in (old_keys, new_keys)))
     old, new = start.labeller.state_dict(), labeller.state_dict()
     has_other_labels = start.vocabulary.labels != vocabulary.labels
     for name in [*new, *(name for name in old if name not in new)]:
@@ -103,10 +107,14 @@ def _copy(old: Tensor, new: Tensor, rows: dict[int, Rows]) -> None:
     new[torch.meshgrid(*places, indexing="ij")] = taken
 
 
-def _affix_keys(labeller: Labeller) -> list[int]:
-    """Of every row of the encoder's table of affixes; the first is that of all others."""
-    affixes = getattr(labeller.encoder, "affixes", None)
-    return [] if affixes is None else [0, *affixes.keys.tolist()]
+def _spelling_keys(labeller: Labeller) -> dict[str, list[int]]:
+    """Of every row of the encoder's tables of affixes and features; the first row is that of all others."""
+    affixes, features = (getattr(labeller.encoder, name, None) for name in ("affixes", "features"))
+    found = {} if affixes is None else {"affixes": [0, *affixes.keys.tolist()]}
+    if features is not None:
+        for distance in range(len(features.tables)):
+            found[f"features {distance}"] = [0, *features.keys(distance).tolist()]
+    return found
 
 
 def _common_rows(old: Vocabulary, new: Vocabulary) -> dict[str, Rows]:

@@ -19,7 +19,7 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.networks.known_words import WordRows
 from diffusion_mf.networks.pretrained import PretrainedEncoder
 from diffusion_mf.networks.transformer import FeedForward, SelfAttention
-from diffusion_mf.networks.words import Encoder, NeighbourPairs, WordEncoder
+from diffusion_mf.networks.words import FEATURE_DEVIATION, Encoder, NeighbourPairs, WordEncoder, WordFeatures
 from diffusion_mf.ops.backends import CPU_LANES
 from diffusion_mf.ops.chain_scores import unit_mask
 from diffusion_mf.ops.gelu import gelu
@@ -115,10 +115,11 @@ class EncoderLayer(nn.Module):
 
 
 class WindowEncoder(WordEncoder):
-    """State i = GELU(Σ_{o = −r…r} W_o·e(word_{i+o}) + b + V·pairs), with e the word's embedding and its spelling.
+    """State i = GELU(Σ_{o = −r…r} v_o(word_{i+o}) + b + pairs); ours, the paper has no such encoder.
 
-    Beyond the ends of a sentence e is 0; pairs of neighbours are optional. All W_o·e(word) depend on the word alone
-    (`word_vectors`), so that tagging only has to add up 2r + 1 rows of a table (`known_words`). Ours; the paper has no such encoder.
+    v_o(word) = W_o·e(word), with e the word's embedding and its spelling, or the sum of the vectors of its features at window position o
+    (`WordFeatures`), or both. Beyond the ends of a sentence it is 0; pairs of neighbours are optional. All v_o(word) depend on the
+    word alone (`word_vectors`), so that tagging only has to add up 2r + 1 rows of a table (`known_words`).
     """
 
     def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
@@ -126,15 +127,30 @@ class WindowEncoder(WordEncoder):
         self.radius = config.window
         self.dropout = nn.Dropout(config.dropout)
         # One matrix for all positions of the window; the bias is added once.
-        self.places = nn.Linear(self.embedding_width, self.num_places * config.width, bias=False)
+        self.places = (
+            nn.Linear(self.embedding_width, self.num_places * config.width, bias=False) if config.word_width else None
+        )
         self.bias = nn.Parameter(torch.zeros(config.width))
-        # Models of versions that had no pairs here know none, whatever their configuration says.
-        self.pairs = (
-            NeighbourPairs(vocabulary, width=config.pair_width, dropout=config.word_dropout)
-            if config.pair_width and vocabulary.pairs
+        self.features = (
+            WordFeatures(vocabulary, width=config.width, radius=config.window, max_characters=config.max_characters)
+            if config.features
             else None
         )
-        self.pair_weights = nn.Linear(self.pairs.width, config.width, bias=False) if self.pairs else None
+        # Models of versions that had no pairs here know none, whatever their configuration says.
+        self.pairs = (
+            NeighbourPairs(
+                vocabulary,
+                width=2 * config.width if config.features else config.pair_width,
+                dropout=0.0 if config.features else config.word_dropout,
+            )
+            if (config.pair_width or config.features) and vocabulary.pairs
+            else None
+        )
+        if self.pairs is not None and self.features is not None:
+            self.pairs.reset(FEATURE_DEVIATION)
+        self.pair_weights = (
+            nn.Linear(self.pairs.width, config.width, bias=False) if self.pairs and not config.features else None
+        )
 
     @property
     def num_places(self) -> int:
@@ -147,14 +163,18 @@ class WindowEncoder(WordEncoder):
         return self.num_places * self.width
 
     def word_vectors(self, form_ids: Int[Tensor, " W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
-        """W_o·e(word) for every window position o, concatenated, with the bias at the position of the word itself."""
-        of_words, of_spellings = self.places.weight.split([self.words.embedding_dim, self.spelling_width], dim=1)
+        """v_o(word) for every window position o, concatenated, with the bias at the position of the word itself."""
         bias = F.pad(self.bias, (self.radius * self.width, self.radius * self.width))
+        if self.places is None:
+            return spellings[:, self.spelling_width :] + bias
+        of_words, of_spellings = self.places.weight.split([self.words.embedding_dim, self.spelling_width], dim=1)
         # Words not seen in training differ only in their spelling.
         if bool((form_ids == form_ids[0]).all()):
             form_ids = form_ids[:CPU_LANES]
         forms = F.linear(self.words(form_ids), of_words, bias)
-        return F.linear(spellings, of_spellings).add_(forms if len(forms) == len(spellings) else forms[0])
+        vectors = F.linear(spellings[:, : self.spelling_width], of_spellings)
+        vectors.add_(forms if len(forms) == len(spellings) else forms[0])
+        return vectors if self.features is None else vectors.add_(spellings[:, self.spelling_width :])
 
     def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
         """The states of a batch."""
@@ -162,12 +182,28 @@ class WindowEncoder(WordEncoder):
         if isinstance(known, WordRows):
             sums = self._sums_of_rows(known, layout)
         else:
-            embeddings = self.embed_units(batch, batch.form_ids, batch.word_rows)
-            is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
-            sums = layout.pack(self._sums(self.places(embeddings * is_unit[..., None])) + self.bias)
+            sums = layout.pack(self._sums(self._unit_vectors(batch)) + self.bias)
         if self.pairs is not None and self.pair_weights is not None:
             sums = sums + self.pair_weights(self.embedding_dropout(self.pairs.embed(batch, layout)))
+        elif self.pairs is not None:
+            # A pair says different things about its first and its second word.
+            second, _, _, first = self.pairs.embed(batch, layout).chunk(4, dim=-1)
+            sums = sums + second + first
         return self.dropout(gelu(sums))
+
+    def _unit_vectors(self, batch: Batch) -> Float[Tensor, "B N E"]:
+        """v_o of every unit, concatenated; 0 at padding."""
+        is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])[..., None]
+        vectors = None
+        if self.places is not None:
+            vectors = self.places(self.embed_units(batch, batch.form_ids, batch.word_rows) * is_unit)
+        if self.features is not None:
+            # An embedding, not indexing: its gradient is summed in a fixed order.
+            of_features = F.embedding(batch.word_rows, self.features(batch.character_ids, batch.character_lengths))
+            of_features = of_features * is_unit
+            vectors = of_features if vectors is None else vectors + of_features
+        assert vectors is not None, "a window without words has features"
+        return vectors
 
     def _sums(self, vectors: Float[Tensor, "B N E"]) -> Float[Tensor, "B N D"]:
         """Σ_o of the part of each neighbour's vector for window position o."""

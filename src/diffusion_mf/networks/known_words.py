@@ -277,4 +277,6 @@ class KnownWords:
             parts.append(self._spellings.vectors(words, keep=keep))
         if self._encoder.affixes is not None:
             parts.append(self._encoder.affixes.vectors_of(words, self._vocabulary.character_ids))
+        if self._encoder.features is not None:
+            parts.append(self._encoder.features.vectors_of(words, self._vocabulary.character_ids))
         return torch.cat(parts, dim=-1)

@@ -201,6 +201,63 @@ MIN_AFFIX_FORMS = 2
 """an affix of one training form says nothing that the form does not say"""
 
 
+class AffixCodes(nn.Module):
+    """Numbers of the shapes, prefixes and suffixes of words; the same characters give the same number."""
+
+    code_points: Int[Tensor, " C"]
+    lowered: Int[Tensor, " C"]
+    kinds: Int[Tensor, " C"]
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__()
+        # Padding and unknown come first. What the vocabulary says need not be saved.
+        characters = list(vocabulary.character_counts)
+        self.register_buffer("code_points", torch.tensor([0, 1, *map(ord, characters)]), persistent=False)
+        self.register_buffer(
+            "lowered", torch.tensor([0, 1, *(ord(character.lower()[0]) for character in characters)]), persistent=False
+        )
+        self.register_buffer("kinds", torch.tensor([0, 0, *map(_kind, characters)]), persistent=False)
+
+    def forward(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, "W F"]:
+        """Of shape, prefixes and suffixes, from short to long: positive numbers; 0 for affixes longer than the word."""
+        character_ids = F.pad(character_ids, (0, LONGEST_AFFIX))
+        found = [self._shapes(character_ids, lengths)]
+        characters = self.lowered[character_ids]
+        positions = torch.arange(LONGEST_AFFIX, device=lengths.device)
+        from_end = characters.gather(1, (lengths[:, None] - 1 - positions).clamp(min=0))
+        for side, ordered in enumerate((characters, from_end), 1):
+            code = torch.full_like(lengths, side)
+            for index in range(LONGEST_AFFIX):
+                code = _extended(code, ordered[:, index])
+                found.append(torch.where(lengths > index, code, 0))
+        return torch.stack(found, dim=-1)
+
+    def words(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, "W 2"]:
+        """Of whole words, as they are written and in lower case."""
+        found = []
+        for side, values in enumerate((self.code_points, self.lowered), 3):
+            code = torch.full_like(lengths, side)
+            for index, characters in enumerate(values[character_ids].unbind(1)):
+                code = torch.where(lengths > index, _extended(code, characters), code)
+            found.append(code)
+        return torch.stack(found, dim=-1)
+
+    def _shapes(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
+        """What kind a word's first character is, and of each kind whether some or all of its characters are."""
+        kinds = self.kinds[character_ids]
+        is_there = torch.arange(character_ids.shape[1], device=lengths.device) < lengths[:, None]
+        code = kinds[:, 0] + 1
+        for kind in range(1, NUM_KINDS):
+            is_kind = kinds == kind
+            code = code * 3 + (is_kind & is_there).any(1).long() + (is_kind | ~is_there).all(1).long()
+        return code
+
+
+def _extended(code: Int[Tensor, " W"], characters: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
+    # 40 bits, so that no product overflows.
+    return (code * 5_000_011 + characters) & 0xFFFFFFFFFF
+
+
 class Affixes(nn.Module):
     """The sum of the embeddings of a word's prefixes and suffixes, in lower case, and of its shape; ours, not the paper's.
 
@@ -209,17 +266,11 @@ class Affixes(nn.Module):
     """
 
     keys: Int[Tensor, " A"]
-    code_points: Int[Tensor, " C"]
-    kinds: Int[Tensor, " C"]
 
     def __init__(self, vocabulary: Vocabulary, *, width: int, dropout: float, max_characters: int) -> None:
         super().__init__()
         self.width, self.dropout, self.max_characters = width, dropout, max_characters
-        # Padding and unknown come first. What the vocabulary says need not be saved.
-        lowered = [0, 1, *(ord(character.lower()[0]) for character in vocabulary.character_counts)]
-        kinds = [0, 0, *(_kind(character) for character in vocabulary.character_counts)]
-        self.register_buffer("code_points", torch.tensor(lowered), persistent=False)
-        self.register_buffer("kinds", torch.tensor(kinds), persistent=False)
+        self.codes = AffixCodes(vocabulary)
         codes = self._codes(*_spelled(list(vocabulary.form_counts), vocabulary.character_ids))
         distinct, counts = codes[codes > 0].unique(return_counts=True)
         self.register_buffer("keys", distinct[counts >= MIN_AFFIX_FORMS], persistent=False)
@@ -243,30 +294,68 @@ class Affixes(nn.Module):
         return _places(self.keys, self._codes(character_ids, lengths))
 
     def _codes(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, "W F"]:
-        """Positive numbers; 0 for affixes that are longer than the word."""
-        character_ids, lengths = shorten(character_ids, lengths, self.max_characters)
-        character_ids = F.pad(character_ids, (0, LONGEST_AFFIX))
-        found = [self._shapes(character_ids, lengths)]
-        characters = self.code_points[character_ids]
-        positions = torch.arange(LONGEST_AFFIX, device=lengths.device)
-        from_end = characters.gather(1, (lengths[:, None] - 1 - positions).clamp(min=0))
-        for side, ordered in enumerate((characters, from_end), 1):
-            code = torch.full_like(lengths, side)
-            for index in range(LONGEST_AFFIX):
-                # 40 bits, so that no product overflows.
-                code = (code * 5_000_011 + ordered[:, index]) & 0xFFFFFFFFFF
-                found.append(torch.where(lengths > index, code, 0))
-        return torch.stack(found, dim=-1)
+        return self.codes(*shorten(character_ids, lengths, self.max_characters))
 
-    def _shapes(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, " W"]:
-        """What kind a word's first character is, and of each kind whether some or all of its characters are."""
-        kinds = self.kinds[character_ids]
-        is_there = torch.arange(character_ids.shape[1], device=lengths.device) < lengths[:, None]
-        code = kinds[:, 0] + 1
-        for kind in range(1, NUM_KINDS):
-            is_kind = kinds == kind
-            code = code * 3 + (is_kind & is_there).any(1).long() + (is_kind | ~is_there).all(1).long()
-        return code
+
+FEATURE_DEVIATION = 0.01
+
+
+class WordFeatures(nn.Module):
+    """For every place of a window, the sum of the state vectors of a word's features there; ours, not the paper's.
+
+    They are what feature-based taggers see: of a word itself its form, its form in lower case, shape, prefixes and suffixes; of its
+    neighbours the form in lower case, shape and suffix of three characters; of words further away the form in lower case. Of
+    neighbours, more features made results worse. Features that training forms do not have share row 0, which is zero.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, width: int, radius: int, max_characters: int) -> None:
+        super().__init__()
+        self.width, self.radius, self.max_characters = width, radius, max_characters
+        self.codes = AffixCodes(vocabulary)
+        codes = self._codes(*_spelled(list(vocabulary.form_counts), vocabulary.character_ids))
+        self.tables = nn.ModuleList()
+        for distance in range(radius + 1):
+            seen = codes[:, self._columns(distance)]
+            keys = seen[seen > 0].unique()
+            self.register_buffer(f"keys{distance}", keys, persistent=False)
+            table = nn.Embedding(len(keys) + 1, (2 if distance else 1) * width, padding_idx=0)
+            nn.init.normal_(table.weight, std=FEATURE_DEVIATION)
+            with torch.no_grad():
+                table.weight[0] = 0
+            self.tables.append(table)
+
+    def keys(self, distance: int) -> Int[Tensor, " A"]:
+        """The codes of the features of words at this distance, ascending; the first has row 1."""
+        keys: Tensor = getattr(self, f"keys{distance}")
+        return keys
+
+    @staticmethod
+    def _columns(distance: int) -> list[int]:
+        """Of the codes: written form, lower case, shape, prefixes, suffixes."""
+        if distance == 0:
+            return list(range(3 + 2 * LONGEST_AFFIX))
+        return [1, 2, 2 + LONGEST_AFFIX + 3] if distance == 1 else [1]
+
+    def _codes(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, "W F"]:
+        shortened = shorten(character_ids, lengths, self.max_characters)
+        return torch.cat([self.codes.words(*shortened), self.codes(*shortened)], dim=-1)
+
+    def forward(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Float[Tensor, "W P"]:
+        """The vectors of distinct words for all places, from the leftmost word that sees them, concatenated."""
+        codes = self._codes(character_ids, lengths)
+        before: list[Tensor] = []
+        after: list[Tensor] = []
+        for distance, table in enumerate(self.tables):
+            rows = _places(self.keys(distance), codes[:, self._columns(distance)])
+            vectors = table(rows).sum(-2)
+            after.append(vectors[:, : self.width])
+            if distance:
+                before.insert(0, vectors[:, self.width :])
+        return torch.cat([*before, *after], dim=-1)
+
+    def vectors_of(self, words: Sequence[str], ids: Mapping[str, int]) -> Float[Tensor, "W P"]:
+        """The same for words that no batch has; ``ids`` are those of characters."""
+        return self(*_spelled(words, ids))
 
 
 def _spelled(words: Sequence[str], ids: Mapping[str, int]) -> tuple[Int[Tensor, "W C"], Int[Tensor, " W"]]:
@@ -302,9 +391,11 @@ class WordEncoder(Encoder):
     def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
         super().__init__()
         self.width = config.width
+        self.features: WordFeatures | None = None
         self.word_dropout = config.word_dropout
         self.words = nn.Embedding(vocabulary.num_form_ids, config.word_width, padding_idx=PADDING_ID)
-        nn.init.normal_(self.words.weight, std=WORD_DEVIATION)
+        if config.word_width:
+            nn.init.normal_(self.words.weight, std=WORD_DEVIATION)
         self.characters = (
             CharacterLSTM(
                 vocabulary.num_character_ids,
@@ -336,7 +427,7 @@ class WordEncoder(Encoder):
 
     @abc.abstractmethod
     def word_vectors(self, form_ids: Int[Tensor, " W"], spellings: Float[Tensor, "W S"]) -> Float[Tensor, "W E"]:
-        """Vectors of words without context or dropout; ``spellings`` have `spelling_width` columns."""
+        """Vectors of words without context or dropout; ``spellings`` have `spelling_width` columns, and then those of features."""
 
     def embed_units(
         self, batch: Batch, form_ids: Int[Tensor, " *units"], word_rows: Int[Tensor, " *units"]
@@ -377,11 +468,15 @@ class NeighbourPairs(nn.Module):
         # Derived from the vocabulary, so it is not saved.
         self.register_buffer("keys", torch.tensor(keys, dtype=torch.int64), persistent=False)
         self.embeddings = nn.Embedding(len(keys) + 1, width, padding_idx=0)
-        nn.init.normal_(self.embeddings.weight, std=WORD_DEVIATION)
-        with torch.no_grad():
-            self.embeddings.weight[0] = 0
+        self.reset(WORD_DEVIATION)
         self.dropout = dropout
         self.width = 2 * width
+
+    @torch.no_grad()
+    def reset(self, deviation: float) -> None:
+        """Draw new initial embeddings."""
+        nn.init.normal_(self.embeddings.weight, std=deviation)
+        self.embeddings.weight[0] = 0
 
     def embed(
         self, batch: Batch, layout: Layout, is_hidden: Bool[Tensor, "B N"] | None = None

@@ -164,7 +164,7 @@ def dev_warnings(data: TrainingData, task: Task) -> Iterator[str]:
 
 def _min_pair_count(encoder: EncoderConfig) -> int | None:
     # A pretrained encoder uses no pairs, whatever width a recipe sets for it.
-    has_pairs = encoder.pair_width > 0 and encoder.kind != "pretrained"
+    has_pairs = (encoder.pair_width > 0 or encoder.features) and encoder.kind != "pretrained"
     return encoder.min_pair_count if has_pairs else None
 
 
