@@ -138,6 +138,7 @@ function begin(source, sentences, results) {
   Object.assign(state, { source, sentences, results, fixes: [], log: [], past: [], future: [], trail: [], alone: null });
   state.visited.clear();
   selection.clear();
+  denoising.clear();
   $("source").textContent = source.file ? source.name : "";
   $("work").hidden = false;
   $("editor").hidden = true;
@@ -147,7 +148,6 @@ function begin(source, sentences, results) {
     const count = uncertainItems().length;
     announce(`${sentences.length} sentences labelled; ${count} labels are uncertain.`);
     if (sentences.length) showTrajectory(0);
-    else denoising.clear();
   });
 }
 
@@ -552,8 +552,9 @@ function showOptions() {
   const now = selection.current;
   const { model } = state;
   const typed = $("label-input").value.trim().toLowerCase();
-  const isKnown = denoising.sentence === now.sentence;
-  const beliefs = isKnown ? denoising.kindsOf(now.start, now.end) : new Map();
+  // What is fixed leaves nothing to believe.
+  const isOpen = denoising.drawn === now.sentence && !fixAt(now.sentence, now.start);
+  const beliefs = isOpen ? denoising.kindsOf(now.start, now.end) : new Map();
   const kinds = model.hasOutside ? [null, ...model.kinds] : model.kinds;
   const rank = (kind) => (kindName(kind).toLowerCase().startsWith(typed) ? 0 : 1);
   options = kinds
@@ -566,6 +567,7 @@ function showOptions() {
       const belief = beliefs.get(kindName(kind));
       const bar = element("span", { className: "belief", ariaHidden: "true" }, element("span"));
       bar.firstChild.style.width = `${100 * (belief ?? 0)}%`;
+      bar.classList.toggle("off", belief === undefined);
       const option = element(
         "li",
         { id: `option-${index}`, role: "option", className: `option ${colourClass(kind, model)}` },
@@ -633,10 +635,11 @@ async function showTrajectory(number) {
       throw error;
     });
     const sentence = answer.sentences[index];
-    denoising.draw({ units: sentence.units, labels: answer.labels, steps: sentence.trajectory, model });
+    denoising.draw({ number, units: sentence.units, labels: answer.labels, steps: sentence.trajectory, model });
     $("denoising-note").textContent =
       sentence.trajectory.length > 1
-        ? "The width of a colour is the belief in a label. A ring marks the call that settles a word."
+        ? "The width of a colour is the belief in a label. A ring marks the call that settles a word. " +
+          "Beliefs sharpen with every call; the percentages in the text are calibrated."
         : "This model labels in one pass. The width of a colour is the belief in a label.";
     if (selection.current?.sentence === number && !$("editor").hidden && !$("label-input").value) showOptions();
   } catch (error) {

@@ -3,7 +3,9 @@
 import { colourClass, kindName, percent, splitLabel } from "./labels.js";
 import { element } from "./text.js";
 
-const WIDTH = 76;
+const WIDEST = 92;
+const NARROWEST = 62;
+const GAP = 7;
 const CALL_HEIGHT = 44;
 const QUIET_HEIGHT = 7;
 const QUIET_CHANGE = 0.02;
@@ -29,11 +31,15 @@ export class Denoising {
     this.button = document.getElementById("play");
     this.button.addEventListener("click", () => (this.animation ? this.stop() : this.play()));
     this.data = null;
+    /** the number of the sentence that is shown, and of the one that was asked for */
+    this.drawn = null;
+    this.sentence = null;
   }
 
   /** Draw the trajectory of a sentence: units, steps with t and beliefs, and the labels of their columns. */
-  draw({ units, labels, steps, model }) {
+  draw({ number, units, labels, steps, model }) {
     this.stop();
+    this.drawn = number;
     const uniform = units.map(() => labels.map(() => 1 / labels.length));
     const beliefs = [uniform, ...steps.map((step) => step.beliefs)];
     const heights = [0];
@@ -43,6 +49,8 @@ export class Denoising {
       );
       heights.push(heights[call - 1] + (change > QUIET_CHANGE || call === 1 ? CALL_HEIGHT : QUIET_HEIGHT));
     }
+    const room = (this.root.clientWidth - 80) / units.length - GAP;
+    this.width = Math.round(Math.max(NARROWEST, Math.min(WIDEST, room)));
     this.data = { units, labels, beliefs, heights, model, times: steps.map((step) => step.t) };
     this.slider.max = steps.length;
     const height = heights.at(-1);
@@ -56,6 +64,7 @@ export class Denoising {
   clear() {
     this.stop();
     this.data = null;
+    this.drawn = null;
     this.root.replaceChildren();
     document.getElementById("beliefs").replaceChildren();
     this.tell(null);
@@ -82,6 +91,7 @@ export class Denoising {
 
   column(unit, index, height) {
     const { labels, beliefs, heights, model } = this.data;
+    const { width } = this;
     const rows = beliefs.map((call) => call[index]);
     const final = rows.at(-1);
     const most = labels.map((_, column) => Math.max(...rows.map((row) => row[column])));
@@ -98,16 +108,16 @@ export class Denoising {
       }
     }
     points.push([height, final]);
-    const drawing = svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, width: WIDTH, height, "aria-hidden": "true" });
+    const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" });
     const edges = points.map(() => 0);
     for (const column of order) {
       const left = [];
       const right = [];
       points.forEach(([place, row], number) => {
         const total = row.reduce((sum, value) => sum + value, 0) || 1;
-        left.push(`${(WIDTH * edges[number]).toFixed(1)} ${place.toFixed(1)}`);
+        left.push(`${(width * edges[number]).toFixed(1)} ${place.toFixed(1)}`);
         edges[number] += row[column] / total;
-        right.push(`${(WIDTH * edges[number]).toFixed(1)} ${place.toFixed(1)}`);
+        right.push(`${(width * edges[number]).toFixed(1)} ${place.toFixed(1)}`);
       });
       const { boundary, kind } = splitLabel(labels[column], model);
       drawing.append(
@@ -118,12 +128,12 @@ export class Denoising {
       );
     }
     for (const place of heights.slice(1, -1)) {
-      drawing.append(svg("line", { x1: 0, x2: WIDTH, y1: place, y2: place, class: "grid" }));
+      drawing.append(svg("line", { x1: 0, x2: width, y1: place, y2: place, class: "grid" }));
     }
     const settled = this.settledAt(index);
-    drawing.append(svg("circle", { cx: WIDTH / 2, cy: Math.min(heights[settled], height - 7), r: 5, class: "ring" }));
-    const veil = svg("rect", { x: -1, y: height, width: WIDTH + 2, height: 0, class: "veil" });
-    const cursor = svg("line", { x1: 0, x2: WIDTH, y1: height, y2: height, class: "cursor" });
+    drawing.append(svg("circle", { cx: width / 2, cy: Math.min(heights[settled], height - 7), r: 5, class: "ring" }));
+    const veil = svg("rect", { x: -1, y: height, width: width + 2, height: 0, class: "veil" });
+    const cursor = svg("line", { x1: 0, x2: width, y1: height, y2: height, class: "cursor" });
     drawing.append(veil, cursor);
     const pill = element("button", { type: "button", className: "pill" });
     const root = element(
@@ -134,6 +144,7 @@ export class Denoising {
       pill,
       element("span", { className: "score" }),
     );
+    root.style.width = `${width}px`;
     for (const event of ["pointerenter", "focusin", "click"]) root.addEventListener(event, () => this.tell(index));
     return { root, veil, cursor, pill, score: root.lastChild, ring: drawing.querySelector(".ring") };
   }
@@ -217,7 +228,7 @@ export class Denoising {
     });
     const final = leaders.at(-1);
     const at = (call) => (times.length > 1 ? `call ${call} (t = ${times[call - 1]})` : "its only call");
-    const parts = [`“${units[index]}” starts with ${labels.length} labels alike.`];
+    const parts = [`“${units[index]}” starts with all ${labels.length} labels alike.`];
     const [first, ...later] = leaders;
     parts.push(`After ${at(first.call)}, ${labels[first.column]} leads with ${percent(first.belief)}.`);
     for (const leader of later) {
