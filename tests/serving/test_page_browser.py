@@ -13,20 +13,21 @@ from typing import Any
 import pytest
 
 pytest.importorskip("fastapi")
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="the browser tests of the page need playwright: pip install playwright"
-)
-CHROMIUM = shutil.which("chromium")
-if CHROMIUM is None:
-    pytest.skip("the browser tests of the page need chromium: apt-get install chromium", allow_module_level=True)
+pytest.importorskip("playwright", reason="the browser tests of the page need playwright: pip install playwright")
 
 import uvicorn
+from playwright.sync_api import sync_playwright
 from served_models import application
 from small_models import small_tagger
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import FileFormat, read_source
 from diffusion_mf.data.label_schemes import LabelScheme, check_sequence
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="the browser tests of the page need Chromium: apt-get install chromium"
+)
 
 TEXT = "Ada Byron sings in Oslo. Eve sings for Oslo.\n\nThe royal choir of Oslo left."
 TOKEN = "a-token-of-sixteen-characters-or-more"
@@ -59,7 +60,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
+    with sync_playwright() as started:
         # Chromium refuses to sandbox itself where tests run as root.
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
@@ -73,7 +74,9 @@ def open_page(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
     addresses: list[str] = []
     contexts = []
 
-    def open_it(text: str | None = TEXT, *, model: str = "ner", at: str = address, token: str = "", **options: Any) -> Any:
+    def open_it(
+        text: str | None = TEXT, *, model: str = "ner", at: str = address, token: str = "", **options: Any
+    ) -> Any:
         context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce"} | options)
         contexts.append(context)
         page = context.new_page()
@@ -361,7 +364,9 @@ def test_files_of_all_formats_are_opened_and_dropped(open_page: Any) -> None:
       document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: transfer, bubbles: true, cancelable: true}));
     }"""
     page.evaluate(drop, FILES["a.conllu"])
-    page.wait_for_function("() => document.querySelector('#source').textContent.startsWith('dropped.conllu, read as conllu')")
+    page.wait_for_function(
+        "() => document.querySelector('#source').textContent.startsWith('dropped.conllu, read as conllu')"
+    )
 
 
 def test_an_error_is_shown_and_nothing_is_lost(open_page: Any) -> None:
@@ -389,9 +394,13 @@ def test_a_token_is_asked_for_once(open_page: Any) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_every_view_is_accessible_in_every_theme_and_size(open_page: Any, scheme: str, viewport: dict[str, int]) -> None:
+def test_every_view_is_accessible_in_every_theme_and_size(
+    open_page: Any, scheme: str, viewport: dict[str, int]
+) -> None:
     page = open_page(color_scheme=scheme, viewport=viewport, bypass_csp=True, has_touch=viewport is PHONE)
-    red, green, blue = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)")
+    red, green, blue = page.evaluate(
+        "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)"
+    )
     assert (max(red, green, blue) < 80) if scheme == "dark" else (min(red, green, blue) > 200)
     check_accessible(page)
     wanted = other_kind(page, 0, 4)

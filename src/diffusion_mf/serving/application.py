@@ -14,14 +14,14 @@ import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import prometheus_client
 import pydantic
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import JSONResponse, Response
-from fastapi.staticfiles import StaticFiles
+from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -633,8 +633,15 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
     if (settings.page / "index.html").is_file():
-        app.mount("/", StaticFiles(directory=settings.page, html=True), name="page")
+        # A route each: a mounted folder would answer for the other paths, too, where they are called by another method.
+        for file in settings.page.iterdir():
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            app.add_route(path, functools.partial(_send_file, file), methods=["GET"], include_in_schema=False)
     return app
+
+
+async def _send_file(file: Path, _: Request) -> Response:
+    return FileResponse(file)
 
 
 PATHS = frozenset(
