@@ -47,7 +47,7 @@ def document(generator: random.Random) -> str:
 def tagger(tmp_path_factory: pytest.TempPathFactory) -> Tagger:
     folder: Path = tmp_path_factory.mktemp("recall")
     generator = random.Random(5)
-    for name, size in (("train", 150), ("dev", 20)):
+    for name, size in (("train", 250), ("dev", 20)):
         folder.joinpath(f"{name}.txt").write_text("".join(document(generator) for _ in range(size)), encoding="utf-8")
     values: dict[str, Any] = {
         "task": "ner",

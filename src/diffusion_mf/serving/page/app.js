@@ -6,7 +6,7 @@ import {
   changesOf,
   clampOf,
   colourClass,
-  describeModel,
+  describeModels,
   itemAt,
   itemsOf,
   kindName,
@@ -141,6 +141,7 @@ function begin(source, sentences, results) {
   denoising.clear();
   $("source").textContent = source.file ? source.name : "";
   $("work").hidden = false;
+  $("intro").hidden = true;
   $("editor").hidden = true;
   document.body.classList.remove("editing");
   return compareAgain().then(() => {
@@ -220,7 +221,7 @@ async function relabel(fixes, numbers, record) {
   state.future = [];
   const sentence = record(changes);
   await compareAgain();
-  show();
+  show([...results.keys()]);
   flash(changes);
   announce(sentence);
   refreshSelection();
@@ -234,12 +235,11 @@ function travel(from, to, word) {
     const target = from.pop();
     if (!target) return;
     to.push(snapshot());
-    const changes = target.results.flatMap((result, number) =>
-      result === state.results[number] ? [] : changesOf(state.results[number], result, number, state.model),
-    );
+    const numbers = all().filter((number) => target.results[number] !== state.results[number]);
+    const changes = numbers.flatMap((number) => changesOf(state.results[number], target.results[number], number, state.model));
     Object.assign(state, target);
     await compareAgain();
-    show();
+    show(numbers);
     flash(changes);
     announce(`${word}: ${state.fixes.length} fixes remain.`);
     refreshSelection();
@@ -347,11 +347,16 @@ function goTo(place) {
 
 // ---------------------------------------------------------------------------------------------------- what is shown
 
-function show() {
+/** Show everything, or of the text only some sentences. */
+function show(numbers = null) {
+  if (numbers === null || state.otherResults) {
+    $("sentences").replaceChildren(...state.sentences.map((_, number) => sentenceElement(number)));
+  } else {
+    for (const number of numbers) $("sentences").children[number].replaceWith(sentenceElement(number));
+  }
+  $("sentences").classList.toggle("compared", Boolean(state.otherResults));
   showLegend();
   showHeads();
-  $("sentences").replaceChildren(...state.sentences.map((_, number) => sentenceElement(number)));
-  $("sentences").classList.toggle("compared", Boolean(state.otherResults));
   selection.mark();
   showCounter();
   showLog();
@@ -467,8 +472,9 @@ function showLog() {
       const line = element("li", {}, placeButton(entry, entry.title));
       if (entry.followed.length) {
         const shown = entry.followed.slice(0, 12).map((change) => {
-          const change_ = change.from === change.to ? `${change.to}, other ends` : `${change.from} → ${change.to}`;
-          return element("li", {}, placeButton(change, quoted(change)), ` ${change_}`);
+          const what = change.from === change.to ? `${change.to}, other ends` : `${change.from} → ${change.to}`;
+          const isOccurrence = quoted(change) === quoted(entry);
+          return element("li", {}, placeButton(change, quoted(change)), ` ${what}${isOccurrence ? ", recalled" : ""}`);
         });
         if (entry.followed.length > 12) shown.push(element("li", {}, `and ${entry.followed.length - 12} more`));
         line.append(element("ul", {}, ...shown));
@@ -560,8 +566,8 @@ function showOptions() {
   options = kinds
     .filter((kind) => kindName(kind).toLowerCase().includes(typed) || (kind === null && typed === "o"))
     .sort((one, other) => rank(one) - rank(other) || (beliefs.get(kindName(other)) ?? 0) - (beliefs.get(kindName(one)) ?? 0));
-  active = 0;
   const current = currentKind();
+  active = typed || current === undefined ? 0 : Math.max(0, options.indexOf(current));
   $("label-options").replaceChildren(
     ...options.map((kind, index) => {
       const belief = beliefs.get(kindName(kind));
@@ -844,7 +850,7 @@ async function start() {
   });
   listen();
   await inTurn(async () => {
-    state.models = (await listModels()).map(describeModel);
+    state.models = describeModels(await listModels());
     [state.model] = state.models;
     $("model").replaceChildren(...state.models.map(({ name }) => element("option", { value: name }, name)));
     offerComparison();

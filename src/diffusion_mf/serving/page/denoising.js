@@ -215,7 +215,9 @@ export class Denoising {
   tell(index) {
     const story = document.getElementById("story");
     this.columns?.forEach(({ root }, column) => root.classList.toggle("told", column === index));
-    story.textContent = index === null || !this.data ? "" : this.story(index);
+    const isTold = index !== null && this.data;
+    story.textContent = isTold ? this.story(index) : "Point at a word, or press its label, to read its story.";
+    story.classList.toggle("empty", !isTold);
   }
 
   story(index) {
@@ -227,7 +229,7 @@ export class Denoising {
       if (leaders.at(-1)?.column !== column) leaders.push({ column, call: call + 1, belief: row[column] });
     });
     const final = leaders.at(-1);
-    const at = (call) => (times.length > 1 ? `call ${call} (t = ${times[call - 1]})` : "its only call");
+    const at = (call) => (times.length > 1 ? `call ${call} (t\u00a0=\u00a0${times[call - 1]})` : "its only call");
     const parts = [`“${units[index]}” starts with all ${labels.length} labels alike.`];
     const [first, ...later] = leaders;
     parts.push(`After ${at(first.call)}, ${labels[first.column]} leads with ${percent(first.belief)}.`);

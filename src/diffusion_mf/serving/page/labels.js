@@ -9,30 +9,36 @@ export function splitLabel(label, model) {
   return match ? { boundary: match[1], kind: match[2] } : { boundary: "", kind: label === "O" ? null : label };
 }
 
-/** What the page needs to know of a model: its kinds in order, and whether it marks spans. */
-export function describeModel(model) {
-  const kinds = [...new Set(model.labels.map((label) => splitLabel(label, model).kind).filter((kind) => kind !== null))];
-  return {
+/**
+ * What the page needs to know of models: their kinds in order, and whether they mark spans.
+ *
+ * Models of one task have the same colours, so that they can be compared.
+ */
+export function describeModels(models) {
+  const ordered = (kinds) => [...new Set(kinds)].sort((one, other) => one.localeCompare(other, "en"));
+  const kindsOf = (model) => ordered(model.labels.map((label) => splitLabel(label, model).kind).filter((kind) => kind !== null));
+  return models.map((model) => ({
     ...model,
-    kinds: kinds.sort((one, other) => one.localeCompare(other, "en")),
+    kinds: kindsOf(model),
+    coloured: ordered(models.filter(({ task }) => task === model.task).flatMap(kindsOf)),
     hasSpans: model.scheme !== "plain",
     hasOutside: model.scheme !== "plain" && model.labels.includes("O"),
     isOfCharacters: model.task === "seg-pos",
-  };
+  }));
 }
 
 const NUM_COLOURS = 18;
 
 /** The class that gives an element the colour of a kind. */
 export function colourClass(kind, model) {
-  const index = model.kinds.indexOf(kind);
+  const index = model.coloured.indexOf(kind);
   return kind === null || index < 0 ? "k-none" : `k${index % NUM_COLOURS}`;
 }
 
 /** How labels are named in the page. */
 export const kindName = (kind) => (kind === null ? "none" : kind);
 
-export const percent = (probability) => `${Math.round(100 * probability)} %`;
+export const percent = (probability) => `${Math.round(100 * probability)}\u00a0%`;
 
 /**
  * A sentence as items that have a label each: spans and the units outside of them, or single units.

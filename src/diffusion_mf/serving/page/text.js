@@ -20,8 +20,15 @@ export function element(name, properties = {}, ...children) {
  */
 export function renderSentence(sentence, result, model, { threshold, isFixed, differs, isStatic }) {
   const line = element("div", { className: `line ${model.hasSpans ? "spans" : "tags"}` });
+  // Where words have spaces between them, lines are broken only there.
+  let together = null;
   for (const item of itemsOf(result, model)) {
-    if (hasGap(sentence, item.start, model)) line.append(" ");
+    const isNew = hasGap(sentence, item.start, model);
+    if (isNew) line.append(" ");
+    if (isNew || !together || model.isOfCharacters || together.childElementCount > 8) {
+      together = element("span", { className: "together" });
+      line.append(together);
+    }
     const isUncertain = item.score < threshold && !isFixed(item.start);
     const classes = ["item", colourClass(item.kind, model)];
     if (model.hasSpans && item.kind !== null) classes.push("span");
@@ -29,6 +36,7 @@ export function renderSentence(sentence, result, model, { threshold, isFixed, di
     if (isFixed(item.start)) classes.push("fixed");
     const holder = element("span", { className: classes.join(" ") });
     holder.dataset.kind = kindName(item.kind);
+    holder.title = `${kindName(item.kind)}, ${percent(item.score)}`;
     for (let unit = item.start; unit < item.end; unit += 1) {
       if (unit > item.start && hasGap(sentence, unit, model)) holder.append(" ");
       const word = element("span", { className: "word" }, sentence.units[unit]);
@@ -40,9 +48,12 @@ export function renderSentence(sentence, result, model, { threshold, isFixed, di
       if (!isStatic) made.append(element("span", { className: "hidden" }, spoken(item, unit, model, isUncertain, isFixed)));
       holder.append(made);
     }
-    if (item.kind !== null) holder.append(tagOf(item, isUncertain, isStatic));
-    else if (isUncertain) holder.append(element("span", { className: "score", ariaHidden: !isStatic }, percent(item.score)));
-    line.append(holder);
+    // No line ends between the last unit and its label.
+    const end = element("span", { className: "end" }, holder.lastChild);
+    holder.append(end);
+    if (item.kind !== null) end.append(tagOf(item, isUncertain, isStatic));
+    else if (isUncertain) end.append(element("span", { className: "score", ariaHidden: String(!isStatic) }, percent(item.score)));
+    together.append(holder);
   }
   return line;
 }
