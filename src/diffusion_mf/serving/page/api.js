@@ -44,6 +44,7 @@ async function send(path, options) {
     if (response.ok) return response;
     if (response.status === 401) {
       sessionStorage.removeItem(TOKEN_KEY);
+      document.getElementById("token-wrong").hidden = !token;
       await askForToken();
       continue;
     }

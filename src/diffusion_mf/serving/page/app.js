@@ -37,7 +37,7 @@ const state = {
   results: [],
   otherResults: null,
   fixes: [],
-  /** { title, sentence, start, end, followed, isApplied } */
+  /** { title, sentence, start, end, followed } */
   log: [],
   past: [],
   future: [],
@@ -45,6 +45,7 @@ const state = {
   visited: new Set(),
   trail: [],
   alone: null,
+  lastAction: 0,
 };
 
 let selection;
@@ -86,8 +87,8 @@ function inTurn(work) {
 const pick = ({ labels, scores, spans }) => ({ labels, scores, spans });
 
 /** Label sentences around all fixes; the results by number of sentence. */
-async function labelled(model, numbers, fixes) {
-  const chosen = numbers.map((number) => state.sentences[number]);
+async function labelled(model, numbers, fixes, sentences = state.sentences) {
+  const chosen = numbers.map((number) => sentences[number]);
   const body = { model: model.name, sentences: chosen.map(({ units }) => units), scores: true };
   if (model.recall) body.documents = chosen.map(({ document }) => document ?? null);
   const clamps = numbers.map((number) => clampOf(number, fixes, model));
@@ -107,7 +108,7 @@ function together(numbers) {
     .map(([, number]) => number);
 }
 
-const all = () => state.sentences.map((_, number) => number);
+const all = () => [...state.sentences.keys()];
 
 /** Label text that was typed or pasted. */
 async function labelText(text) {
@@ -118,7 +119,7 @@ async function labelText(text) {
   }
   const answer = await tag({ model: state.model.name, texts: [text], scores: true });
   const found = answer.texts[0].sentences;
-  begin(
+  await begin(
     { name: "pasted text", text, texts: [text] },
     found.map(({ units, offsets }) => ({ units, offsets, text: 0, document: 1 })),
     found.map(pick),
@@ -127,9 +128,9 @@ async function labelText(text) {
 
 async function labelFile(file) {
   const found = await readFile(file, state.model.name, $("file-format").value);
-  state.sentences = found.sentences;
-  const results = found.sentences.length ? await labelled(state.model, all(), []) : new Map();
-  begin({ name: `${file.name}, read as ${found.format}`, file, texts: found.texts }, found.sentences, [...results.values()]);
+  if (!found.sentences.length) throw new ApiError(200, `${file.name} has no sentences.`);
+  const results = await labelled(state.model, [...found.sentences.keys()], [], found.sentences);
+  await begin({ name: `${file.name}, read as ${found.format}`, file, texts: found.texts }, found.sentences, [...results.values()]);
   if (found.note) complain(new ApiError(200, found.note));
 }
 
@@ -172,34 +173,47 @@ const has = (model, kind) => (kind === null ? model.hasOutside : model.kinds.inc
 async function changeModel(name) {
   const before = state.model;
   state.model = state.models.find((model) => model.name === name);
-  offerComparison();
-  if (!state.source) return;
+  try {
+    if (state.source) await labelAnew(before);
+  } catch (error) {
+    state.model = before;
+    $("model").value = before.name;
+    throw error;
+  } finally {
+    offerComparison();
+  }
+}
+
+async function labelAnew(before) {
   if (before.isOfCharacters !== state.model.isOfCharacters) {
     await (state.source.file ? labelFile(state.source.file) : labelText(state.source.text));
     return;
   }
   const fixes = before.task === state.model.task ? state.fixes.filter((fix) => has(state.model, fix.kind)) : [];
   const results = await labelled(state.model, all(), fixes);
+  offerComparison();
   const lost = state.fixes.length - fixes.length;
   Object.assign(state, { results: [...results.values()], fixes, log: [], past: [], future: [], alone: null });
   await compareAgain();
   show();
-  announce(`Labelled by ${name}.${lost ? ` ${lost} fixes do not fit this model and are gone.` : ""}`);
+  announce(`Labelled by ${state.model.name}.${lost ? ` ${lost} fixes do not fit this model and are gone.` : ""}`);
   refreshSelection();
 }
 
 // ---------------------------------------------------------------------------------------------------- fixes
 
 /** Set labels: a fix, or several at once; the rest is labelled again around all of them. */
-function fix(added, { title, isApplied = false }) {
+function fix(added, { title }) {
+  state.lastAction += 1;
+  const action = state.lastAction;
   return inTurn(async () => {
-    const fixes = withFixes(state.fixes, added);
+    const fixes = withFixes(state.fixes, added.map((each) => ({ ...each, action })));
     await relabel(fixes, new Set(added.map((each) => each.sentence)), (changes) => {
       const isAdded = ({ sentence, start, end }) =>
         added.some((each) => each.sentence === sentence && each.start < end && start < each.end);
       const followed = changes.filter((change) => !isAdded(change));
       const [first] = added;
-      state.log = [{ ...first, title, followed, isApplied }, ...state.log];
+      state.log = [{ ...first, title, followed }, ...state.log];
       const count = followed.length;
       return `${title}. ${count ? `${count} other label${count > 1 ? "s" : ""} followed` : "Nothing else changed"}.`;
     });
@@ -273,19 +287,16 @@ function applyToAll() {
   const now = selection.current;
   const kind = now && currentKind();
   if (kind === undefined) return undefined;
-  const isFixedElsewhere = (place) =>
-    state.fixes.some((each) => each.sentence === place.sentence && each.start < place.end && place.start < each.end) &&
-    !(place.sentence === now.sentence && place.start === now.start);
-  const places = occurrencesOf(state.sentences, now).filter((place) => !isFixedElsewhere(place));
-  const title = `All ${places.length} occurrences of ${quoted(now)} → ${kindName(kind)}`;
-  return fix(
-    places.map((place) => {
-      const item = itemAt(itemsOf(state.results[place.sentence], state.model), place.start);
-      const isConfirmed = item.start === place.start && item.end === place.end && item.kind === kind;
-      return { ...place, kind, isConfirmed };
-    }),
-    { title, isApplied: true },
-  );
+  // What was fixed already stays as it is.
+  const isFixed = (place) =>
+    state.fixes.some((each) => each.sentence === place.sentence && each.start < place.end && place.start < each.end);
+  const places = occurrencesOf(state.sentences, now);
+  const added = places.filter((place) => !isFixed(place)).map((place) => ({ ...place, kind, isConfirmed: false }));
+  if (!added.length) {
+    announce("All occurrences are fixed already.");
+    return undefined;
+  }
+  return fix(added, { title: `All ${places.length} occurrences of ${quoted(now)} → ${kindName(kind)}` });
 }
 
 function removeFix() {
@@ -300,8 +311,16 @@ function removeFix() {
   );
 }
 
-const fixAt = (sentence, unit) =>
-  state.fixes.find((each) => each.sentence === sentence && each.start <= unit && unit < each.end);
+const indexed = { fixes: null, bySentence: new Map() };
+
+/** The fix that holds at a unit. */
+function fixAt(sentence, unit) {
+  if (indexed.fixes !== state.fixes) {
+    indexed.fixes = state.fixes;
+    indexed.bySentence = Map.groupBy(state.fixes, (each) => each.sentence);
+  }
+  return indexed.bySentence.get(sentence)?.find((each) => each.start <= unit && unit < each.end);
+}
 
 // ---------------------------------------------------------------------------------------------------- what is uncertain
 
@@ -445,10 +464,12 @@ function showHeads() {
 }
 
 function showCounter() {
-  const made = state.fixes.filter((each) => !each.isConfirmed).length;
-  const confirmed = state.fixes.length - made;
+  // Labels that were set at once count as one fix.
+  const made = new Set(state.fixes.filter((each) => !each.isConfirmed).map(({ action }) => action)).size;
+  const confirmed = new Set(state.fixes.filter((each) => each.isConfirmed).map(({ action }) => action)).size;
   const followed = state.log.reduce((sum, entry) => sum + entry.followed.length, 0);
   const parts = [`${made} fix${made === 1 ? "" : "es"}`];
+  if (state.fixes.length > made + confirmed) parts.push(`${state.fixes.length} labels set`);
   if (confirmed) parts.push(`${confirmed} confirmed`);
   if (followed) parts.push(`${followed} followed`);
   $("counter").textContent = parts.join(" · ");

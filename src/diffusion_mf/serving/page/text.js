@@ -92,6 +92,7 @@ export class Selection {
     this.hasSpans = hasSpans;
     this.current = null;
     this.anchor = null;
+    this.marked = [];
     list.addEventListener("click", (event) => this.onClick(event));
     list.addEventListener("pointerdown", (event) => this.onPointer(event));
     list.addEventListener("pointerover", (event) => this.onPointer(event));
@@ -105,7 +106,7 @@ export class Selection {
   }
 
   button({ sentence, unit }) {
-    return this.list.querySelector(`li[data-sentence="${sentence}"] button.unit[data-unit="${unit}"]`);
+    return this.list.children[sentence]?.querySelector(`button.unit[data-unit="${unit}"]`) ?? null;
   }
 
   onPointer(event) {
@@ -171,26 +172,28 @@ export class Selection {
 
   /** Show the selection; Tab reaches the unit that was last used. */
   mark() {
-    for (const button of this.list.querySelectorAll("button.unit.selected")) button.classList.remove("selected");
-    for (const button of this.list.querySelectorAll('button.unit[tabindex="0"]')) button.tabIndex = -1;
+    for (const button of this.marked) {
+      button.classList.remove("selected");
+      button.tabIndex = -1;
+    }
     const now = this.current;
-    if (!now) {
-      const first = this.list.querySelector("button.unit");
-      if (first) first.tabIndex = 0;
-      return;
+    this.marked = [];
+    for (let unit = now?.start; unit < now?.end; unit += 1) {
+      const button = this.button({ sentence: now.sentence, unit });
+      button?.classList.add("selected");
+      if (button) this.marked.push(button);
     }
-    for (let unit = now.start; unit < now.end; unit += 1) {
-      this.button({ sentence: now.sentence, unit })?.classList.add("selected");
-    }
-    const reached = this.button(now);
-    if (reached) reached.tabIndex = 0;
+    const reached = now ? this.button(now) : this.list.querySelector("button.unit");
+    if (!reached) return;
+    reached.tabIndex = 0;
+    this.marked.push(reached);
   }
 
   /** Move by arrow keys; false if the key means nothing here. */
   onKey(event) {
     const place = this.place(event.target);
     if (!place || event.ctrlKey || event.metaKey || event.altKey) return false;
-    const size = (sentence) => this.list.querySelectorAll(`li[data-sentence="${sentence}"] button.unit`).length;
+    const size = (sentence) => this.list.children[sentence].querySelectorAll("button.unit").length;
     const count = this.list.children.length;
     if (event.shiftKey && (event.key === "ArrowLeft" || event.key === "ArrowRight")) {
       const unit = place.unit + (event.key === "ArrowLeft" ? -1 : 1);
