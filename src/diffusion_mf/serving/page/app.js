@@ -494,8 +494,8 @@ function showLog() {
       if (entry.followed.length) {
         const shown = entry.followed.slice(0, 12).map((change) => {
           const what = change.from === change.to ? `${change.to}, other ends` : `${change.from} → ${change.to}`;
-          const isOccurrence = quoted(change) === quoted(entry);
-          return element("li", {}, placeButton(change, quoted(change)), ` ${what}${isOccurrence ? ", recalled" : ""}`);
+          const isRecalled = state.model.recall && quoted(change) === quoted(entry);
+          return element("li", {}, placeButton(change, quoted(change)), ` ${what}${isRecalled ? ", recalled" : ""}`);
         });
         if (entry.followed.length > 12) shown.push(element("li", {}, `and ${entry.followed.length - 12} more`));
         line.append(element("ul", {}, ...shown));
