@@ -40,7 +40,7 @@ def serve(**settings: Any) -> Iterator[str]:
         "ner": small_tagger("diffusion-mf", Task.NER, has_complete_labels=True),
         "names": small_tagger("mean-field", Task.NER, seed=2, has_complete_labels=True),
         "pos": small_tagger("diffusion-mf", Task.POS),
-        "words": small_tagger("lcrf", Task.SEG_POS),
+        "words": small_tagger("lcrf", Task.SEG_POS, has_complete_labels=True),
     }
     config = uvicorn.Config(application(taggers, **settings), port=0, log_config=None, lifespan="on")
     server = uvicorn.Server(config)
@@ -311,7 +311,12 @@ def test_two_models_are_compared_and_both_hear_of_fixes(open_page: Any) -> None:
     assert shown(page)[1][0][1] == wanted  # a fix stays with another model that has the label
     page.select_option("#model", "words")
     idle(page)
-    assert len(shown(page)[0]) > 6  # characters
+    assert [unit for unit, _ in shown(page)[0][:4]] == ["A", "d", "a", "B"]
+    page.click(UNIT.format(0, 1))
+    page.click(UNIT.format(0, 2), modifiers=["Shift"])
+    page.click("#label-options .option:has-text('VV')")
+    idle(page)
+    assert [kind for _, kind in shown(page)[0][1:3]] == ["VV", "VV"]
 
 
 FORMATS = (FileFormat.CONLLU, FileFormat.COLUMNS, FileFormat.JSONL, FileFormat.DOCCANO, FileFormat.LABEL_STUDIO)

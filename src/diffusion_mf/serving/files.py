@@ -15,6 +15,7 @@ from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError, quoted
+from diffusion_mf.evaluation.reconstruction import NO_LABEL
 from diffusion_mf.serving.models import ServedModel, TooLargeError
 from diffusion_mf.serving.schemas import LabelledSentence, WriteRequest
 from diffusion_mf.tagger.files import OutputOptions, SourceSentence, TextPart, read_source_sentences, write_results
@@ -100,7 +101,7 @@ def write_file(model: ServedModel, body: WriteRequest) -> bytes:
     """Labelled sentences in a file format, as ``dmf tag`` would write them."""
     tagger = model.tagger
     scheme = tagger.scheme if body.scheme is None else body.scheme
-    labels = frozenset(tagger.labels if body.scheme is None else tagger.labels_in(body.scheme))
+    labels = frozenset(tagger.labels if body.scheme is None else tagger.labels_in(body.scheme)) | {NO_LABEL}
     if body.format is FileFormat.BRAT:
         raise InputError("brat's documents are two files each", remedy="choose another format")
     layout = OutputOptions(

@@ -52,6 +52,7 @@ let selection;
 let denoising;
 let queue = Promise.resolve();
 let trajectoryRequest = null;
+let thresholdTimer = null;
 
 /** Say something to screen readers. */
 function announce(sentence) {
@@ -136,6 +137,8 @@ async function labelFile(file) {
 
 /** Show newly labelled sentences, without any fixes. */
 function begin(source, sentences, results) {
+  // Offsets count code points, strings UTF-16 units.
+  source.points = source.texts.map((text) => [...text]);
   Object.assign(state, { source, sentences, results, fixes: [], log: [], past: [], future: [], trail: [], alone: null });
   state.visited.clear();
   selection.clear();
@@ -393,7 +396,7 @@ function sentenceElement(number) {
   const before = state.sentences[number - 1];
   const gap =
     sentence.offsets && before?.text === sentence.text && before.offsets.length
-      ? [...state.source.texts[sentence.text]].slice(before.offsets.at(-1)[1], sentence.offsets[0][0]).join("")
+      ? state.source.points[sentence.text].slice(before.offsets.at(-1)[1], sentence.offsets[0][0]).join("")
       : "";
   if (/\n\s*\n/.test(gap) || (before && before.text !== sentence.text)) line.classList.add("paragraph");
   line.append(
@@ -608,11 +611,15 @@ function showOptions() {
       return option;
     }),
   );
+  if (!options.length) {
+    const none = { role: "option", className: "empty", ariaDisabled: "true", ariaSelected: "false" };
+    $("label-options").append(element("li", none, "no label fits"));
+  }
   markActive();
 }
 
 function markActive() {
-  [...$("label-options").children].forEach((option, index) => {
+  [...$("label-options").children].slice(0, options.length).forEach((option, index) => {
     option.setAttribute("aria-selected", String(index === active));
     if (index === active) option.scrollIntoView({ block: "nearest" });
   });
@@ -805,7 +812,8 @@ function listen() {
   on("threshold", "input", (event) => {
     state.threshold = Number(event.target.value) / 100;
     $("threshold-value").textContent = percent(state.threshold);
-    show();
+    clearTimeout(thresholdTimer);
+    thresholdTimer = setTimeout(show, 100);
   });
   on("next", "click", nextUncertain);
   on("undo", "click", undo);

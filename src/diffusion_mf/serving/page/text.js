@@ -19,7 +19,9 @@ export function element(name, properties = {}, ...children) {
  * `isFixed(unit)` and `differs(unit)` tell what is to be marked; units are buttons where they can be corrected.
  */
 export function renderSentence(sentence, result, model, { threshold, isFixed, differs, isStatic }) {
-  const line = element("div", { className: `line ${model.hasSpans ? "spans" : "tags"}` });
+  // Entities have their labels beside them; where every word has one, it stands below.
+  const isBeside = model.hasSpans && !model.isOfCharacters;
+  const line = element("div", { className: `line ${isBeside ? "spans" : "tags"}`, dir: "auto" });
   // Where words have spaces between them, lines are broken only there.
   let together = null;
   for (const item of itemsOf(result, model)) {
@@ -31,14 +33,16 @@ export function renderSentence(sentence, result, model, { threshold, isFixed, di
     }
     const isUncertain = item.score < threshold && !isFixed(item.start);
     const classes = ["item", colourClass(item.kind, model)];
-    if (model.hasSpans && item.kind !== null) classes.push("span");
+    if (isBeside && item.kind !== null) classes.push("span");
     if (isUncertain) classes.push("uncertain");
     if (isFixed(item.start)) classes.push("fixed");
     const holder = element("span", { className: classes.join(" ") });
+    const units = isBeside ? holder : element("span");
+    if (!isBeside) holder.append(units);
     holder.dataset.kind = kindName(item.kind);
     holder.title = `${kindName(item.kind)}, ${percent(item.score)}`;
     for (let unit = item.start; unit < item.end; unit += 1) {
-      if (unit > item.start && hasGap(sentence, unit, model)) holder.append(" ");
+      if (unit > item.start && hasGap(sentence, unit, model)) units.append(" ");
       const word = element("span", { className: "word" }, sentence.units[unit]);
       const made = isStatic
         ? element("span", { className: "unit" }, word)
@@ -46,11 +50,11 @@ export function renderSentence(sentence, result, model, { threshold, isFixed, di
       made.dataset.unit = unit;
       if (differs?.(unit)) made.classList.add("differs");
       if (!isStatic) made.append(element("span", { className: "hidden" }, spoken(item, unit, model, isUncertain, isFixed)));
-      holder.append(made);
+      units.append(made);
     }
     // No line ends between the last unit and its label.
-    const end = element("span", { className: "end" }, holder.lastChild);
-    holder.append(end);
+    const end = isBeside ? element("span", { className: "end" }, holder.lastChild) : holder;
+    if (isBeside) holder.append(end);
     if (item.kind !== null) end.append(tagOf(item, isUncertain, isStatic));
     else if (isUncertain) end.append(element("span", { className: "score", ariaHidden: String(!isStatic) }, percent(item.score)));
     together.append(holder);
