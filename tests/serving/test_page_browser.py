@@ -173,6 +173,7 @@ def test_a_label_is_fixed_by_mouse_and_the_rest_follows(open_page: Any) -> None:
     page.wait_for_selector("#editor:not([hidden])")
     with page.expect_request(lambda each: "clamps" in (each.post_data or "") and "scores" in each.post_data) as request:
         page.click(f"#label-options .option:has-text('{wanted}')")
+    page.wait_for_selector(".item.flash")
     assert request.value.post_data_json["clamps"] == [[{"units": [start[0], start[-1] + 1], "type": wanted}]]
     idle(page)
     assert shown(page)[0][4] == ["Oslo", wanted]

@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = {
     "denoiser": {"recall": 8, "width": 32},
     "encoder": {"width": 32, "word_width": 16, "pair_width": 0},
     "diffusion": {"clamp_share": 0.5, "own_trajectory_share": 0.5, "own_trajectory_calls": 2},
-    "training": {"epochs": 10, "budget": 80, "accumulation": 1, "learning_rate": 7e-3, "log_every": 50},
+    "training": {"epochs": 8, "budget": 80, "accumulation": 1, "learning_rate": 7e-3, "log_every": 50},
     "inference": {"num_calls": 4},
 }
 

@@ -94,7 +94,8 @@ async function labelled(model, numbers, fixes, sentences = state.sentences) {
   if (model.recall) body.documents = chosen.map(({ document }) => document ?? null);
   const clamps = numbers.map((number) => clampOf(number, fixes, model));
   if (clamps.some(Boolean)) body.clamps = clamps;
-  if (model !== state.model && model.hasSpans && state.model.hasSpans) body.scheme = state.model.scheme;
+  // Labels can only be compared in one scheme.
+  if (model.hasSpans && state.model.hasSpans && model.scheme !== state.model.scheme) body.scheme = state.model.scheme;
   const answer = await tag(body);
   return new Map(numbers.map((number, index) => [number, pick(answer.sentences[index])]));
 }

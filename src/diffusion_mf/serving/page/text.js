@@ -118,6 +118,8 @@ export class Selection {
     if (!place || event.pointerType !== "mouse") return;
     if (event.type === "pointerdown") {
       this.dragged = false;
+      // The focus, which comes before the click, must not begin another selection.
+      this.isExtending = event.shiftKey && this.current?.sentence === place.sentence;
       if (!event.shiftKey) this.dragFrom = place;
     } else if (event.buttons === 1 && this.dragFrom?.sentence === place.sentence && place.unit !== this.dragFrom.unit) {
       this.dragged = true;
@@ -132,14 +134,15 @@ export class Selection {
       this.dragged = false;
       return;
     }
-    if (event.shiftKey && this.current?.sentence === place.sentence) this.extend(this.anchor, place);
+    if (this.isExtending) this.extend(this.anchor, place);
     else this.select(place, { isOpening: true });
+    this.isExtending = false;
   }
 
   onFocus(event) {
     const place = this.place(event.target);
     const now = this.current;
-    if (!place) return;
+    if (!place || this.isExtending) return;
     if (now?.sentence === place.sentence && now.start <= place.unit && place.unit < now.end) return;
     this.select(place, { takesFocus: false });
   }
