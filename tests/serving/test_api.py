@@ -249,11 +249,11 @@ def test_a_page_is_served_where_there_is_one(taggers: dict[str, Tagger], tmp_pat
 
 def test_the_description_has_every_body_with_examples_that_work(client: TestClient) -> None:
     description = client.get("/openapi.json").json()
-    for path in ("/tag", "/setup", "/predict", "/webhook"):
+    for path in ("/tag", "/write", "/setup", "/predict", "/webhook"):
         content = description["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         assert content["schema"]["$ref"].split("/")[-1] in description["components"]["schemas"]
         for example in content["examples"].values():
-            body = example["value"] | ({"model": "ner"} if path == "/tag" else {})
+            body = example["value"] | ({"model": "ner"} if path in ("/tag", "/write") else {})
             if "clamps" in body:
                 body["clamps"] = [{"0": "S-PER"}]  # this model has other labels
             assert client.post(path, json=body).status_code == 200

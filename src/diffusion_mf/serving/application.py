@@ -14,14 +14,14 @@ import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import prometheus_client
 import pydantic
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import JSONResponse, Response
-from fastapi.staticfiles import StaticFiles
+from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -30,8 +30,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from diffusion_mf import __version__
+from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.errors import InputError, quoted
-from diffusion_mf.serving import label_studio, schemas
+from diffusion_mf.serving import files, label_studio, schemas
 from diffusion_mf.serving.batching import BatchOptions, ClosedError, QueueFullError
 from diffusion_mf.serving.models import Job, ServedModel, TooLargeError, UnknownModelError, encode, find_model
 from diffusion_mf.serving.observation import FAILURE, Metrics, Observer, log, log_fields
@@ -43,6 +44,7 @@ SMALL_BODY = 1024
 SMALL_ANSWER = 256
 """units"""
 JSON_LINES = "application/x-ndjson"
+BYTES = "application/octet-stream"
 _RETRY_SECONDS = 0.02
 
 Result = TypeVar("Result")
@@ -158,9 +160,9 @@ class Server:
         finally:
             self.num_open -= 1
 
-    async def read(self, request: Request) -> bytes:
+    async def read(self, request: Request, content_type: str = "application/json") -> bytes:
         """The body of a request, within the limits of size and time."""
-        _check_content_type(request, "application/json")
+        _check_content_type(request, content_type)
         limit = self.settings.body_bytes
         too_large = ApiError(413, f"The body has more than {limit:,} bytes; send it in parts.", Connection="close")
         length = request.headers.get("content-length", "")
@@ -346,6 +348,14 @@ def _check_content_type(request: Request, *wanted: str) -> None:
         raise ApiError(415, f"The content type is {quoted(given)}; send {wanted[0]}.", Connection="close")
 
 
+def _file_format(name: str | None) -> FileFormat | None:
+    if not name:
+        return None
+    if name not in list(FileFormat):
+        raise InputError(f"there is no format {quoted(name)}", remedy=f"choose {', '.join(FileFormat)}")
+    return FileFormat(name)
+
+
 def _authorisation(token: str | None) -> Callable[[Request], Awaitable[None]]:
     """A dependency that asks for the token, as a bearer token or as the password of basic authentication."""
     expected = None if token is None else token.encode()
@@ -407,6 +417,7 @@ class Application(FastAPI):
             )
             bodies: list[type[pydantic.BaseModel]] = [
                 schemas.TagRequest,
+                schemas.WriteRequest,
                 label_studio.SetupRequest,
                 label_studio.PredictRequest,
                 label_studio.WebhookRequest,
@@ -463,6 +474,63 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
 
         server.check_room()
         return _LinesResponse(server, request)
+
+    @router.post(
+        "/read",
+        summary="The sentences of a file",
+        description="The body is the file, in any format that dmf tag reads; it may be compressed.",
+        response_model=schemas.ReadAnswer,
+        responses=_responses(*_BODY_ERRORS),
+        openapi_extra={
+            "requestBody": {"required": True, "content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}},
+            "parameters": [
+                {"name": name, "in": "query", "required": False, "schema": {"type": "string"}, "description": meaning}
+                for name, meaning in (
+                    ("model", "The name of the model that is to read it."),
+                    ("name", "The name of the file, which may tell its format."),
+                    ("format", "Its format, if it is not to be detected."),
+                )
+            ],
+        },
+    )
+    async def read_file(request: Request) -> Response:
+        async def answer() -> bytes:
+            query = request.query_params
+            model = find_model(models, query.get("model"))
+            found = await server.in_thread(
+                functools.partial(
+                    files.read_file,
+                    model,
+                    query.get("name", ""),
+                    data,
+                    file_format=_file_format(query.get("format")),
+                    max_bytes=settings.body_bytes,
+                )
+            )
+            log_fields(request.scope["state"])["sentences"] = len(found["sentences"])
+            return await server.in_thread(encode, found)
+
+        with server.admitted():
+            data = await server.read(request, BYTES)
+            return Response(await server.while_connected(request, answer()), media_type="application/json")
+
+    @router.post(
+        "/write",
+        summary="Labelled sentences as a file",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **_responses(*_BODY_ERRORS)},
+        openapi_extra=_json_body(schemas.WriteRequest, conllu=schemas.WRITE_EXAMPLE),
+    )
+    async def write_file(request: Request) -> Response:
+        with server.admitted():
+            body = await read_body(request, schemas.WriteRequest)
+            model = find_model(models, body.model)
+            work = server.in_thread(files.write_file, model, body)
+            found = await server.while_connected(request, work)
+        media_type, suffix = files.MEDIA_TYPES.get(body.format, files.JSON_LINES_FILE)
+        return Response(
+            found, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="labelled{suffix}"'}
+        )
 
     @router.get("/models", summary="The models that are served", responses=_responses(401))
     async def list_models() -> schemas.ModelsAnswer:
@@ -565,12 +633,19 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
     if (settings.page / "index.html").is_file():
-        app.mount("/", StaticFiles(directory=settings.page, html=True), name="page")
+        # A route each: a mounted folder would answer for the other paths, too, where they are called by another method.
+        for file in settings.page.iterdir():
+            path = "/" if file.name == "index.html" else f"/{file.name}"
+            app.add_route(path, functools.partial(_send_file, file), methods=["GET"], include_in_schema=False)
     return app
 
 
+async def _send_file(file: Path, _: Request) -> Response:
+    return FileResponse(file)
+
+
 PATHS = frozenset(
-    ("/", "/tag", "/tag/stream", "/models", "/metrics", "/health", "/ready", "/setup", "/predict", "/webhook", "/openapi.json")
+    ("/", "/tag", "/tag/stream", "/read", "/write", "/models", "/metrics", "/health", "/ready", "/setup", "/predict", "/webhook", "/openapi.json")
 )  # fmt: skip
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.prediction.cpu import CPU_BATCH_UNITS
 from diffusion_mf.serving.batching import Batcher, BatchOptions
-from diffusion_mf.serving.schemas import ModelAnswer, TagRequest
+from diffusion_mf.serving.schemas import MAX_ITEMS, ModelAnswer, TagRequest
 from diffusion_mf.serving.settings import Settings
 from diffusion_mf.tagger import TaggedSentence, Tagger
-from diffusion_mf.tagger.files import json_clamp, split_text
+from diffusion_mf.tagger.files import SourceSentence, json_clamp, split_text
 from diffusion_mf.tagger.requests import Request
 
 CHARACTERS_PER_UNIT = 10
@@ -122,6 +122,19 @@ class ServedModel:
         )
         offsets = [offsets for _, offsets in parts]
         return Job(requests, options, offsets, [len(text) for text in found], sum(map(len, offsets)))
+
+    def limited(self, sentences: Iterable[SourceSentence]) -> Iterator[SourceSentence]:
+        """The sentences of a file, up to the limits of a request."""
+        total = 0
+        for number, item in enumerate(sentences, 1):
+            total += len(item.sentence.units)
+            if total > self._settings.request_units or number > MAX_ITEMS:
+                raise TooLargeError(
+                    f"the file has more than {self._settings.request_units:,} units or {MAX_ITEMS:,} sentences",
+                    remedy="send it in parts, or use dmf tag",
+                )
+            self._check_sizes([len(item.sentence.units)], BatchOptions())
+            yield item
 
     def _check_sizes(self, sizes: Iterable[int], options: BatchOptions) -> None:
         total = 0

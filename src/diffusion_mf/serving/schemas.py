@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 
 import pydantic
 
+from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 
 MAX_ITEMS = 10_000
@@ -23,6 +24,10 @@ SENTENCES_EXAMPLE = {"sentences": [["John", "lives", "in", "Paris"]], "scores": 
 CLAMP_EXAMPLE = {
     "sentences": [["John", "lives", "in", "Paris"]],
     "clamps": [[{"units": [0, 1], "type": "PER"}, {"3": ["O", "B-LOC"]}]],
+}
+WRITE_EXAMPLE = {
+    "format": "conllu",
+    "sentences": [{"units": ["John", "sings"], "labels": ["S-PER", "O"], "scores": [0.97, 0.99]}],
 }
 TEXTS_EXAMPLE = {"texts": ["Angela Merkel visited Paris. She left on Friday."]}
 
@@ -86,12 +91,68 @@ class TagRequest(_Input):
         return self
 
 
+Offsets = Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]
+Probability = Annotated[float, pydantic.Field(ge=0, le=1)]
+
+
+class LabelledSentence(_Input):
+    """A sentence with labels, to be written to a file."""
+
+    units: Annotated[list[Unit], pydantic.Field(max_length=MAX_ITEMS)]
+    labels: Annotated[list[str], pydantic.Field(max_length=MAX_ITEMS)]
+    scores: Annotated[list[Probability], pydantic.Field(max_length=MAX_ITEMS)] | None = None
+    text: Annotated[int, pydantic.Field(ge=0)] | None = pydantic.Field(
+        None, description="The text it belongs to, counted from 0; sentences of a text follow each other."
+    )
+    offsets: Annotated[list[Offsets], pydantic.Field(max_length=MAX_ITEMS)] | None = pydantic.Field(
+        None, description="Where each unit begins and ends in that text."
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, given in (("labels", self.labels), ("scores", self.scores), ("offsets", self.offsets)):
+            if given is not None and len(given) != len(self.units):
+                raise ValueError(f"there are {len(given)} {name} for {len(self.units)} units")
+        if (self.text is None) != (self.offsets is None):
+            raise ValueError('"text" and "offsets" belong together')
+        return self
+
+
+class WriteRequest(_Input):
+    """Labelled sentences, and the file format they are wanted in."""
+
+    model: Annotated[str, pydantic.Field(max_length=200)] | None = pydantic.Field(
+        None, description="The model whose labels they are; may be left out where only one is served."
+    )
+    format: FileFormat = pydantic.Field(description="The format of the file.")
+    texts: Annotated[list[Text], pydantic.Field(max_length=MAX_ITEMS)] = pydantic.Field(
+        [], description="The texts that sentences with offsets belong to."
+    )
+    sentences: Annotated[list[LabelledSentence], pydantic.Field(min_length=1, max_length=MAX_ITEMS)]
+    scheme: LabelScheme | None = pydantic.Field(None, description="The scheme of the labels, if not the model's.")
+    scores: bool = pydantic.Field(False, description="Whether scores are written.")
+
+
 class _Output(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid")
 
 
-Offsets = Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]
-Probability = Annotated[float, pydantic.Field(ge=0, le=1)]
+class ReadSentence(_Output):
+    """A sentence of a file, without labels."""
+
+    units: list[str]
+    document: int | None = pydantic.Field(None, description="The number of its document, if the file tells.")
+    text: int | None = pydantic.Field(None, description="The text it belongs to, if the file has texts.")
+    offsets: list[Offsets] | None = pydantic.Field(None, description="Where each unit begins and ends in that text.")
+
+
+class ReadAnswer(_Output):
+    """The sentences of a file, and the texts they come from in formats that have texts."""
+
+    format: str
+    texts: list[str]
+    sentences: list[ReadSentence]
+    note: str | None = pydantic.Field(None, description="What was repaired in the file.")
 
 
 class SpanAnswer(_Output):

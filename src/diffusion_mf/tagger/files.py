@@ -489,6 +489,22 @@ def tag_file(
         clamp=known(),
         scheme=options.scheme,
     )
+    # The tagger always reads a sentence before it yields its result.
+    pairs = ((pending.popleft(), result) for result in results)
+    num_sentences = write_results(pairs, output, layout, advance=advance)
+    if (message := repairs.describe(is_gold=False)) is not None:
+        note(message)
+    return num_sentences
+
+
+def write_results(
+    pairs: Iterable[tuple[SourceSentence, TaggedSentence]],
+    output: StrPath,
+    layout: OutputOptions,
+    *,
+    advance: Advance = lambda count: None,
+) -> int:
+    """Write labelled sentences to ``output`` (``-`` is standard output), and count them."""
     num_sentences = 0
     annotation = layout.file_format.annotation
     with contextlib.ExitStack() as stack:
@@ -496,8 +512,7 @@ def tag_file(
             collector = _TextCollector(stack.enter_context(annotation.open(output)), layout)
         else:
             stream = stack.enter_context(open_output(output))
-        for result in results:
-            item = pending.popleft()
+        for item, result in pairs:
             if annotation is not None:
                 collector.add(item, result)
                 if output == "-":
@@ -516,8 +531,6 @@ def tag_file(
                 stream.flush()
             num_sentences += bool(result.units)
             advance(1)
-    if (message := repairs.describe(is_gold=False)) is not None:
-        note(message)
     return num_sentences
 
 
