@@ -14,6 +14,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch_struct
@@ -150,7 +151,7 @@ def main() -> None:
     device = torch.device(arguments.device)
     torch.set_num_threads(1)
     command = shlex.join(["python", *sys.argv])
-    origin = provenance(command, packages=PACKAGES, measured=["structures", "ops", __file__])
+    origin = provenance(command, packages=PACKAGES, measured=["structures", "ops", Path(__file__).resolve()])
     rows = []
     for shape in ([int(number) for number in part.split("x")] for part in arguments.shapes.split(",")):
         problem = Problem(*shape, device=device)
