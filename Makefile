@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Spinning OpenMP threads starve each other on busy cores; passive ones made training many times faster there.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: setup demo test torture serve-load lint format constraints clean
+.PHONY: setup demo test docs torture serve-load lint format constraints clean
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -20,6 +20,11 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The documentation as a site that needs nothing from elsewhere, in build/site; a broken link is an error.
+docs: setup
+	$(BIN)/python -c 'import mkdocs' 2> /dev/null || $(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Minutes of damage, kills and races; rewrites the rows of results/reliability.json.
 torture: setup

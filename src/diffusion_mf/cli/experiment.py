@@ -265,12 +265,13 @@ def readme(
         str, typer.Option(metavar="FILE", help="Rows of systems with document recall, if any.")
     ] = "results/recall.json",
 ) -> None:
-    """Rewrite the results tables of the README from result files."""
+    """Rewrite the results tables of the README, or of another document, from result files."""
     from diffusion_mf.lab.experiments.record import update_readme
 
     sources = {"results": results, "pretrained": pretrained}
     written = update_readme(path, sources, recall=recall)
-    files = [sources[name] for name in written] + ([recall] if Path(recall).exists() else [])
+    files = [sources[name] for name in written]
+    files += [recall] if "results" in written and Path(recall).exists() else []
     note(f"{path} has the results of {' and '.join(files)}")
 
 
