@@ -18,8 +18,8 @@ from pathlib import Path
 
 import torch
 import torch_struct
-import torchcrf
 import TorchCRF
+import torchcrf
 from torch import Tensor
 
 from diffusion_mf.lab.benchmarks.timing import median_milliseconds
@@ -136,7 +136,9 @@ def check(operation: str, problem: Problem, workloads: Workloads) -> None:
         if operation == "decoding":
             assert found == expected, f"{library}: other tags"
         elif operation == "training step":
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, msg=f"{library}: another loss or gradient")
+            torch.testing.assert_close(
+                found, expected, rtol=1e-4, atol=1e-4, msg=f"{library}: another loss or gradient"
+            )
         else:
             is_unit = problem.mask[..., None]
             torch.testing.assert_close(found * is_unit, expected * is_unit, rtol=1e-4, atol=1e-4)  # type: ignore[operator]

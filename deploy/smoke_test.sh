@@ -27,5 +27,5 @@ from diffusion_mf import Tagger
 assert len(result.labels) == len(result.scores) == 4
 PYTHON
 # An extra that is not there is named in one sentence.
-dmf serve run/model 2>&1 | grep --quiet "diffusion-mf\[server\]"
+{ dmf serve run/model 2>&1 || true; } | grep --quiet "diffusion-mf\[server\]"
 printf '%s: %s kB, works\n' "$(basename "$package")" "$(($(stat --format=%s "$package") / 1024))"

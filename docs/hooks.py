@@ -169,7 +169,9 @@ def _options_table(command: Any) -> str:
         shown = ", ".join([*parameter.opts, *parameter.secondary_opts]) if is_option else ""
         shown = shown if is_option and parameter.is_flag else f"{shown} {_word(parameter, command)}".strip()
         default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
-        is_shown = is_option and isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
+        is_shown = (
+            is_option and isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
+        )
         note = f" Default: {default}." if is_shown else ""
         rows.append(f"| {_cell(f'`{shown}`')} | {_text(parameter.help or '')}{note} |")
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) if rows else ""

@@ -21,7 +21,9 @@ def command_lines(path: Path) -> list[str]:
     text = re.sub(r"\\\n\s*", "", path.read_text(encoding="utf-8"))
     fenced = re.findall(r"^```(?:bash)?\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     lines = [*re.findall(r"^ {4}(.+)$", text, flags=re.MULTILINE), *"\n".join(fenced).splitlines()]
-    found = (re.search(r"(?:^|[|] |[A-Z_]+=\S+ |diffusion_mf\.cli )(?:dmf )?(?<=dmf |cli )(.+)$", line) for line in lines)
+    found = (
+        re.search(r"(?:^|[|] |[A-Z_]+=\S+ |diffusion_mf\.cli )(?:dmf )?(?<=dmf |cli )(.+)$", line) for line in lines
+    )
     return [re.sub(r"\s+# .*", "", match[1]) for match in found if match is not None]
 
 

@@ -14,9 +14,7 @@ from diffusion_mf.config.sections import Section
 
 @pytest.fixture(scope="module")
 def hooks() -> ModuleType:
-    specification = importlib.util.spec_from_file_location(
-        "hooks", Path(__file__).parents[2] / "docs" / "hooks.py"
-    )
+    specification = importlib.util.spec_from_file_location("hooks", Path(__file__).parents[2] / "docs" / "hooks.py")
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -57,7 +55,9 @@ def test_every_command_is_on_the_page_and_every_option_has_a_meaning(hooks: Modu
 
 def test_links_of_a_page_lead_to_its_place_in_the_site(hooks: ModuleType) -> None:
     known = {"training.md", "results/cpu.json", "tutorials/ner.md"}
-    text = "[a](../results/cpu.json) [b](training.md#step) [c](../src/x.py) [d](https://example.org) [e](../SECURITY.md)"
+    text = (
+        "[a](../results/cpu.json) [b](training.md#step) [c](../src/x.py) [d](https://example.org) [e](../SECURITY.md)"
+    )
     assert hooks.site_links(text, "docs/speed.md", "speed.md", known) == (
         "[a](results/cpu.json) [b](training.md#step) c [d](https://example.org) [e](security.md)"
     )
