@@ -149,15 +149,17 @@ def _usage(name: str, command: Any) -> str:
     return f"    {' '.join([name, *words, '[OPTIONS]'])}"
 
 
+def _kind(parameter: Any, command: Any) -> type:
+    """The type of an argument or option; of a list, that of its items."""
+    annotation = typing.get_type_hints(inspect.unwrap(command.callback))[parameter.name]
+    return next(kind for kind in (*typing.get_args(annotation), annotation) if isinstance(kind, type))
+
+
 def _word(parameter: Any, command: Any) -> str:
     """What stands for the value of an argument or option."""
     if parameter.metavar:
-        return parameter.metavar.strip("[]")
-    annotation = typing.get_type_hints(inspect.unwrap(command.callback))[parameter.name]
-    kinds = [kind for kind in (*typing.get_args(annotation), annotation) if isinstance(kind, type)]
-    if issubclass(kinds[0], enum.Enum):
-        return "|".join(kinds[0])
-    return {int: "N", float: "NUMBER", Path: "PATH"}.get(kinds[0], "NAME")
+        return parameter.metavar.strip("[]").replace("|", " or ")
+    return {int: "N", float: "NUMBER", Path: "PATH"}.get(_kind(parameter, command), "NAME")
 
 
 def _options_table(command: Any) -> str:
@@ -168,12 +170,14 @@ def _options_table(command: Any) -> str:
         is_option = parameter.param_type_name == "option"
         shown = ", ".join([*parameter.opts, *parameter.secondary_opts]) if is_option else ""
         shown = shown if is_option and parameter.is_flag else f"{shown} {_word(parameter, command)}".strip()
+        meaning = _text(parameter.help or "")
+        kind = _kind(parameter, command)
+        if issubclass(kind, enum.Enum) and not parameter.metavar:
+            meaning += f" One of {', '.join(f'`{value}`' for value in kind)}."
         default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
-        is_shown = (
-            is_option and isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
-        )
-        note = f" Default: {default}." if is_shown else ""
-        rows.append(f"| {_cell(f'`{shown}`')} | {_text(parameter.help or '')}{note} |")
+        if is_option and isinstance(default, str | int | float) and not isinstance(default, bool) and default != "":
+            meaning += f" Default: {default}."
+        rows.append(f"| `{shown}` | {meaning} |")
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) if rows else ""
 
 

@@ -50,7 +50,7 @@ def test_every_command_is_on_the_page_and_every_option_has_a_meaning(hooks: Modu
     for command in ("dmf tag", "dmf train", "dmf data check", "dmf experiment run", "dmf serve", "dmf config show"):
         assert f"\n## `{command}`\n" in page
     assert "` |  |" not in page
-    assert "| `--task pos\\|ner\\|seg-pos` |" in page
+    assert "| `--task NAME` | The labelling task. One of `pos`, `ner`, `seg-pos`. |" in page
 
 
 def test_links_of_a_page_lead_to_its_place_in_the_site(hooks: ModuleType) -> None:
