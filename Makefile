@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Spinning OpenMP threads starve each other on busy cores; passive ones made training many times faster there.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: setup demo test torture serve-load lint format constraints clean
+.PHONY: setup demo test docs build smoke torture serve-load lint format constraints clean
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -20,6 +20,22 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The documentation as a site that needs nothing from elsewhere, in build/site; a broken link is an error.
+docs: setup
+	$(BIN)/python -c 'import mkdocs' 2> /dev/null || $(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Wheel and source archive, in dist.
+build: setup
+	$(BIN)/python -c 'import build' 2> /dev/null || $(BIN)/pip install --quiet build
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+
+# Install each of them without extras into an environment of its own, and use it.
+smoke:
+	PYTHON=$(PYTHON) deploy/smoke_test.sh dist/*.whl
+	PYTHON=$(PYTHON) deploy/smoke_test.sh dist/*.tar.gz
 
 # Minutes of damage, kills and races; rewrites the rows of results/reliability.json.
 torture: setup

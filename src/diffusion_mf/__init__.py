@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from diffusion_mf.api import train as train
     from diffusion_mf.tagger import Tagger as Tagger
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = ["Tagger", "__version__", "load", "train"]
 

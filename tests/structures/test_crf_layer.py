@@ -17,7 +17,7 @@ from diffusion_mf.structures import CRF
 
 K = 5
 LENGTHS = [7, 1, 4, 7, 3]
-DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "crf-layer.md"
+DOCUMENTS = pathlib.Path(__file__).parents[2] / "docs"
 
 
 def problem(batch_first: bool, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -191,10 +191,11 @@ def test_wrong_sizes_of_the_layer_are_said() -> None:
         CRF(5, constraints=Legality.everything(4))
 
 
-def test_the_examples_of_the_document_hold() -> None:
-    result = doctest.testfile(str(DOCUMENT), module_relative=False, encoding="utf-8")
+@pytest.mark.parametrize(("document", "least"), [("crf-layer.md", 12), ("crf-migration.md", 8)])
+def test_the_examples_of_the_documents_hold(document: str, least: int) -> None:
+    result = doctest.testfile(str(DOCUMENTS / document), module_relative=False, encoding="utf-8")
     assert result.failed == 0
-    assert result.attempted >= 12
+    assert result.attempted >= least
 
 
 @pytest.mark.gpu

@@ -7,9 +7,6 @@ import re
 
 import pytest
 from small_models import small_tagger, write_model
-from typer.main import get_command
-
-from diffusion_mf.cli import app
 
 DOCUMENT = (pathlib.Path(__file__).parents[2] / "docs" / "tagging.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT, flags=re.DOTALL)
@@ -37,12 +34,3 @@ def test_the_example_of_spacy_runs(tmp_path: pathlib.Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     (block,) = (block for block in BLOCKS if "spacy" in block)
     exec(block, {})
-
-
-@pytest.mark.parametrize("command", ["tag", "evaluate", "errors", "explain"])
-def test_the_options_are_those_of_the_command(command: str) -> None:
-    usage = re.search(rf"dmf {command} MODEL.*?(?=\n\s+dmf |\n\n)", DOCUMENT, flags=re.DOTALL)
-    assert usage is not None
-    shown = set(re.findall(r"--[a-z-]+", usage[0]))
-    real = {option for parameter in get_command(app).commands[command].params for option in parameter.opts}  # type: ignore[attr-defined]
-    assert shown == {option for option in real if option.startswith("--")}

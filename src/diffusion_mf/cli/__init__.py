@@ -2,10 +2,9 @@
 
 Progress goes to stderr and results to stdout. A `DiffusionMFError` becomes one sentence and its exit status (2 for bad
 input), as does wrong usage; ``--debug``, anywhere on the line, shows the traceback instead. Commands import what they need
-when they run, so that ``dmf --help`` does not wait for PyTorch.
+when they run, so that ``dmf --help`` does not wait for PyTorch. For the same reason their annotations are objects, not the strings
+of ``from __future__ import annotations``, each of which Typer would compile twice.
 """
-
-from __future__ import annotations
 
 import errno
 import io

@@ -1,7 +1,5 @@
 """``dmf benchmark``: efficiency tables."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -303,7 +301,7 @@ def _chosen_systems(text: str) -> list[str]:
     return names
 
 
-def _show(measured: Iterable[list[dict[str, Any]]], *, total: int, output: str | None, as_json: bool) -> None:
+def _show(measured: "Iterable[list[dict[str, Any]]]", *, total: int, output: str | None, as_json: bool) -> None:
     """Measure every task, save the rows and print them."""
     from diffusion_mf.lab.benchmarks.throughput import THROUGHPUT_ROW_KEY
 
@@ -314,7 +312,7 @@ def _show(measured: Iterable[list[dict[str, Any]]], *, total: int, output: str |
         print_throughput(rows)
 
 
-def _parse_shapes(text: str) -> list[ProblemShape]:
+def _parse_shapes(text: str) -> "list[ProblemShape]":
     from diffusion_mf.lab.benchmarks.timing import ProblemShape
 
     found = []

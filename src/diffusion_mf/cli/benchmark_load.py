@@ -1,7 +1,5 @@
 """``dmf benchmark scaling``, ``sharing`` and ``agreement``: speed under load, and whether the fast path is accurate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

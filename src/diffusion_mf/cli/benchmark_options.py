@@ -1,7 +1,5 @@
 """Options and output shared by the commands of ``dmf benchmark``."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -49,14 +47,14 @@ def overrides_of(task: str, overrides: list[str] | None) -> list[str]:
 
 
 def collect(
-    measured: Iterable[list[dict[str, Any]]],
+    measured: "Iterable[list[dict[str, Any]]]",
     *,
     total: int,
     output: str | None,
-    replace_by: Sequence[str],
+    replace_by: "Sequence[str]",
     unit: str = "models",
-    packages: Sequence[str] = (),
-    measured_files: Sequence[str] = (),
+    packages: "Sequence[str]" = (),
+    measured_files: "Sequence[str]" = (),
 ) -> list[dict[str, Any]]:
     """Measure with a progress bar, saving each row to the result file at once so that a killed run keeps its rows."""
     from diffusion_mf.lab.results import provenance, read_rows, write_rows
@@ -75,14 +73,14 @@ def collect(
     return rows
 
 
-def known_one(option: str, name: str, known: Mapping[str, Known], *, kind: str) -> Known:
+def known_one(option: str, name: str, known: "Mapping[str, Known]", *, kind: str) -> Known:
     """The value of ``known`` that ``name``, given to ``option``, refers to."""
     if name not in known:
         raise InputError(f"{option}: unknown {kind} {name!r}", remedy=f"choose from {', '.join(known)}")
     return known[name]
 
 
-def measured_task(option: str, name: str) -> Task:
+def measured_task(option: str, name: str) -> "Task":
     """The task called ``name``, if it has a corpus to measure on."""
     from diffusion_mf.lab.benchmarks.throughput import BENCHMARK_CORPORA
 

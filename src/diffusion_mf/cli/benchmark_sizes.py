@@ -1,7 +1,5 @@
 """``dmf benchmark sizes``: learning curves beside python-crfsuite."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

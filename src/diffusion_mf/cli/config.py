@@ -1,7 +1,5 @@
 """``dmf config``: the settings of a configuration, and where each comes from."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -65,12 +63,12 @@ def show(
         _print(settings)
 
 
-def print_settings(config: Config, sources: Mapping[Key, SettingSource]) -> None:
+def print_settings(config: "Config", sources: "Mapping[Key, SettingSource]") -> None:
     """Print every setting and where it comes from, as TOML that can be used as a configuration."""
     _print(_settings(config, sources))
 
 
-def _settings(config: Config, sources: Mapping[Key, SettingSource]) -> list[_Setting]:
+def _settings(config: "Config", sources: "Mapping[Key, SettingSource]") -> list[_Setting]:
     from diffusion_mf.config.sections import preset
 
     sized = {} if config.size is None else preset(config.size, is_diffusion=config.system_entry.is_diffusion)
@@ -91,7 +89,7 @@ def _settings(config: Config, sources: Mapping[Key, SettingSource]) -> list[_Set
     return found
 
 
-def _by_section(config: Config) -> dict[str, dict[str, Any]]:
+def _by_section(config: "Config") -> dict[str, dict[str, Any]]:
     """All settings grouped by section; those outside any section come first."""
     values = config.model_dump(mode="json")
     sections = {name: value for name, value in values.items() if isinstance(value, dict)}

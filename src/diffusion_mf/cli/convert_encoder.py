@@ -1,7 +1,5 @@
 """``dmf convert-encoder``: a pretrained encoder's PyTorch weights as safetensors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``dmf data``: statistics, checks, conversion, and the synthetic corpus."""
 
-from __future__ import annotations
-
 import enum
 import itertools
 import pathlib
@@ -186,7 +184,7 @@ class _SplitStatistics(NamedTuple):
 
     name: str
     split: str | None
-    statistics: CorpusStatistics
+    statistics: "CorpusStatistics"
     out_of_vocabulary: int | None
 
 
@@ -393,11 +391,11 @@ def check(
         raise typer.Exit(2)
 
 
-def _by_kind(result: CheckResult) -> list[tuple[Kind, list[Problem]]]:
+def _by_kind(result: "CheckResult") -> "list[tuple[Kind, list[Problem]]]":
     return [(kind, list(group)) for kind, group in itertools.groupby(result.problems, key=lambda problem: problem.kind)]
 
 
-def _check_values(result: CheckResult, *, list_all: bool) -> dict[str, Any]:
+def _check_values(result: "CheckResult", *, list_all: bool) -> dict[str, Any]:
     return {
         "usable": result.is_usable,
         "task": result.task.value,
@@ -421,7 +419,7 @@ def _check_values(result: CheckResult, *, list_all: bool) -> dict[str, Any]:
     }
 
 
-def _print_check(result: CheckResult, *, list_all: bool) -> None:
+def _print_check(result: "CheckResult", *, list_all: bool) -> None:
     for kind, problems in _by_kind(result):
         # A note summarises a file, so the number of notes means nothing.
         count = "" if kind.severity == "note" else f": {len(problems):,}"

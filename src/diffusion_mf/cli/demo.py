@@ -1,7 +1,5 @@
 """``dmf demo``: what the package is for, on a corpus of invented language, in a few minutes."""
 
-from __future__ import annotations
-
 import pathlib
 from typing import Annotated
 

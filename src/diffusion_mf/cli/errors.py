@@ -1,7 +1,5 @@
 """``dmf errors``: the mistakes of a model on a labelled file, and two models compared."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,7 +93,7 @@ def errors(
         print_json(_jsonable(values)) if as_json else _print_compared(values, examples=examples, groups=groups)
 
 
-def _mistakes(found: CheckedCorpus, uncertain: int) -> dict[str, Any]:
+def _mistakes(found: "CheckedCorpus", uncertain: int) -> dict[str, Any]:
     from diffusion_mf.evaluation.mistakes import confusion_matrix, confusions, least_certain
 
     wrong = [unit for sentence in found.sentences for unit in sentence.wrong_units()]
@@ -150,7 +148,7 @@ def _part(values: Mapping[str, Any], groups: int) -> str | None:
     return f"The {groups} most frequent of {total:,} confusions" if total > groups else None
 
 
-def _print_units(units: Sequence[CheckedUnit], *, title: str) -> None:
+def _print_units(units: "Sequence[CheckedUnit]", *, title: str) -> None:
     rows = [
         (
             f"{unit.line}",
@@ -166,7 +164,7 @@ def _print_units(units: Sequence[CheckedUnit], *, title: str) -> None:
     print_table(_UNIT_COLUMNS, rows, title=title)
 
 
-def _compared(models: Sequence[str], first: CheckedCorpus, second: CheckedCorpus) -> dict[str, Any]:
+def _compared(models: Sequence[str], first: "CheckedCorpus", second: "CheckedCorpus") -> dict[str, Any]:
     from diffusion_mf.evaluation import PRIMARY_METRICS
     from diffusion_mf.evaluation.mistakes import compare_counts, disagreements
 

@@ -1,7 +1,5 @@
 """``dmf evaluate``: the metrics of a model on a labelled file."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import typer

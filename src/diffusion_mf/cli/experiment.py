@@ -1,7 +1,5 @@
 """``dmf experiment``: many runs, and the paper's tables with our results."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Iterable
@@ -140,7 +138,7 @@ def run(
         raise typer.Exit(1)
 
 
-def note_failures(folder: ExperimentFolder, table: RunTable) -> None:
+def note_failures(folder: "ExperimentFolder", table: "RunTable") -> None:
     """Why runs failed or diverged; those with the same reason together."""
     for state in ("failed", "diverged"):
         reasons: dict[tuple[str, ...], list[str]] = {}
@@ -265,12 +263,13 @@ def readme(
         str, typer.Option(metavar="FILE", help="Rows of systems with document recall, if any.")
     ] = "results/recall.json",
 ) -> None:
-    """Rewrite the results tables of the README from result files."""
+    """Rewrite the results tables of the README, or of another document, from result files."""
     from diffusion_mf.lab.experiments.record import update_readme
 
     sources = {"results": results, "pretrained": pretrained}
     written = update_readme(path, sources, recall=recall)
-    files = [sources[name] for name in written] + ([recall] if Path(recall).exists() else [])
+    files = [sources[name] for name in written]
+    files += [recall] if "results" in written and Path(recall).exists() else []
     note(f"{path} has the results of {' and '.join(files)}")
 
 
@@ -400,7 +399,7 @@ def search(
     note(f"the chosen settings are in {folder / 'selected.toml'}")
 
 
-def _summary(search: Search) -> list[dict[str, Any]]:
+def _summary(search: "Search") -> list[dict[str, Any]]:
     rows = []
     for subject in search.plan.subjects:
         for number, stage in enumerate(subject.stages):

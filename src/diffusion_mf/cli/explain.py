@@ -1,7 +1,5 @@
 """``dmf explain``: how the labels of a sentence come about, as a picture."""
 
-from __future__ import annotations
-
 import pathlib
 import sys
 from typing import Annotated

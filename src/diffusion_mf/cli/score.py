@@ -1,7 +1,5 @@
 """``dmf score``: every metric of a task from two files, without a model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,7 +77,7 @@ def score(
         print_report(report, details=details)
 
 
-def print_report(report: Report, *, details: bool) -> None:
+def print_report(report: "Report", *, details: bool) -> None:
     """Print a report's tables on stdout."""
     schemes = f"{report.scheme}" if report.task is Task.NER else ""
     if report.predicted_scheme is not report.scheme:
@@ -107,7 +105,7 @@ def print_report(report: Report, *, details: bool) -> None:
         _print_breakdown(report.lengths, "units in the sentence", "sentences")
 
 
-def _ends_no_span(report: Report) -> bool:
+def _ends_no_span(report: "Report") -> bool:
     """Whether labels read as BMES or the like must be BIO2: they mark spans, but never an end (E) or a single (S)."""
     letters = {label[0] for label, counts in report.tokens.labels.items() if counts.predicted and label != "O"}
     return report.predicted_scheme.is_closed and bool(letters) and not letters & {"E", "S"}
@@ -117,14 +115,14 @@ def _form_name(task: Task) -> str:
     return "words" if task is Task.SEG_POS else "units"
 
 
-def _print_breakdown(rows: Sequence[BreakdownRow], title: str, size_name: str) -> None:
+def _print_breakdown(rows: "Sequence[BreakdownRow]", title: str, size_name: str) -> None:
     print_table(
         [title, size_name, *rows[0].metrics],
         [(row.name, row.size, *(half_up(value, 2) for value in row.metrics.values())) for row in rows],
     )
 
 
-def _print_counts(table: Mapping[str, Counts], name: str) -> None:
+def _print_counts(table: "Mapping[str, Counts]", name: str) -> None:
     print_table(
         [name, "precision", "recall", "f1", "support"],
         [

@@ -1,7 +1,5 @@
 """``dmf serve``: an HTTP server for trained models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``dmf tag``: labels for a file or for standard input, streaming."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -126,7 +124,7 @@ def tag(
     note_skipped_context(tagger)
 
 
-def settle(tagger: Tagger, *, on_long: Literal["window", "error", "truncate"] | None, one_document: bool) -> None:
+def settle(tagger: "Tagger", *, on_long: Literal["window", "error", "truncate"] | None, one_document: bool) -> None:
     """Apply the options to the tagger, and tell the user about options that have no effect on this model."""
     if on_long is not None:
         tagger.set_on_long(on_long)
@@ -136,7 +134,7 @@ def settle(tagger: Tagger, *, on_long: Literal["window", "error", "truncate"] | 
         note("--one-document has no effect: this model was trained without recall (denoiser.recall)")
 
 
-def note_skipped_context(tagger: Tagger) -> None:
+def note_skipped_context(tagger: "Tagger") -> None:
     """Tell the user how many sentences were too long for a pretrained encoder, and whether recall had no documents."""
     if tagger.model.config.recall and not tagger.num_in_documents:
         note("no documents are marked, so this model had nothing to recall; mark them, or use --one-document")

@@ -1,7 +1,5 @@
 """``dmf train``: one run, from a corpus or a configuration to a model folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -181,10 +179,10 @@ def train(
 
 
 class _Planned(NamedTuple):
-    config: Config
+    config: "Config"
     overrides: list[str]
     """every override that ``config`` contains"""
-    sources: dict[Key, SettingSource]
+    sources: "dict[Key, SettingSource]"
     most_epochs: int | None = None
     """the number of epochs if time does not limit them"""
 
@@ -254,7 +252,7 @@ def _is_speaker() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _print_count(config: Config, *, as_json: bool) -> None:
+def _print_count(config: "Config", *, as_json: bool) -> None:
     from diffusion_mf.model import count_parameters
     from diffusion_mf.training.corpora import read_training_data
 
@@ -268,7 +266,7 @@ def _print_count(config: Config, *, as_json: bool) -> None:
         print(f"{num_parameters:,} parameters")
 
 
-def _print_results(config: Config, folder: Path, *, as_json: bool) -> None:
+def _print_results(config: "Config", folder: Path, *, as_json: bool) -> None:
     from diffusion_mf.model.storage import METRICS, read_metrics
 
     metrics = read_metrics(folder)
@@ -297,7 +295,7 @@ def _print_details(metrics: dict[str, Any]) -> None:
         print(f"confidence on {certainty['split']}: {confidence} % on average; {accuracy} % of the labels are correct")
 
 
-def _record(path: Path, config: Config, folder: Path, *, source: str, overrides: list[str], device: str) -> None:
+def _record(path: Path, config: "Config", folder: Path, *, source: str, overrides: list[str], device: str) -> None:
     """Write one row per configuration, overrides, seed and machine; a repeated run replaces its row."""
     from diffusion_mf.lab.results import provenance, write_rows
     from diffusion_mf.model.storage import read_metrics

@@ -64,9 +64,13 @@ class Config(Section):
     """All settings of a run; ``size`` fills in the dimensions of its preset, except for those that are given."""
 
     task: Annotated[Task, Field(strict=False)]
+    """what is labelled"""
     system: str
+    """a row of the table of systems (`systems.SYSTEMS`)"""
     seed: Seed = 1
+    """of weights, order of sentences, noise and dropout"""
     size: Size | None = None
+    """a preset of about 20, 40, 60, 80 or 650 million parameters, which fills in the dimensions"""
     plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """the modules that add the system, structure, encoder or decoders; imported before, and named here by themselves"""
     data: DataConfig = DataConfig()

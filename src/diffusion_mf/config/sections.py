@@ -124,8 +124,11 @@ class DataConfig(Section):
     """
 
     train: str | None = None
+    """the file to train on"""
     dev: str | None = None
+    """the file that decides which epoch and decoder are best"""
     test: str | None = None
+    """the file that the best model is scored on, once, at the end"""
     held_out: CountFromZero = 0
     """without ``dev``, about so many training sentences are: whole documents where marked, chosen by the seed"""
     column: Annotated[ConlluColumn, Field(strict=False)] | None = None
@@ -147,6 +150,7 @@ class DataConfig(Section):
     min_count: Count = 1
     """forms and characters seen less often than this in training are unknown"""
     lowercase: bool = False
+    """whether the model sees forms in lower case"""
     teacher: str | None = None
     """folder of a model whose marginals for the training sentences are learnt as well, with weight ``objective.teacher``"""
 
@@ -180,6 +184,7 @@ class EncoderConfig(Section):
     word_width: WidthFromZero = 304
     """of word embeddings; 0: none, for a window that has features"""
     character_width: Width = 64
+    """of character embeddings"""
     character_hidden: WidthFromZero = 128
     """of the character LSTM, in each direction; 0: none, for units of one character"""
     affix_width: WidthFromZero = 0
@@ -189,8 +194,11 @@ class EncoderConfig(Section):
     max_characters: Annotated[int, Field(ge=1, le=10_000)] = 20
     """per word; of a longer word, the first and the last half of this many characters are read"""
     width: Width = 512
+    """of the states; a multiple of twice the heads"""
     layers: Layers = 4
+    """of the Transformer"""
     heads: Heads = 8
+    """of attention"""
     window: Annotated[int, Field(ge=0, le=64)] = 2
     """window: number of words seen on either side"""
     features: bool = False
@@ -204,7 +212,9 @@ class EncoderConfig(Section):
     unit_dropout: Dropout = 0.0
     """scratch: probability that a training unit is hidden completely: its word, its spelling and its pairs"""
     embedding_dropout: Dropout = 0.5
+    """on the words' vectors"""
     dropout: Dropout = 0.3
+    """inside the Transformer; of the other kinds, on the states"""
 
     model: str | None = None
     """pretrained: a folder (``$NAME`` is an environment variable), or a name on the Hugging Face hub"""
@@ -223,6 +233,7 @@ class EncoderConfig(Section):
     stride: Count | None = None
     """pretrained: subwords from the start of one window to the start of the next; None: half a window"""
     freeze: Literal["none", "embeddings", "all"] = "none"
+    """pretrained: which weights are not trained"""
     freeze_layers: Layers = 0
     """pretrained: freeze the embeddings and this many of the lowest layers"""
     gradient_checkpointing: bool = False
@@ -230,7 +241,9 @@ class EncoderConfig(Section):
     lora_rank: WidthFromZero = 0
     """pretrained: 0: off; otherwise the pretrained weights are frozen and low-rank updates are trained (peft)"""
     lora_alpha: Positive = 16.0
+    """the scale of low-rank updates, relative to their rank"""
     lora_dropout: Dropout = 0.0
+    """on the input of low-rank updates"""
     lora_targets: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """names of linear layers; empty: all of them"""
     cache: str | None = None
@@ -272,9 +285,13 @@ class DenoiserConfig(Section):
     """Diffusion-Transformer blocks; direct systems have none."""
 
     layers: Annotated[Layers, Field(ge=1)] = 6
+    """the number of blocks"""
     heads: Heads = 8
+    """of attention"""
     width: Width = 512
+    """of the blocks; a multiple of twice the heads"""
     dropout: Dropout = 0.3
+    """inside the blocks"""
     time_width: Width = 256
     """of the timestep embedding"""
     state_input: bool = False
@@ -298,15 +315,20 @@ class StructureConfig(Section):
     num_iterations: Annotated[int, Field(ge=0, le=1000)] = 5
     """of Mean-Field"""
     scorer_width: Width = 256
+    """of the hidden layer that computes scores from states"""
     scorer_dropout: Dropout = 0.1
+    """on that layer"""
 
 
 class DiffusionConfig(Section):
     """The noise, and what the denoiser is trained on."""
 
     num_steps: Annotated[int, Field(ge=2, le=100_000)] = 1000
+    """T, the number of noise steps"""
     cosine_power: Annotated[float, Field(gt=0, le=100)] = 1.0
+    """p of the cosine schedule; 2 is the square that Gaussian diffusion uses"""
     cosine_offset: Weight = 0.008
+    """s of the cosine schedule"""
     clamp_share: Share = 0.0
     """share of training sentences in which a random part of the labels is given, without noise and flagged"""
     own_trajectory_share: Share = 0.0
@@ -319,23 +341,34 @@ class BitsConfig(Section):
     """Settings of DiffusionSL."""
 
     scale: Positive = 0.1
+    """s of the codes ±s"""
     noise: Literal["linear", "cosine"] = "linear"
+    """the schedule of Gaussian noise"""
     num_calls: Annotated[int, Field(ge=1, le=100_000)] = 10
     """of DDIM"""
     eta: Weight = 0.0
+    """the randomness of DDIM; 0: none"""
     self_conditioning: bool = False
+    """whether the denoiser also sees the bits that its last call predicted"""
     num_samples: Annotated[int, Field(ge=1, le=1000)] = 1
+    """reverse processes whose predictions are averaged"""
     projection: Literal["native", "nearest"] = "native"
+    """from bits to a label: threshold at 0, where some patterns are no label, or the nearest code"""
     temperature: Temperature = 0.05
+    """τ of the unary scores that Mask-Viterbi reads"""
 
 
 class ObjectiveConfig(Section):
     """Weights of the loss terms; None: the system's own weight (`systems.SYSTEMS`)."""
 
     denoising: Weight | None = None
+    """of L_den, the cross-entropy of the marginals"""
     sequence: Weight | None = None
+    """of L_seq, the negative log-likelihood of the label sequence"""
     marginal: Weight | None = None
+    """of L_marg, the cross-entropy of a chain's exact marginals"""
     posterior: Weight | None = None
+    """of L_post, the divergence from the true reverse step"""
     encoder_auxiliary: Weight = 0.0
     """of the scorer on the encoder's states, in diffusion systems"""
     teacher: Weight = 0.0
@@ -346,6 +379,7 @@ class TrainingConfig(Section):
     """Optimisation."""
 
     epochs: Annotated[int, Field(ge=1, le=100_000)] = 50
+    """passes over the training data"""
     max_steps: Count | None = None
     """updates after which training ends, even within an epoch; None: with the last epoch"""
     budget: Count = 5000
@@ -353,8 +387,11 @@ class TrainingConfig(Section):
     max_sentences: Count | None = None
     """per batch, in addition to the budget"""
     accumulation: Count = 1
+    """batches per update"""
     optimizer: Literal["adam", "adamw"] = "adamw"
+    """how gradients become updates"""
     learning_rate: Positive = 5e-4
+    """at its highest, after the warm-up"""
     encoder_learning_rate: Positive | None = None
     """None: ``learning_rate``"""
     encoder_layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -362,11 +399,17 @@ class TrainingConfig(Section):
     transition_learning_rate: Positive | None = None
     """of global transitions, which start at 0 and move by at most this per step; None: ``learning_rate``"""
     beta1: Dropout = 0.9
+    """the decay of the mean of gradients"""
     beta2: Dropout = 0.98
+    """the decay of the mean of their squares"""
     weight_decay: Weight = 0.01
+    """of all weights but biases and gains"""
     warmup_steps: CountFromZero = 500
+    """updates over which the learning rate rises from 0"""
     decay: Literal["none", "cosine", "linear"] = "cosine"
+    """how the learning rate falls to 0 at the end"""
     clip_norm: Positive = 1.0
+    """the largest norm of a gradient"""
     ema_decay: Dropout = 0.999
     """of the moving average of the weights; 0: off"""
     patience: CountFromZero = 0
@@ -374,6 +417,7 @@ class TrainingConfig(Section):
     evaluate_every: Count = 1
     """epochs"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """of the networks; auto is bfloat16 on a GPU that has it"""
     layout: Literal["auto", "padded", "packed"] = "auto"
     """of units inside the networks: padded to a rectangle, or packed; auto packs on a GPU in bfloat16"""
     use_graphs: bool = True
@@ -381,6 +425,7 @@ class TrainingConfig(Section):
     compile: bool = False
     """compile Transformer blocks, on a GPU; takes a minute, which pays off in long runs"""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """of PyTorch on a CPU; None: PyTorch's own choice"""
     log_every: Count = 50
     """steps"""
 
@@ -389,6 +434,7 @@ class InferenceConfig(Section):
     """The reverse process and the decoder."""
 
     base: Annotated[float, Field(gt=1, le=1e6)] = 2.0
+    """of the reverse schedule: each call divides the noise step by this"""
     num_calls: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """used instead of a base"""
     decoder: Literal["argmax", "mask-viterbi", "viterbi", "native"] | None = None
@@ -402,6 +448,7 @@ class InferenceConfig(Section):
     scores_from: Literal["first", "last"] = "last"
     """the call whose marginals are reported as scores; those of later calls tend to be overconfident"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """as in training"""
     layout: Literal["auto", "padded", "packed"] = "auto"
     """as in training"""
 

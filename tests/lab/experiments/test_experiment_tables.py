@@ -341,9 +341,14 @@ def test_rows_and_readme(main_folder: Path, tmp_path: Path) -> None:
     update_readme(readme, sources)
     assert readme.read_text() == text
     assert "No runs" in results_table([], source="rows.json")
-    readme.write_text("no marks")
-    with pytest.raises(InputError, match="markers"):
+    readme.write_text(f"{begin}\nwithout an end")
+    with pytest.raises(InputError, match="markers of results are incomplete"):
         update_readme(readme, sources)
+    readme.write_text("no marks")
+    with pytest.raises(InputError, match="markers of tables are missing"):
+        update_readme(readme, sources)
+    readme.write_text("\n".join(marks("pretrained")))
+    assert update_readme(readme, {**sources, "pretrained": path}) == ["pretrained"]
 
 
 def _row(system: str, encoder: str, test_scores: list[float]) -> dict[str, Any]:

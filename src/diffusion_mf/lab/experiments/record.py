@@ -281,8 +281,7 @@ def marks(name: str) -> tuple[str, str]:
 def update_readme(path: StrPath, sources: Mapping[str, StrPath], *, recall: StrPath | None = None) -> list[str]:
     """Write the tables of ``sources`` (by the name in the markers) into a Markdown file; returns the names of those written.
 
-    Rows of ``recall``, if any, follow the results. A table other than ``results`` is left out if the file has no markers for it
-    or its rows do not exist yet.
+    Rows of ``recall``, if any, follow the results. A table is left out if the file has no markers for it; one must be there.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -291,21 +290,23 @@ def update_readme(path: StrPath, sources: Mapping[str, StrPath], *, recall: StrP
     written = []
     for name, rows_path in sources.items():
         begin, end = marks(name)
-        has_rows = Path(rows_path).exists()
-        if name != "results" and not (has_rows and begin in text):
+        if begin not in text:
             continue
-        if not has_rows:
+        if not Path(rows_path).exists():
             raise InputError(
                 "no such result file", path=rows_path, remedy="write it with dmf experiment table --record"
             )
         if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-            raise InputError(f"the markers of {name} are missing", path=path, remedy=f"add the lines {begin} and {end}")
+            raise InputError(f"the markers of {name} are incomplete", path=path, remedy=f"write {begin} and {end}")
         make = README_TABLES[name]
         if name == "results" and recall is not None and Path(recall).exists():
             make = functools.partial(results_table, recall=read_rows(recall), recall_source=recall)
         table = make(read_rows(rows_path), source=rows_path).strip()
         text = f"{text[: text.index(begin)]}{begin}\n\n{table}\n\n{text[text.index(end) :]}"
         written.append(name)
+    if not written:
+        begin, end = marks(next(iter(sources)))
+        raise InputError("the markers of tables are missing", path=path, remedy=f"add the lines {begin} and {end}")
     with open_output(path) as stream:
         stream.write(text.encode())
     return written
