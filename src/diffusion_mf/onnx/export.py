@@ -145,12 +145,12 @@ def _settings(model: StoredModel, labeller: Labeller, num_calls: int | None) -> 
         "longest": LONGEST_WHOLE if has_transformer(model) else None,
         "batch_units": CPU_BATCH_UNITS,
     }
+    number, base = config.inference.calls_and_base(num_calls, None)
     if isinstance(core, CategoricalCore):
-        number, base = config.inference.calls_and_base(num_calls, None)
         schedule = core.process.schedule(num_calls=number, base=base)
         found |= {"schedule": schedule, "scores_from": config.inference.scores_from}
     elif isinstance(core, BitsCore):
-        schedule = core.process.schedule(num_calls or config.bits.num_calls)
+        schedule = core.process.schedule(number or config.bits.num_calls)
         found |= {
             "schedule": schedule,
             "signal": [core.process.signal.values[t] for t in schedule],
@@ -205,7 +205,7 @@ class _Words(nn.Module):
             ]
         if affixes is not None:
             parts.append(affixes.embedding(affix_rows).sum(-2))
-        spellings = torch.cat(parts, -1) if parts else torch.zeros(len(form_ids), 0)
+        spellings = torch.cat(parts, -1) if parts else form_ids[:, None][:, :0].float()
         return self.encoder.word_vectors(form_ids, spellings)
 
 
