@@ -23,8 +23,8 @@ from diffusion_mf.tagger import Tagger
 pytest.importorskip("onnx.defs", reason="the extra onnx is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
-from diffusion_mf import onnx  # noqa: E402
-from diffusion_mf.onnx.export import export_model  # noqa: E402
+from diffusion_mf import onnx
+from diffusion_mf.onnx.export import export_model
 
 ENCODERS: dict[str, dict[str, Any]] = {
     "scratch": {"kind": "scratch", "layers": 2, "pair_width": 4},
@@ -32,7 +32,9 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "window without characters": {"kind": "window", "character_hidden": 0},
 }
 SMALL = {"width": 16, "heads": 2, "layers": 1, "word_width": 8, "character_width": 4, "character_hidden": 4}
-TASK_OF = dict(zip(SYSTEMS, [Task.POS, Task.NER, Task.SEG_POS, Task.POS, Task.NER, Task.SEG_POS, Task.NER], strict=True))
+TASK_OF = dict(
+    zip(SYSTEMS, [Task.POS, Task.NER, Task.SEG_POS, Task.POS, Task.NER, Task.SEG_POS, Task.NER], strict=True)
+)
 
 
 def settings_of(encoder: str = "scratch", transitions: str = "global", **sections: Any) -> dict[str, Any]:
@@ -107,7 +109,9 @@ def test_settings_of_inference_are_exported(
     check_same(model, tagger, sentences_of(Task.NER), calls=calls, decoder=decoder)
 
 
-def test_sentences_of_any_length_and_order_are_labelled(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentences_of_any_length_and_order_are_labelled(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = small_model("lcrf", settings=settings_of("window", "local"))
     tagger = exported(model, tmp_path)
     sentences = [["Ada"], ["Ada", "Byron"] * 700, [], *sentences_of(Task.NER, seed=1)]

@@ -25,7 +25,17 @@ from diffusion_mf.ops.viterbi import viterbi as viterbi_of_torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SENTENCES = [["Ada", "Byron", "sings", "in", "Oslo"], ["Eve"], ["Unseen", "choir"]]
-DEPENDENCIES = ("torch", "safetensors", "huggingface_hub", "pydantic", "typer", "rich", "jaxtyping", "zstandard", "onnx")
+DEPENDENCIES = (
+    "torch",
+    "safetensors",
+    "huggingface_hub",
+    "pydantic",
+    "typer",
+    "rich",
+    "jaxtyping",
+    "zstandard",
+    "onnx",
+)
 
 TAG = f"""
 import sys

@@ -7,6 +7,7 @@
 The labels are those of `diffusion_mf.Tagger`. Only `export`, which writes such folders, imports PyTorch.
 """
 
-from diffusion_mf.onnx.tagger import Span, TaggedSentence, Tagger
+from diffusion_mf.data.label_schemes import Span
+from diffusion_mf.onnx.tagger import TaggedSentence, Tagger
 
 __all__ = ["Span", "TaggedSentence", "Tagger"]

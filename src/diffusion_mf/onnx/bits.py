@@ -42,7 +42,10 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 
 def ddim(
-    manifest: Manifest, denoise: Callable[[np.ndarray, np.ndarray, int], np.ndarray], form_ids: np.ndarray, num_bits: int
+    manifest: Manifest,
+    denoise: Callable[[np.ndarray, np.ndarray, int], np.ndarray],
+    form_ids: np.ndarray,
+    num_bits: int,
 ) -> np.ndarray:
     """z (B, N, b), the mean over samples of DDIM from noise; ``denoise`` takes x_t, the last x̂₀ and t."""
     schedule, signal, eta = manifest["schedule"], manifest["signal"], manifest["eta"]

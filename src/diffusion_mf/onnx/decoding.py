@@ -46,7 +46,7 @@ def viterbi(unary: np.ndarray, transition: np.ndarray, lengths: np.ndarray) -> n
     return labels.T
 
 
-class Decoder:
+class SequenceDecoder:
     """Turns scores into label ids (B, N)."""
 
     def __init__(self, manifest: Manifest) -> None:
@@ -61,7 +61,7 @@ class Decoder:
 
     def __call__(self, unary: np.ndarray, transition: np.ndarray | None, lengths: np.ndarray) -> np.ndarray:
         """By the scores of a structure for Viterbi, and by those of single labels for the others."""
-        if self._name == "argmax" or transition is None and not self._is_constrained:
+        if self._name == "argmax" or (transition is None and not self._is_constrained):
             return unary.argmax(-1)
         if transition is None:
             transition = np.zeros((unary.shape[-1],) * 2)
@@ -81,8 +81,8 @@ class PrintedLabels(NamedTuple):
     scores: np.ndarray
 
 
-class OutputLabels:
-    """The model's labels in the scheme that users read; an open scheme prints several of them as one."""
+class LabelPrinter:
+    """`decoding.OutputLabels` in NumPy: the model's labels in the scheme that users read, which may print several as one."""
 
     def __init__(self, manifest: Manifest) -> None:
         labels = manifest["labels"]

@@ -45,6 +45,7 @@ from diffusion_mf.model.labeller import Labeller
 from diffusion_mf.model.storage import StoredModel, new_folder
 from diffusion_mf.networks.denoisers import Conditions
 from diffusion_mf.networks.encoders import ScratchEncoder, WindowEncoder
+from diffusion_mf.networks.scorers import Scorer
 from diffusion_mf.networks.words import LONGEST_AFFIX, gathered_last_state
 from diffusion_mf.onnx.folder import (
     ARRAYS,
@@ -58,12 +59,15 @@ from diffusion_mf.onnx.folder import (
     WORDS,
     Manifest,
 )
-from diffusion_mf.prediction.cpu import CPU_BATCH_UNITS, has_transformer
+from diffusion_mf.ops.gelu import gelu
+from diffusion_mf.prediction.cpu import has_transformer
 from diffusion_mf.structures import LinearChain, MeanField, Potentials, Unigram
 
 OPSET = 20
 MOST_BYTES = 2**31 - 2**20
 """of the weights of a graph, which is one protobuf message"""
+BATCH_UNITS = 1000
+"""computed at once, padding included: with more, a Transformer's data no longer fit into a CPU's caches"""
 FILES = (MANIFEST, VOCABULARY, ARRAYS, WORDS, SCORES, ENCODER, STEP)
 
 SupportedEncoder = ScratchEncoder | WindowEncoder
@@ -80,8 +84,8 @@ def export_model(
     _check(model, decoder)
     labeller = copy.deepcopy(model.labeller).cpu().eval().requires_grad_(False)
     with new_folder(folder, names=FILES) as written:
-        arrays, settings = _arrays(labeller, decoder), _settings(model, labeller, num_calls)
-        np.savez(written / ARRAYS, **arrays)
+        settings = _settings(model, labeller, num_calls)
+        np.savez(written / ARRAYS, **_arrays(labeller, decoder))  # type: ignore[arg-type]
         forms = {"forms": list(model.vocabulary.form_counts), "characters": list(model.vocabulary.character_counts)}
         (written / VOCABULARY).write_text(json.dumps(forms, ensure_ascii=False), encoding="utf-8")
         _write_graphs(labeller, decoder, written)
@@ -119,7 +123,9 @@ def _check(model: StoredModel, decoder: str) -> None:
     if importlib.util.find_spec("onnx") is None:
         raise InputError("exporting needs the package onnx", remedy="pip install 'diffusion-mf[onnx]'")
     if type(model.labeller.encoder) not in (ScratchEncoder, WindowEncoder):
-        raise refused(f"a model with the encoder {config.encoder.title}", "choose one with the encoder scratch or window")
+        raise refused(
+            f"a model with the encoder {config.encoder.title}", "choose one with the encoder scratch or window"
+        )
     if isinstance(core, StructuredCore) and core.structure not in (Unigram, MeanField, LinearChain):
         raise refused(f"the structure {config.system_entry.structure}", "choose a system of this package")
     if config.recall:
@@ -143,7 +149,7 @@ def _settings(model: StoredModel, labeller: Labeller, num_calls: int | None) -> 
     found: dict[str, Any] = {
         "process": config.system_entry.process,
         "longest": LONGEST_WHOLE if has_transformer(model) else None,
-        "batch_units": CPU_BATCH_UNITS,
+        "batch_units": BATCH_UNITS,
     }
     number, base = config.inference.calls_and_base(num_calls, None)
     if isinstance(core, CategoricalCore):
@@ -171,9 +177,9 @@ def _arrays(labeller: Labeller, decoder: str) -> dict[str, np.ndarray]:
         found |= {"affix_keys": affixes.keys, "code_points": affixes.code_points, "kinds": affixes.kinds}
     if encoder.pairs is not None:
         found["pair_keys"] = encoder.pairs.keys
-    if decoder == "viterbi" and isinstance(core, DirectCore | CategoricalCore):
-        if core.scorer.global_transitions is not None:
-            found["transition"] = core.scorer.global_transitions
+    scorer = getattr(core, "scorer", None)
+    if decoder == "viterbi" and isinstance(scorer, Scorer) and scorer.global_transitions is not None:
+        found["transition"] = scorer.global_transitions
     if isinstance(core, BitsCore):
         found["codes"] = core.codes.codes()
     return {name: tensor.numpy() for name, tensor in found.items()}
@@ -217,7 +223,11 @@ class _States(nn.Module):
         self.encoder = encoder
 
     def forward(
-        self, table: Float[Tensor, "R E"], rows: Int[Tensor, "B N"], pair_rows: Int[Tensor, "B N 2"], layout: PaddedLayout
+        self,
+        table: Float[Tensor, "R E"],
+        rows: Int[Tensor, "B N"],
+        pair_rows: Int[Tensor, "B N 2"],
+        layout: PaddedLayout,
     ) -> Float[Tensor, "B N D"]:
         encoder = self.encoder
         if isinstance(encoder, ScratchEncoder):
@@ -235,13 +245,13 @@ class _States(nn.Module):
             sums = sums + F.embedding(padded[:, place : place + num_units] + place, parts)
         if encoder.pairs is not None and encoder.pair_weights is not None:
             sums = sums + encoder.pair_weights(encoder.pairs(pair_rows))
-        return F.gelu(sums, approximate="tanh")
+        return gelu(sums)
 
 
 def _mean_field(
     unary: Float[Tensor, "B N K"], transition: Tensor, is_unit: Bool[Tensor, "B N"], num_iterations: int
 ) -> Float[Tensor, "B N K"]:
-    """log q after the updates of `ops.mean_field`, in operations that a graph can hold."""
+    """log q up to a constant after the updates of `ops.mean_field`, in operations that a graph can hold."""
     nothing = torch.zeros_like(unary[:, :1])
     scores = unary
     for _ in range(num_iterations):
@@ -250,9 +260,12 @@ def _mean_field(
         if transition.dim() == 2:
             from_left, from_right = left @ transition, right @ transition.T
         else:
-            from_left, from_right = (left[..., None, :] @ transition)[..., 0, :], (transition @ right[..., None])[..., 0]
+            from_left, from_right = (
+                (left[..., None, :] @ transition)[..., 0, :],
+                (transition @ right[..., None])[..., 0],
+            )
         scores = unary + torch.cat([nothing, from_left], 1) + torch.cat([from_right, nothing], 1)
-    return scores.log_softmax(-1)
+    return scores
 
 
 def _sweep(own: Tensor, weights: Tensor, is_there: Tensor, message: Tensor) -> Tensor:
@@ -294,42 +307,36 @@ def _chain_marginals(
     return (products / products.sum(-1, keepdim=True)).float()
 
 
-class _Structure(nn.Module):
-    """The log-marginals of a structure, and what the decoder needs of its scores."""
-
-    def __init__(self, core: StructuredCore, *, needs_scores: bool) -> None:
-        super().__init__()
-        self.structure, self.num_iterations = core.structure, core.settings.num_iterations
-        self.needs_scores = needs_scores
-
-    def forward(self, potentials: Potentials, is_unit: Bool[Tensor, "B N"]) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Marginals, their logarithms, and for Viterbi the unary scores and local transitions."""
-        unary, transition = potentials.unary_scores, potentials.transition_scores
-        if transition is None:
-            log_marginals = unary.log_softmax(-1)
-            return log_marginals.exp(), log_marginals, []
-        if self.structure is MeanField:
-            log_marginals = _mean_field(unary, transition, is_unit, self.num_iterations)
-            marginals = log_marginals.exp()
-        else:
-            marginals = _chain_marginals(unary, transition, is_unit)
-            log_marginals = marginals.clamp(min=1e-30).log()
-        scores = [unary, *([transition] if transition.dim() == 4 else [])] if self.needs_scores else []
-        return marginals, log_marginals, scores
+def _marginals(core: StructuredCore, potentials: Potentials, is_unit: Bool[Tensor, "B N"]) -> tuple[Tensor, Tensor]:
+    """The marginals of a core's structure, and their logarithms."""
+    unary, transition = potentials.unary_scores, potentials.transition_scores
+    if transition is not None and core.structure is LinearChain:
+        marginals = _chain_marginals(unary, transition, is_unit)
+        return marginals, marginals.clamp(min=1e-30).log()
+    if transition is not None:
+        unary = _mean_field(unary, transition, is_unit, core.settings.num_iterations)
+    log_marginals = unary.log_softmax(-1)
+    return log_marginals.exp(), log_marginals
 
 
-class _Scores(nn.Module):
+def _scores(potentials: Potentials) -> list[Tensor]:
+    """What Viterbi needs: unary scores and, if they are local, transitions."""
+    unary, transition = potentials.unary_scores, potentials.transition_scores
+    return [unary] if transition is None or transition.dim() == 2 else [unary, transition]
+
+
+class _Direct(nn.Module):
     """A direct system."""
 
-    def __init__(self, states: _States, core: DirectCore, structure: _Structure) -> None:
+    def __init__(self, states: _States, core: DirectCore, *, use_viterbi: bool) -> None:
         super().__init__()
-        self.states, self.scorer, self.structure = states, core.scorer, structure
+        self.states, self.core, self.use_viterbi = states, core, use_viterbi
 
     def forward(self, table: Tensor, rows: Tensor, pair_rows: Tensor, is_unit: Tensor) -> tuple[Tensor, ...]:
         layout = PaddedLayout(is_unit)
-        potentials = self.scorer(self.states(table, rows, pair_rows, layout), layout)
-        marginals, log_marginals, scores = self.structure(potentials, is_unit)
-        return marginals, *(scores or [log_marginals])
+        potentials = self.core.scorer(self.states(table, rows, pair_rows, layout), layout)
+        marginals, log_marginals = _marginals(self.core, potentials, is_unit)
+        return marginals, *(_scores(potentials) if self.use_viterbi else [log_marginals])
 
 
 class _Encoder(nn.Module):
@@ -352,16 +359,17 @@ def _conditions(values: Sequence[Tensor], num_blocks: int) -> Conditions:
 class _Step(nn.Module):
     """ρ₀ from beliefs at t, and beliefs at s < t from both: one round of Algorithm 1."""
 
-    def __init__(self, core: CategoricalCore, structure: _Structure) -> None:
+    def __init__(self, core: CategoricalCore, *, use_viterbi: bool) -> None:
         super().__init__()
-        self.core, self.structure = core, structure
-        self.reading = core.config.inference.posterior
+        self.core, self.use_viterbi = core, use_viterbi
 
     def forward(self, beliefs: Tensor, is_unit: Tensor, t: Tensor, s: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
         conditions = _conditions(values, len(self.core.denoiser.transformer.blocks))
         potentials = self.core.potentials(beliefs, t, conditions, PaddedLayout(is_unit))
-        marginals, _, scores = self.structure(potentials, is_unit)
-        return self.core.process.posterior(beliefs, marginals, t, s, reading=self.reading), marginals, *scores
+        marginals, _ = _marginals(self.core, potentials, is_unit)
+        reading = self.core.config.inference.posterior
+        new_beliefs = self.core.process.posterior(beliefs, marginals, t, s, reading=reading)
+        return new_beliefs, marginals, *(_scores(potentials) if self.use_viterbi else [])
 
 
 class _BitStep(nn.Module):
@@ -407,10 +415,11 @@ def _write_graphs(labeller: Labeller, decoder: str, folder: Path) -> None:
         "pair_rows": torch.zeros(2, 4, 2, dtype=torch.int64),
         "is_unit": is_unit,
     }
-    states, needs_scores = _States(encoder), decoder == "viterbi"
+    states, use_viterbi = _States(encoder), decoder == "viterbi"
+    is_local = isinstance(core, DirectCore | CategoricalCore) and core.scorer.local_transitions is not None
+    scores = ["unary", *(["transition"] if is_local else [])] if use_viterbi else []
     if isinstance(core, DirectCore):
-        direct = _Scores(states, core, _Structure(core, needs_scores=needs_scores))
-        write(SCORES, direct, sentences, ["marginals", "unary", *_local(core, needs_scores)])
+        write(SCORES, _Direct(states, core, use_viterbi=use_viterbi), sentences, ["marginals", *(scores or ["unary"])])
         return
     assert isinstance(core, CategoricalCore | BitsCore)
     prepared = _Encoder(states, core)
@@ -421,25 +430,18 @@ def _write_graphs(labeller: Labeller, decoder: str, folder: Path) -> None:
         noisy = torch.zeros(2, 4, core.codes.num_bits)
         write(STEP, _BitStep(core), {"noisy": noisy, "previous": noisy, **shared, **conditions}, ["clean"])
         return
-    step = _Step(core, _Structure(core, needs_scores=needs_scores))
     inputs = {"beliefs": core.process.uniform((2, 4)), **shared, "s": torch.tensor([0]), **conditions}
-    outputs = ["new_beliefs", "marginals", *(["unary"] if needs_scores else []), *_local(core, needs_scores)]
-    write(STEP, step, inputs, outputs)
+    write(STEP, _Step(core, use_viterbi=use_viterbi), inputs, ["new_beliefs", "marginals", *scores])
 
 
-def _local(core: DirectCore | CategoricalCore, needs_scores: bool) -> list[str]:
-    return ["transition"] if needs_scores and core.scorer.local_transitions is not None else []
-
-
-def _write_graph(
-    folder: Path, name: str, module: nn.Module, inputs: dict[str, Tensor], outputs: list[str]
-) -> None:
+def _write_graph(folder: Path, name: str, module: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) -> None:
     """Trace ``module`` on ``inputs``, whose values and free sizes do not matter."""
     size = sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
     if size > MOST_BYTES:
         raise InputError(f"{name} would have more than two gigabytes", remedy="export a smaller model")
     module.eval()
-    with warnings.catch_warnings(), torch.no_grad():
+    # With gradients on, though no weight has any, GELU is one operator of the graph and not PyTorch's fastest few.
+    with warnings.catch_warnings(), torch.enable_grad():
         # The newer exporter takes fifteen seconds for a graph instead of one; branches on values are fixed on purpose.
         warnings.simplefilter("ignore")
         torch.onnx.export(

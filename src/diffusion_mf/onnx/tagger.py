@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from diffusion_mf.data.files import StrPath
-from diffusion_mf.data.label_schemes import LabelScheme, extract_spans
+from diffusion_mf.data.label_schemes import LabelScheme, Span, scored_spans
 from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.onnx import bits
-from diffusion_mf.onnx.decoding import Decoder, OutputLabels
+from diffusion_mf.onnx.decoding import LabelPrinter, SequenceDecoder
 from diffusion_mf.onnx.folder import ENCODER, SCORES, STEP, WORDS, ExportedModel, read_folder
 from diffusion_mf.onnx.words import WordTable
 
@@ -21,16 +21,6 @@ WINDOW_UNITS = 160_000
 MAX_WINDOW_ITEMS = 4096
 """how far sentences are read ahead, so that those of similar length share a batch"""
 _TINY = np.finfo(np.float32).tiny
-
-
-class Span(NamedTuple):
-    """A labelled range of units; ``end`` is exclusive."""
-
-    start: int
-    end: int
-    label: str
-    confidence: float
-    """the lowest score of its units' BMES labels"""
 
 
 class TaggedSentence(NamedTuple):
@@ -54,11 +44,11 @@ class _Graph:
         options.intra_op_num_threads = threads or 0
         self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         self._inputs = [each.name for each in self._session.get_inputs()]
-        self._outputs = [each.name for each in self._session.get_outputs()]
+        self._prints = [each.name for each in self._session.get_outputs()]
 
     def __call__(self, **arrays: np.ndarray) -> dict[str, np.ndarray]:
         found = self._session.run(None, {name: arrays[name] for name in self._inputs})
-        return dict(zip(self._outputs, found, strict=True))
+        return dict(zip(self._prints, found, strict=True))
 
 
 class _Scores(NamedTuple):
@@ -78,8 +68,8 @@ class Tagger:
         self._graphs = {name: _Graph(content, threads) for name, content in model.graphs.items()}
         self._words = WordTable(model, self._graphs[WORDS])
         self._arrays = model.arrays
-        self._decode = Decoder(self.manifest)
-        self._output = OutputLabels(self.manifest)
+        self._decode = SequenceDecoder(self.manifest)
+        self._print = LabelPrinter(self.manifest)
         self._own_names = [*self.manifest["labels"], self.manifest["no_label"]]
         self._scheme = LabelScheme(self.manifest["scheme"])
         self._turn = threading.Lock()
@@ -92,7 +82,7 @@ class Tagger:
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels of results."""
-        return tuple(self._output.names[:-1])
+        return tuple(self._print.names[:-1])
 
     def tag(self, sentences: Iterable[Sequence[str]]) -> list[TaggedSentence]:
         """Label ``sentences``, each a sequence of units (for characters, a string is enough)."""
@@ -146,7 +136,7 @@ class Tagger:
             rows[is_unit] = self._words.look_up(list(words))
             table, form_ids = self._words.vectors, self._words.form_ids[rows]
         pair_rows = self._words.pair_rows(form_ids)
-        inputs = {"table": table, "rows": rows, "pair_rows": pair_rows, "is_unit": is_unit}
+        inputs: dict[str, np.ndarray] = {"table": table, "rows": rows, "pair_rows": pair_rows, "is_unit": is_unit}
         found = self._scores(inputs, form_ids)
         if found.bits is not None and self.manifest["decoder"] == "native":
             label_ids = bits.decode_native(found.bits, len(self.manifest["labels"]))
@@ -155,18 +145,13 @@ class Tagger:
         probabilities = self._calibrated(found.marginals)
         own = np.take_along_axis(probabilities, np.maximum(label_ids, 0)[..., None], axis=-1)[..., 0]
         own_scores = np.where(label_ids < 0, 0, own)
-        names, scores = self._output(label_ids, probabilities)
+        names, scores = self._print(label_ids, probabilities)
         for units, *values in zip(
             sentences, label_ids.tolist(), own_scores.tolist(), names.tolist(), scores.tolist(), strict=True
         ):
             ids, confidences, printed, printed_scores = (each[: len(units)] for each in values)
-            spans = extract_spans([self._own_names[index] for index in ids], self._scheme)
-            yield TaggedSentence(
-                units,
-                [self._output.names[index] for index in printed],
-                printed_scores,
-                [Span(*span, min(confidences[span.start : span.end])) for span in spans],
-            )
+            spans = scored_spans([self._own_names[index] for index in ids], confidences, self._scheme)
+            yield TaggedSentence(units, [self._print.names[index] for index in printed], printed_scores, spans)
 
     def _scores(self, inputs: dict[str, np.ndarray], form_ids: np.ndarray) -> _Scores:
         process = self.manifest["process"]
