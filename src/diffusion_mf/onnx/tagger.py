@@ -38,10 +38,16 @@ class _Graph:
     """An ONNX graph; takes and returns arrays by name, and ignores those that it has no use for."""
 
     def __init__(self, content: bytes, threads: int | None) -> None:
-        import onnxruntime
-
+        try:
+            import onnxruntime
+        except ImportError:
+            raise InputError(
+                "an exported model needs ONNX Runtime", remedy="pip install onnxruntime, or 'diffusion-mf[onnx]'"
+            ) from None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or 0
+        # Threads that spin while they wait would take the cores from those of the next graph.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         self._inputs = [each.name for each in self._session.get_inputs()]
         self._prints = [each.name for each in self._session.get_outputs()]
@@ -167,7 +173,7 @@ class Tagger:
         beliefs = np.full((*conditions["is_unit"].shape, num_labels), 1 / num_labels, dtype=np.float32)
         marginals = None
         for t, s in itertools.pairwise(self.manifest["schedule"]):
-            found = self._graphs[STEP](beliefs=beliefs, t=np.array([t]), s=np.array([s]), **conditions)
+            found = self._graphs[STEP](beliefs=beliefs, t=_step(t), s=_step(s), **conditions)
             beliefs = found["new_beliefs"]
             if marginals is None or self.manifest["scores_from"] == "last":
                 marginals = found["marginals"]
@@ -178,7 +184,7 @@ class Tagger:
 
     def _denoised_bits(self, conditions: dict[str, np.ndarray], form_ids: np.ndarray) -> _Scores:
         def denoise(noisy: np.ndarray, previous: np.ndarray, t: int) -> np.ndarray:
-            return self._graphs[STEP](noisy=noisy, previous=previous, t=np.array([t]), **conditions)["clean"]
+            return self._graphs[STEP](noisy=noisy, previous=previous, t=_step(t), **conditions)["clean"]
 
         codes = self._arrays["codes"]
         found = bits.ddim(self.manifest, denoise, form_ids, codes.shape[1])
@@ -191,6 +197,10 @@ class Tagger:
         if temperature == 1:
             return marginals / marginals.sum(-1, keepdims=True)
         return _softmax(np.log(marginals) / np.float32(temperature))
+
+
+def _step(t: int) -> np.ndarray:
+    return np.array([t], dtype=np.int64)
 
 
 def _softmax(scores: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from diffusion_mf.onnx.folder import ExportedModel
 UNKNOWN_ID = 1
 LONGEST_AFFIX = 4
 NUM_KINDS = 5
-MOST_WORDS = 100_000
+MOST_WORDS = 50_000
 """kept at a time: memory must stay bounded, whatever is tagged"""
 _WORDS_AT_ONCE = 4096
 
