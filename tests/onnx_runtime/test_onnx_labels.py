@@ -78,7 +78,9 @@ def test_every_system_gives_the_labels_of_the_tagger(
     model = small_model(system, TASK_OF[system], settings=settings_of(encoder, transitions), seed=3)
     # Of characters, a string is a sentence.
     more = ["abczgfed"] if TASK_OF[system] is Task.SEG_POS else []
-    check_same(model, exported(model, tmp_path), [*sentences_of(TASK_OF[system]), *more])
+    tagger = exported(model, tmp_path)
+    check_same(model, tagger, [*sentences_of(TASK_OF[system]), *more])
+    check_same(model, tagger, [["Lanu"]])  # a batch without pairs of neighbours
 
 
 @pytest.mark.parametrize("scheme", [LabelScheme.IOB1, LabelScheme.BIO2, LabelScheme.BILOU])
