@@ -325,6 +325,13 @@ def tokens_of_raw_text(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     return [*row[:2], *(half_up(each[f"{name}_f1"], 2) for each in found for name in ("token", "word", "sentence"))]
 
 
+def exported(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    title, encoder = row[0].split(", ")
+    found = one("onnx", corpus="en-ewt", system=SYSTEM_OF_TITLE[title], encoder=encoder)
+    speeds = (grouped(found[f"{library}_words_per_second"]) for library in ("pytorch", "onnx"))
+    return [row[0], grouped(found["parameters"]), *speeds, f"{found['different_labels']} of {found['words']:,}"]
+
+
 def promises(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     found = one("reliability", promise=row[0])
     return [row[0], f"{found['cases']:,}", str(found["failures"]), half_up(found["seconds"], 1)]
@@ -353,6 +360,7 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/benchmarks.md", "% more time without a family"): kernel_families,
     ("docs/benchmarks.md", "tagger | accuracy"): on_a_cpu,
     ("docs/data.md", "corpus | tokenizer | tokens, dev"): tokens_of_raw_text,
+    ("docs/deployment.md", "exported model | parameters"): exported,
     ("docs/reliability.md", "promise | cases"): promises,
 }
 

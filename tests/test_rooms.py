@@ -28,6 +28,7 @@ ROOMS = (
     "evaluation",
     "training",
     "tagger",
+    "onnx",
     "serving",
     "api",
     "sklearn",
@@ -80,6 +81,15 @@ def test_readers_of_files_need_no_pytorch() -> None:
         for file, line, module in imports()
         if file.startswith(("data/", "config/")) and module.split(".")[0] == "torch"
     ]
+
+
+def test_the_onnx_runtime_needs_readers_of_files_only() -> None:
+    """Those that its own distribution packs (deploy/onnx/pyproject.toml)."""
+    assert {
+        module
+        for file, _, module in imports()
+        if file.startswith("onnx/") and file != "onnx/export.py" and not module.startswith("diffusion_mf.onnx")
+    } & {"torch", *(f"diffusion_mf.{room}" for room in ROOMS)} <= {"diffusion_mf.errors"}
 
 
 def test_only_the_command_line_imports_the_laboratory() -> None:

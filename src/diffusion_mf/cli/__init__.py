@@ -24,6 +24,7 @@ from diffusion_mf.cli import (
     evaluate,
     experiment,
     explain,
+    export,
     score,
     serve,
     tag,
@@ -52,6 +53,7 @@ app.command(name="errors")(errors.errors)
 app.command(name="explain")(explain.explain)
 app.command(name="tag")(tag.tag)
 app.command(name="serve")(serve.serve)
+app.command(name="export")(export.export)
 app.command(name="convert-encoder")(convert_encoder.convert_encoder)
 
 

@@ -40,6 +40,17 @@ class LabelledSpan(NamedTuple):
     label: str
 
 
+class Span(NamedTuple):
+    """A labelled range of units; ``end`` is exclusive."""
+
+    start: int
+    end: int
+    label: str
+    confidence: float
+    """the lowest score of its units' BMES labels, which also mark where the span begins and ends; a product would be too low, since
+    the labels inside a span are mostly right or wrong together"""
+
+
 class Boundary(enum.Enum):
     """The position of a unit in its span."""
 
@@ -213,6 +224,11 @@ def extract_spans(labels: Sequence[str], scheme: LabelScheme, *, match_types: bo
     if scheme is LabelScheme.PLAIN:
         return []
     return (_closed_spans if scheme.is_closed else _lenient_spans)(labels, _BOUNDARIES[scheme], match_types)
+
+
+def scored_spans(labels: Sequence[str], scores: Sequence[float], scheme: LabelScheme) -> list[Span]:
+    """The complete spans of a possibly malformed sequence, each with the lowest score of its units."""
+    return [Span(start, end, label, min(scores[start:end])) for start, end, label in extract_spans(labels, scheme)]
 
 
 def repair_spans(labels: Sequence[str]) -> list[LabelledSpan]:

@@ -26,7 +26,7 @@ import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -139,7 +139,7 @@ def save_model(
         raise ValueError(f"a temperature must be positive, found {temperature}")
     # Weights that share memory are stored separately: safetensors does not support sharing.
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in labeller.state_dict().items()}
-    with _new_folder(folder) as written:
+    with new_folder(folder, names=(*MODEL_FILES, ENCODER)) as written:
         write_tensors(written / WEIGHTS, weights, metadata={"format": "pt"})
         _write_json(written / VOCABULARY, vocabulary.to_dict())
         _write_json(written / METRICS, dict(metrics))
@@ -341,7 +341,7 @@ def _identity(path: Path) -> tuple[int, ...] | None:
 
 
 def _temporary_folders(final: Path) -> list[Path]:
-    """The folders that `_new_folder` makes for ``final``, of this process or others."""
+    """The folders that `new_folder` makes for ``final``, of this process or others."""
     with contextlib.suppress(OSError):
         return [path for path in final.parent.iterdir() if is_temporary(path.name, final.name) and path.is_dir()]
     return []
@@ -496,12 +496,15 @@ def _is_encoder_file(name: object) -> bool:
 
 
 @contextlib.contextmanager
-def _new_folder(folder: StrPath) -> Iterator[Path]:
-    """An empty folder to fill, renamed to ``folder`` when the block succeeds and removed otherwise."""
+def new_folder(folder: StrPath, *, names: Collection[str]) -> Iterator[Path]:
+    """An empty folder to fill, renamed to ``folder`` when the block succeeds and removed otherwise.
+
+    It takes the place of a folder that holds nothing but files with these ``names``; any other is an `InputError`.
+    """
     final = Path(os.path.realpath(folder))
     if final.exists() and not final.is_dir():
         raise InputError("this is a file", path=folder, remedy="name a folder to write the model to")
-    if final.is_dir() and not set(os.listdir(final)) <= {*MODEL_FILES, ENCODER}:
+    if final.is_dir() and not set(os.listdir(final)) <= set(names):
         raise InputError("this folder contains other files", path=folder, remedy="name a new folder for the model")
     temporary: Path | None = None
     lock: int | None = None

@@ -54,7 +54,7 @@ class ScratchEncoder(WordEncoder):
             if self.pairs:
                 weight = self.projection.weight[:, self.embedding_width :]
                 states = states + F.linear(self.pairs.embed(batch, layout), weight)
-            return self._transform(states, layout)
+            return self.transform(states, layout)
         return self.contextualise(self.embed(batch, layout), layout)
 
     def embed(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units E"]:
@@ -76,7 +76,7 @@ class ScratchEncoder(WordEncoder):
 
     def contextualise(self, embeddings: Float[Tensor, "*units E"], layout: Layout) -> Float[Tensor, "*units D"]:
         """The Transformer, which compiles to one graph."""
-        return self._transform(self.projection(embeddings), layout)
+        return self.transform(self.projection(embeddings), layout)
 
     @property
     def vector_width(self) -> int:
@@ -88,7 +88,8 @@ class ScratchEncoder(WordEncoder):
         weight = self.projection.weight[:, : self.embedding_width]
         return F.linear(torch.cat([self.words(form_ids), spellings], dim=-1), weight, self.projection.bias)
 
-    def _transform(self, states: Float[Tensor, "*units D"], layout: Layout) -> Float[Tensor, "*units D"]:
+    def transform(self, states: Float[Tensor, "*units D"], layout: Layout) -> Float[Tensor, "*units D"]:
+        """The layers, from projected words on."""
         rotation = layout.rotation(self.head_width)
         for layer in self.layers:
             states = layer(states, layout, rotation)

@@ -11,20 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float32
 
-from diffusion_mf.data.label_schemes import LabelScheme, extract_spans
+from diffusion_mf.data.label_schemes import LabelScheme, Span, scored_spans
 from diffusion_mf.decoding import OutputLabels
 from diffusion_mf.evaluation.reconstruction import NO_LABEL
-
-
-class Span(NamedTuple):
-    """A labelled range of units; ``end`` is exclusive."""
-
-    start: int
-    end: int
-    label: str
-    confidence: float
-    """the lowest score of its units' BMES labels, which also mark where the span begins and ends; a product would be too low, since
-    the labels inside a span are mostly right or wrong together"""
 
 
 class TrajectoryStep(NamedTuple):
@@ -102,11 +91,6 @@ class TaggedSentence:
             spans.append(values)
         found = {"units": list(self.units), "labels": self.labels, "scores": self.scores, "spans": spans}
         return found if self.offsets is None else found | {"offsets": [list(place) for place in self.offsets]}
-
-
-def scored_spans(labels: Sequence[str], scores: Sequence[float], scheme: LabelScheme) -> list[Span]:
-    """The complete spans of a possibly malformed sequence, each with the lowest score of its units."""
-    return [Span(start, end, label, min(scores[start:end])) for start, end, label in extract_spans(labels, scheme)]
 
 
 Steps = Sequence[tuple[int, np.ndarray]]
