@@ -29,6 +29,8 @@ from diffusion_mf.onnx.export import export_model
 ENCODERS: dict[str, dict[str, Any]] = {
     "scratch": {"kind": "scratch", "layers": 2, "pair_width": 4},
     "window": {"kind": "window", "affix_width": 6, "pair_width": 4},
+    "features": {"kind": "window", "affix_width": 6, "features": True},
+    "features alone": {"kind": "window", "features": True, "word_width": 0, "character_hidden": 0},
     "window without characters": {"kind": "window", "character_hidden": 0},
 }
 SMALL = {"width": 16, "heads": 2, "layers": 1, "word_width": 8, "character_width": 4, "character_hidden": 4}
@@ -81,6 +83,12 @@ def test_every_system_gives_the_labels_of_the_tagger(
     tagger = exported(model, tmp_path)
     check_same(model, tagger, [*sentences_of(TASK_OF[system]), *more])
     check_same(model, tagger, [["Lanu"]])  # a batch without pairs of neighbours
+
+
+@pytest.mark.parametrize("encoder", ["features", "features alone"])
+@pytest.mark.parametrize("system", ["mean-field", "diffusion-mf"])
+def test_features_give_the_labels_of_the_tagger(system: str, encoder: str, tmp_path: pathlib.Path) -> None:
+    test_every_system_gives_the_labels_of_the_tagger(system, encoder, "global", tmp_path)
 
 
 @pytest.mark.parametrize("scheme", [LabelScheme.IOB1, LabelScheme.BIO2, LabelScheme.BILOU])

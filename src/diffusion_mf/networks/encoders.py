@@ -187,10 +187,14 @@ class WindowEncoder(WordEncoder):
         if self.pairs is not None and self.pair_weights is not None:
             sums = sums + self.pair_weights(self.embedding_dropout(self.pairs.embed(batch, layout)))
         elif self.pairs is not None:
-            # A pair says different things about its first and its second word.
-            second, _, _, first = self.pairs.embed(batch, layout).chunk(4, dim=-1)
-            sums = sums + second + first
+            sums = sums + self.pair_sums(self.pairs.embed(batch, layout))
         return self.dropout(gelu(sums))
+
+    @staticmethod
+    def pair_sums(embedded: Float[Tensor, "*units E"]) -> Float[Tensor, "*units D"]:
+        """The state vectors of both pairs of every unit: a pair has one for its second and one for its first word."""
+        second, _, _, first = embedded.chunk(4, dim=-1)
+        return second + first
 
     def _unit_vectors(self, batch: Batch) -> Float[Tensor, "B N E"]:
         """v_o of every unit, concatenated; 0 at padding."""
@@ -200,8 +204,8 @@ class WindowEncoder(WordEncoder):
             vectors = self.places(self.embed_units(batch, batch.form_ids, batch.word_rows) * is_unit)
         if self.features is not None:
             # An embedding, not indexing: its gradient is summed in a fixed order.
-            of_features = F.embedding(batch.word_rows, self.features(batch.character_ids, batch.character_lengths))
-            of_features = of_features * is_unit
+            of_words = self.features(self.features.rows(batch.character_ids, batch.character_lengths))
+            of_features = F.embedding(batch.word_rows, of_words) * is_unit
             vectors = of_features if vectors is None else vectors + of_features
         assert vectors is not None, "a window without words has features"
         return vectors

@@ -315,7 +315,7 @@ class WordFeatures(nn.Module):
         codes = self._codes(*_spelled(list(vocabulary.form_counts), vocabulary.character_ids))
         self.tables = nn.ModuleList()
         for distance in range(radius + 1):
-            seen = codes[:, self._columns(distance)]
+            seen = codes[:, self.columns(distance)]
             keys = seen[seen > 0].unique()
             self.register_buffer(f"keys{distance}", keys, persistent=False)
             table = nn.Embedding(len(keys) + 1, (2 if distance else 1) * width, padding_idx=0)
@@ -330,7 +330,7 @@ class WordFeatures(nn.Module):
         return keys
 
     @staticmethod
-    def _columns(distance: int) -> list[int]:
+    def columns(distance: int) -> list[int]:
         """Of the codes: written form, lower case, shape, prefixes, suffixes."""
         if distance == 0:
             return list(range(3 + 2 * LONGEST_AFFIX))
@@ -340,14 +340,21 @@ class WordFeatures(nn.Module):
         shortened = shorten(character_ids, lengths, self.max_characters)
         return torch.cat([self.codes.words(*shortened), self.codes(*shortened)], dim=-1)
 
-    def forward(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Float[Tensor, "W P"]:
-        """The vectors of distinct words for all places, from the leftmost word that sees them, concatenated."""
+    def rows(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, "W F"]:
+        """The rows of every word's features: those of the table of distance 0, then those of distance 1, and so on."""
         codes = self._codes(character_ids, lengths)
+        return torch.cat(
+            [_places(self.keys(distance), codes[:, self.columns(distance)]) for distance in range(self.radius + 1)], -1
+        )
+
+    def forward(self, rows: Int[Tensor, "W F"]) -> Float[Tensor, "W P"]:
+        """The vectors of distinct words for all places of a window, from its first to its last, concatenated."""
         before: list[Tensor] = []
         after: list[Tensor] = []
-        for distance, table in enumerate(self.tables):
-            rows = _places(self.keys(distance), codes[:, self._columns(distance)])
-            vectors = table(rows).sum(-2)
+        for distance, part in enumerate(
+            rows.split([len(self.columns(each)) for each in range(self.radius + 1)], dim=-1)
+        ):
+            vectors = self.tables[distance](part).sum(-2)
             after.append(vectors[:, : self.width])
             if distance:
                 before.insert(0, vectors[:, self.width :])
@@ -355,7 +362,7 @@ class WordFeatures(nn.Module):
 
     def vectors_of(self, words: Sequence[str], ids: Mapping[str, int]) -> Float[Tensor, "W P"]:
         """The same for words that no batch has; ``ids`` are those of characters."""
-        return self(*_spelled(words, ids))
+        return self(self.rows(*_spelled(words, ids)))
 
 
 def _spelled(words: Sequence[str], ids: Mapping[str, int]) -> tuple[Int[Tensor, "W C"], Int[Tensor, " W"]]:

@@ -4,7 +4,7 @@
 |---|---|
 | manifest.json | format version, settings, labels, size and SHA-256 checksum of every other file |
 | vocabulary.json | forms and characters in the order of their ids |
-| arrays.npz | keys of affixes and pairs, global transitions, codes of bits: those that the model has |
+| arrays.npz | keys of affixes, features and pairs, global transitions, codes of bits: those that the model has |
 | words.onnx | a word's id and spelling → its vector; once for every distinct word |
 | scores.onnx | of direct systems: word vectors → marginals and the decoder's scores |
 | encoder.onnx | of diffusion systems: word vectors → what all calls share |
@@ -174,7 +174,14 @@ def _arrays(labeller: Labeller, decoder: str) -> dict[str, np.ndarray]:
     found: dict[str, Tensor] = {}
     if encoder.affixes is not None:
         affixes = encoder.affixes
-        found |= {"affix_keys": affixes.keys, "code_points": affixes.code_points, "kinds": affixes.kinds}
+        found |= {"affix_keys": affixes.keys, "lowered": affixes.codes.lowered, "kinds": affixes.codes.kinds}
+    if encoder.features is not None:
+        codes = encoder.features.codes
+        found |= {"code_points": codes.code_points, "lowered": codes.lowered, "kinds": codes.kinds}
+        found |= {
+            f"feature_keys{distance}": encoder.features.keys(distance)
+            for distance in range(encoder.features.radius + 1)
+        }
     if encoder.pairs is not None:
         found["pair_keys"] = encoder.pairs.keys
     scorer = getattr(core, "scorer", None)
@@ -198,6 +205,7 @@ class _Words(nn.Module):
         character_ids: Int[Tensor, "W C"],
         lengths: Int[Tensor, " W"],
         affix_rows: Int[Tensor, "W F"],
+        feature_rows: Int[Tensor, "W G"],
     ) -> Float[Tensor, "W E"]:
         parts: list[Tensor] = []
         characters, affixes = self.encoder.characters, self.encoder.affixes
@@ -211,6 +219,8 @@ class _Words(nn.Module):
             ]
         if affixes is not None:
             parts.append(affixes.embedding(affix_rows).sum(-2))
+        if self.encoder.features is not None:
+            parts.append(self.encoder.features(feature_rows))
         spellings = torch.cat(parts, -1) if parts else form_ids[:, None][:, :0].float()
         return self.encoder.word_vectors(form_ids, spellings)
 
@@ -243,8 +253,9 @@ class _States(nn.Module):
         sums = F.embedding(padded[:, :num_units], parts)
         for place in range(1, encoder.num_places):
             sums = sums + F.embedding(padded[:, place : place + num_units] + place, parts)
-        if encoder.pairs is not None and encoder.pair_weights is not None:
-            sums = sums + encoder.pair_weights(encoder.pairs(pair_rows))
+        if encoder.pairs is not None:
+            weights = encoder.pair_weights or encoder.pair_sums
+            sums = sums + weights(encoder.pairs(pair_rows))
         return gelu(sums)
 
 
@@ -386,7 +397,7 @@ class _BitStep(nn.Module):
 
 
 _AXES = {
-    **dict.fromkeys(("form_ids", "lengths", "affix_rows", "vectors"), "W"),
+    **dict.fromkeys(("form_ids", "lengths", "affix_rows", "feature_rows", "vectors"), "W"),
     "character_ids": "WC",
     "table": "R",
     "t": "",
@@ -400,12 +411,15 @@ def _write_graphs(labeller: Labeller, decoder: str, folder: Path) -> None:
     encoder, core = labeller.encoder, labeller.core
     assert isinstance(encoder, SupportedEncoder)
     write = functools.partial(_write_graph, folder)
+    features = encoder.features
+    num_features = 0 if features is None else sum(len(features.columns(d)) for d in range(features.radius + 1))
     words = {
         # Different ones: the window encoder has a shorter way for words of one form.
         "form_ids": torch.arange(3) % encoder.words.num_embeddings,
         "character_ids": torch.ones(3, 5, dtype=torch.int64),
         "lengths": torch.tensor([5, 2, 1]),
         "affix_rows": torch.zeros(3, 1 + 2 * LONGEST_AFFIX, dtype=torch.int64),
+        "feature_rows": torch.zeros(3, num_features, dtype=torch.int64),
     }
     write(WORDS, _Words(encoder), words, ["vectors"])
     is_unit = torch.tensor([[True] * 4, [True] * 3 + [False]])

@@ -14,6 +14,8 @@ from diffusion_mf.onnx.folder import ExportedModel
 UNKNOWN_ID = 1
 LONGEST_AFFIX = 4
 NUM_KINDS = 5
+NEAR_FEATURES, FAR_FEATURES = [1, 2, 2 + LONGEST_AFFIX + 3], [1]
+"""of a neighbour, and of words further away: see `networks.words.WordFeatures.columns`"""
 MOST_WORDS = 50_000
 """kept at a time: memory must stay bounded, whatever is tagged"""
 _WORDS_AT_ONCE = 4096
@@ -73,6 +75,7 @@ class WordTable:
             character_ids=character_ids,
             lengths=lengths,
             affix_rows=self._affix_rows(character_ids, lengths),
+            feature_rows=self._feature_rows(character_ids, lengths),
         )["vectors"]
         first = len(self.form_ids)
         # New arrays: another thread may be reading the old ones.
@@ -89,16 +92,44 @@ class WordTable:
         keys = self._arrays.get("affix_keys")
         if keys is None:
             return np.zeros((len(lengths), 1 + 2 * LONGEST_AFFIX), dtype=np.int64)
+        return _places(keys, self._affix_codes(character_ids, lengths))
+
+    def _feature_rows(self, character_ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """The rows of every word's features, (W, G); see `networks.words.WordFeatures`."""
+        parts = [np.zeros((len(lengths), 0), dtype=np.int64)]
+        distance = 0
+        while (keys := self._arrays.get(f"feature_keys{distance}")) is not None:
+            if distance == 0:
+                codes = np.concatenate(
+                    [self._word_codes(character_ids, lengths), self._affix_codes(character_ids, lengths)], axis=-1
+                )
+            columns = NEAR_FEATURES if distance == 1 else FAR_FEATURES if distance else slice(None)
+            parts.append(_places(keys, codes[:, columns]))
+            distance += 1
+        return np.concatenate(parts, axis=-1)
+
+    def _word_codes(self, character_ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Of whole words, as they are written and in lower case, (W, 2)."""
+        found = []
+        for side, values in enumerate((self._arrays["code_points"], self._arrays["lowered"]), 3):
+            code = np.full_like(lengths, side)
+            for index, characters in enumerate(values[character_ids].T):
+                code = np.where(lengths > index, _extended(code, characters), code)
+            found.append(code)
+        return np.stack(found, axis=-1)
+
+    def _affix_codes(self, character_ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """Of shape, prefixes and suffixes, (W, F)."""
         character_ids = np.pad(character_ids, ((0, 0), (0, LONGEST_AFFIX)))
         found = [self._shapes(character_ids, lengths)]
-        characters = self._arrays["code_points"][character_ids]
+        characters = self._arrays["lowered"][character_ids]
         backwards = np.maximum(lengths[:, None] - 1 - np.arange(LONGEST_AFFIX), 0)
         for side, ordered in enumerate((characters, np.take_along_axis(characters, backwards, axis=1)), 1):
             code = np.full_like(lengths, side)
             for index in range(LONGEST_AFFIX):
-                code = (code * 5_000_011 + ordered[:, index]) & 0xFFFFFFFFFF
+                code = _extended(code, ordered[:, index])
                 found.append(np.where(lengths > index, code, 0))
-        return _places(keys, np.stack(found, axis=-1))
+        return np.stack(found, axis=-1)
 
     def _shapes(self, character_ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         kinds = self._arrays["kinds"][character_ids]
@@ -108,6 +139,10 @@ class WordTable:
             is_kind = kinds == kind
             code = code * 3 + (is_kind & is_there).any(1) + (is_kind | ~is_there).all(1)
         return code
+
+
+def _extended(code: np.ndarray, characters: np.ndarray) -> np.ndarray:
+    return (code * 5_000_011 + characters) & 0xFFFFFFFFFF
 
 
 def _places(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
