@@ -110,6 +110,15 @@ def throughput(
         bool, typer.Option("--compare", help="Also measure a plain float32 implementation of the same models.")
     ] = False,
     only_plain: Annotated[bool, typer.Option("--only-plain", help="Measure only the plain implementation.")] = False,
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="DIR",
+            help="Measure the inference of this trained model instead, with the paper's ten calls and with its own number; "
+            "may be repeated.",
+        ),
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs after warm-up; the median is reported.")] = 5,
     device: Device = "auto",
     configs: Folder = "configs",
@@ -121,8 +130,12 @@ def throughput(
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
-    from diffusion_mf.lab.benchmarks.throughput import FAST, PLAIN, measure_throughput
+    from diffusion_mf.lab.benchmarks.throughput import FAST, PLAIN, measure_throughput, measure_trained
 
+    if models:
+        trained = (measure_trained(model, device=place, folder_of_configs=configs, repeats=repeats) for model in models)
+        _show(trained, total=len(models), output=output, as_json=json)
+        return
     chosen_tasks = [measured_task("--tasks", name.strip()) for name in tasks.split(",")]
     chosen_systems = _chosen_systems(systems)
     implementations = [] if only_plain else [FAST]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
+from diffusion_mf.config.sections import AUTO
 from diffusion_mf.data.label_schemes import LabelScheme, translate_label
 from diffusion_mf.data.sentence import Sentence, cut_documents, grouped
 from diffusion_mf.decoding import DECODERS
@@ -75,6 +76,35 @@ def best_legal(config: Config, scheme: LabelScheme, decoders: Sequence[str], sco
     return legal_decoder(config, scheme, decoders[0])
 
 
+NUMBERS_OF_CALLS = (1, 2, 3, 5, 10)
+"""those among which dev chooses"""
+SCORE_TOLERANCE, EXACT_MATCH_TOLERANCE = 0.02, 0.1
+"""points by which a smaller number of calls may be worse than the best"""
+
+
+def candidate_calls(config: Config) -> list[int]:
+    """The numbers of calls to try at the end of training; none unless dev data are to choose."""
+    if config.inference.num_calls != AUTO or not config.system_entry.is_diffusion:
+        return []
+    return [number for number in NUMBERS_OF_CALLS if number <= config.diffusion.num_steps]
+
+
+def fewest_calls(scores: Mapping[int, Mapping[str, float]], metric: str) -> int:
+    """The smallest number of calls whose ``metric`` and exact match are within their tolerances of the best values of each.
+
+    If no number has both, it is the one with the best ``metric``, and the smallest of several.
+
+    >>> row = {"f1": 90.0, "exact_match": 80.0}
+    >>> fewest_calls({1: row | {"exact_match": 79.8}, 2: row | {"f1": 89.99}, 10: row}, "f1")
+    2
+    """
+    best, best_exact = (max(row[name] for row in scores.values()) for name in (metric, "exact_match"))
+    for number, row in sorted(scores.items()):
+        if best - row[metric] <= SCORE_TOLERANCE and best_exact - row["exact_match"] <= EXACT_MATCH_TOLERANCE:
+            return number
+    return max(sorted(scores), key=lambda number: scores[number][metric])
+
+
 def evaluate(
     predictor: Predictor,
     sentences: Sequence[Sentence],
@@ -86,17 +116,20 @@ def evaluate(
     processes: Processes,
     reported_temperature: float | None = None,
     source_scheme: LabelScheme | None = None,
+    num_calls: int | None = None,
 ) -> DecoderEvaluation:
     """Score a model on labelled ``sentences``; processes share the work, and all get the result.
 
     With ``reported_temperature``, and if all gold labels are known, the reported probabilities are evaluated, too. Confusions are
-    named in ``source_scheme``, that of the user's data.
+    named in ``source_scheme``, that of the user's data. ``num_calls`` replaces the configuration's schedule.
     """
     labeller = predictor.labeller
     was_training = labeller.training
     labeller.eval()
     try:
-        labels, marginals = predict_all(predictor, sentences, config, vocabulary, decoders, processes)
+        labels, marginals = predict_all(
+            predictor, sentences, config, vocabulary, decoders, processes, num_calls=num_calls
+        )
     finally:
         labeller.train(was_training)
     # `diffusion.NO_LABEL_ID` is −1: the last of the names.
@@ -172,12 +205,20 @@ def predict_all(
     vocabulary: Vocabulary,
     decoders: Sequence[str],
     processes: Processes,
+    *,
+    num_calls: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Label ids (decoders, units) and marginals (units, K) of all sentences, one after the other."""
     if predictor.recall:
         sentences = [*cut_documents(sentences)]
     labels, marginals = _predict_share(
-        predictor, sentences, vocabulary, decoders, processes, budget=config.inference.budget
+        predictor,
+        sentences,
+        vocabulary,
+        decoders,
+        processes,
+        budget=config.inference.budget,
+        num_calls=num_calls,
     )
     # Every unit was labelled by one process, and is 0 in the others.
     processes.sum(labels)
@@ -194,6 +235,7 @@ def _predict_share(
     processes: Processes,
     *,
     budget: int,
+    num_calls: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     def finish(prediction: Prediction, *, members: Sequence[int], allowed: Tensor | None) -> list[Tensor]:
         return [prediction.marginals.float(), *(DECODERS[name](prediction.decoder_input) for name in decoders)]
@@ -207,7 +249,8 @@ def _predict_share(
     # Shared by sentence or document, not by batch: a process with less memory still labels its own share.
     groups = sorted(grouped(documents), key=lambda group: -max(sizes[index] for index in group))
     share = [*itertools.chain.from_iterable(processes.share(groups))]
-    batches = predict_sentences(predictor, [sentences[index] for index in share], vocabulary, finish, budget=budget)
+    chosen = [sentences[index] for index in share]
+    batches = predict_sentences(predictor, chosen, vocabulary, finish, budget=budget, num_calls=num_calls)
     for members, (batch_marginals, *batch_labels) in batches:
         indices = [share[member] for member in members]
         rows, columns = len(indices), int(lengths[indices].max())
