@@ -12,9 +12,14 @@ from diffusion_mf.batches.batching import Batch, collate
 from diffusion_mf.batches.layouts import CompactLayout, PaddedLayout
 from diffusion_mf.batches.packing import PackedShape, pack
 from diffusion_mf.config import DenoiserConfig
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.model.storage import load_model, save_model
 from diffusion_mf.networks.denoisers import LabelDenoiser, mean_of_others
 
-RECALL = {"denoiser": {"recall": 2}, "diffusion": {"own_trajectory_share": 0.5, "own_trajectory_calls": 2}}
+RECALL = {
+    "denoiser": {"recall": 2},
+    "diffusion": {"own_trajectory_share": 0.5, "own_trajectory_calls": 2, "clamp_share": 0.5},
+}
 SYSTEMS = ["diffusion-uni", "diffusion-mf", "diffusion-lcrf"]
 
 
@@ -138,13 +143,49 @@ def test_losses_and_gradients_do_not_depend_on_padding_being_left_out(system: st
 def test_recall_learns() -> None:
     labeller = small_labeller("diffusion-mf", **RECALL)
     choices = {labeller.choice(seed=1, step=step) for step in range(8)}
-    assert None in choices
+    assert None in {num_calls for num_calls, _ in choices}
     assert len(choices) > 1
     for step in range(8):
         labeller.loss_sums(batch_in(1, 1, 1, 1), seed=1, step=step, sentence_keys=KEYS)["total"].backward()
-    gradient = labeller.get_parameter("core.denoiser.recalled.weight").grad
-    assert gradient is not None
-    assert gradient.abs().max() > 0
+    for name in ("recalled", "recalled_known"):
+        gradient = labeller.get_parameter(f"core.denoiser.{name}.weight").grad
+        assert gradient is not None
+        assert gradient.abs().max() > 0
+
+
+def test_given_labels_of_others_are_seen_apart_from_beliefs() -> None:
+    config = DenoiserConfig(layers=1, heads=2, width=8, dropout=0.0, time_width=8, recall=2)
+    assert LabelDenoiser(config, num_labels=4, state_width=5).recalled_known is None
+    denoiser = LabelDenoiser(config, num_labels=4, state_width=5, sees_clamps=True)
+    batch = batch_in(1, 1, 1, 1)
+    assert batch.others is not None
+    layout = PaddedLayout(torch.arange(7) < batch.lengths[:, None])
+    torch.nn.init.normal_(denoiser.recalled_known.weight)
+    seen = []
+    denoiser.transformer.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    conditions = denoiser.prepare(torch.randn(4, 7, 5))
+    beliefs = torch.rand(4, 7, 4)
+    is_known = torch.zeros(4, 7, dtype=torch.bool)
+    # Oda stands at (0, 1) and (2, 0), Lu at (1, 4) and (3, 3).
+    is_known[0, 1] = True
+    denoiser(beliefs, torch.tensor([5]), conditions, layout, is_known, batch.others)
+    expected = beliefs @ denoiser.labels.weight.T
+    expected[2, 0] += denoiser.recalled_known.weight @ beliefs[0, 1]
+    torch.testing.assert_close(seen[0], expected)
+    denoiser(beliefs, torch.tensor([5]), conditions, layout, None, batch.others)
+    torch.testing.assert_close(seen[1], beliefs @ denoiser.labels.weight.T)
+
+
+def test_a_model_of_an_earlier_version_has_no_weight_for_them(tmp_path) -> None:
+    labeller = small_labeller("diffusion-mf", **RECALL).eval()
+    labeller.core.denoiser.recalled_known = None
+    arguments = (labeller.config, VOCABULARY, LabelScheme.BMES, "argmax", 1.0, {})
+    save_model(tmp_path / "model", labeller, *arguments)
+    loaded = load_model(tmp_path / "model").labeller
+    assert not loaded.get_parameter("core.denoiser.recalled_known.weight").any()
+    torch.testing.assert_close(
+        loaded.predict(batch_in(1, 1, 1, 1)).marginals, labeller.predict(batch_in(1, 1, 1, 1)).marginals
+    )
 
 
 @pytest.mark.parametrize(("system", "recall"), [("diffusion-mf", 2), ("unigram", 0), ("diffusionsl", 0)])

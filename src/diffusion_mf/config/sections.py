@@ -304,7 +304,7 @@ class DiffusionConfig(Section):
     cosine_power: Annotated[float, Field(gt=0, le=100)] = 1.0
     cosine_offset: Weight = 0.008
     clamp_share: Share = 0.0
-    """share of training sentences in which a random part of the labels is given, without noise and flagged"""
+    """share of training steps in which some labels are given, without noise and flagged, as annotators would confirm them"""
     own_trajectory_share: Share = 0.0
     """share of training steps that start from the model's own beliefs instead of noisy gold labels"""
     own_trajectory_calls: Annotated[int, Field(ge=0, le=1000)] = 3

@@ -42,6 +42,7 @@ from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS, OutputLabels
 from diffusion_mf.errors import InputError
 from diffusion_mf.model.card import model_card
+from diffusion_mf.networks.denoisers import ADDED_LATER
 from diffusion_mf.networks.tensor_files import write_tensors
 from diffusion_mf.ops.backends import Backend
 
@@ -375,6 +376,8 @@ def _load_labeller(
         labeller = Labeller(config, vocabulary, scheme, encoder_files=encoder_files, backend=backend)
     try:
         weights = safetensors.torch.load(files[WEIGHTS])
+        added = {name: value for name, value in labeller.state_dict().items() if name.endswith(ADDED_LATER)}
+        weights = {**added, **weights}
         _check_tensors(path / WEIGHTS, weights, labeller.state_dict())
         labeller.load_state_dict(weights)
     except (SafetensorError, RuntimeError, KeyError, ValueError) as error:

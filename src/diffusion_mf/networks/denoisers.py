@@ -158,14 +158,21 @@ class KnownFlag(nn.Module):
         return inputs if is_known is None else inputs + is_known[..., None] * self.vector
 
 
+ADDED_LATER = ("recalled_known.weight",)
+"""ends of the names of weights that models of earlier versions lack; without training they are zero, and have no effect"""
+
+
 class LabelDenoiser(nn.Module):
     """z from π_t, t and the encoder's states; noisy labels enter as expected embeddings (one-hot beliefs in training).
 
     With `recall`, a departure, a unit also sees the mean belief about the other occurrences of its form in the document. This
-    is new information: the encoder has not seen those sentences together with this one.
+    is new information: the encoder has not seen those sentences together with this one. If it is trained for clamps
+    (``sees_clamps``), it sees the mean label of those of them whose label is given once more, apart from what is only believed.
     """
 
-    def __init__(self, config: DenoiserConfig, *, num_labels: int, state_width: int) -> None:
+    def __init__(
+        self, config: DenoiserConfig, *, num_labels: int, state_width: int, sees_clamps: bool = False
+    ) -> None:
         super().__init__()
         self.width = config.width
         self.labels = nn.Linear(num_labels, config.width, bias=False)
@@ -174,6 +181,10 @@ class LabelDenoiser(nn.Module):
         if config.recall:
             self.recalled = nn.Linear(num_labels, config.width, bias=False)
             nn.init.zeros_(self.recalled.weight)  # no effect until something is learnt from it
+        self.recalled_known: nn.Linear | None = None
+        if config.recall and sees_clamps:
+            self.recalled_known = nn.Linear(num_labels, config.width, bias=False)
+            nn.init.zeros_(self.recalled_known.weight)
         self.flag = KnownFlag(config.width)
         self.transformer = DiffusionTransformer(config, state_width)
 
@@ -196,7 +207,11 @@ class LabelDenoiser(nn.Module):
         if self.recalled is not None:
             if others is None:
                 raise ValueError("a denoiser with recall needs the other occurrences of each unit")
-            inputs = inputs + self.recalled(mean_of_others(beliefs, layout.pack(others)))
+            places = layout.pack(others)
+            inputs = inputs + self.recalled(mean_of_others(beliefs, places))
+            if self.recalled_known is not None and is_known is not None:
+                is_there = (places >= 0) & is_known.flatten()[places.clamp(min=0)]
+                inputs = inputs + self.recalled_known(mean_of_others(beliefs, torch.where(is_there, places, -1)))
         return self.transformer(self.flag(inputs, marks), t, conditions, layout)
 
 
