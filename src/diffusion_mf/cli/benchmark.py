@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diffusion_mf.cli import benchmark_load, benchmark_sizes
+from diffusion_mf.cli import benchmark_correction, benchmark_load, benchmark_sizes
 from diffusion_mf.cli.benchmark_options import (
     AsJson,
     Device,
@@ -41,7 +41,7 @@ def _group() -> None:
     """Efficiency tables."""
 
 
-for _command in (*benchmark_load.COMMANDS, benchmark_sizes.sizes):
+for _command in (*benchmark_load.COMMANDS, benchmark_sizes.sizes, benchmark_correction.correction):
     app.command()(_command)
 
 

@@ -137,7 +137,9 @@ class StepDraws:
         """
         num_units = target.labels.shape[1]
         choice = self.uniforms(Use.CLAMPS_OF_SENTENCES, (4,))
-        is_before = torch.arange(num_units, device=choice.device) < (choice[:, 1] * (target.lengths + 1))[:, None].floor()
+        is_before = (
+            torch.arange(num_units, device=choice.device) < (choice[:, 1] * (target.lengths + 1))[:, None].floor()
+        )
         is_drawn = self.uniforms(Use.CLAMPS_OF_LABELS, (num_units,)) < choice[:, 1, None].square()
         is_given = torch.where(choice[:, 0, None] < 0.5, is_before, is_drawn)
         if target.others is not None:

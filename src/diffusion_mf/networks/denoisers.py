@@ -170,9 +170,7 @@ class LabelDenoiser(nn.Module):
     (``sees_clamps``), it sees the mean label of those of them whose label is given once more, apart from what is only believed.
     """
 
-    def __init__(
-        self, config: DenoiserConfig, *, num_labels: int, state_width: int, sees_clamps: bool = False
-    ) -> None:
+    def __init__(self, config: DenoiserConfig, *, num_labels: int, state_width: int, sees_clamps: bool = False) -> None:
         super().__init__()
         self.width = config.width
         self.labels = nn.Linear(num_labels, config.width, bias=False)
