@@ -147,42 +147,54 @@ def test_recall_learns() -> None:
     assert len(choices) > 1
     for step in range(8):
         labeller.loss_sums(batch_in(1, 1, 1, 1), seed=1, step=step, sentence_keys=KEYS)["total"].backward()
-    for name in ("recalled", "recalled_known"):
+    for name in ("recalled", "known_others", "known_in_document"):
         gradient = labeller.get_parameter(f"core.denoiser.{name}.weight").grad
         assert gradient is not None
         assert gradient.abs().max() > 0
 
 
-def test_given_labels_of_others_are_seen_apart_from_beliefs() -> None:
+@pytest.mark.parametrize("layout", [PaddedLayout, CompactLayout.of_units])
+def test_given_labels_are_seen_apart_from_beliefs(layout) -> None:
     config = DenoiserConfig(layers=1, heads=2, width=8, dropout=0.0, time_width=8, recall=2)
-    assert LabelDenoiser(config, num_labels=4, state_width=5).recalled_known is None
+    assert LabelDenoiser(config, num_labels=4, state_width=5).known_others is None
     denoiser = LabelDenoiser(config, num_labels=4, state_width=5, sees_clamps=True)
-    batch = batch_in(1, 1, 1, 1)
-    assert batch.others is not None
-    layout = PaddedLayout(torch.arange(7) < batch.lengths[:, None])
-    torch.nn.init.normal_(denoiser.recalled_known.weight)
-    seen = []
-    denoiser.transformer.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    conditions = denoiser.prepare(torch.randn(4, 7, 5))
-    beliefs = torch.rand(4, 7, 4)
-    is_known = torch.zeros(4, 7, dtype=torch.bool)
-    # Oda stands at (0, 1) and (2, 0), Lu at (1, 4) and (3, 3).
-    is_known[0, 1] = True
-    denoiser(beliefs, torch.tensor([5]), conditions, layout, is_known, batch.others)
-    expected = beliefs @ denoiser.labels.weight.T
-    expected[2, 0] += denoiser.recalled_known.weight @ beliefs[0, 1]
-    torch.testing.assert_close(seen[0], expected)
-    denoiser(beliefs, torch.tensor([5]), conditions, layout, None, batch.others)
-    torch.testing.assert_close(seen[1], beliefs @ denoiser.labels.weight.T)
+    batch = batch_in(1, 2, 1, 2)
+    lay = layout(torch.arange(7) < batch.lengths[:, None])
+    conditions = denoiser.prepare(lay.pack(torch.randn(4, 7, 5)))
+    # Oda stands at (0, 1) and (2, 0); of the other document nothing is given.
+    known = torch.zeros(4, 7, 4)
+    known[0, 0, 3] = known[0, 1, 2] = 1
+    given = (lay, batch.others, batch.document_rows)
+    silent = denoiser.with_known(conditions, known, *given).input
+    assert silent is not None
+    assert not silent.any()
+    torch.nn.init.normal_(denoiser.known_others.weight)
+    torch.nn.init.normal_(denoiser.known_in_document.weight)
+    found = lay.unpack(denoiser.with_known(conditions, known, *given).input)
+    in_document = denoiser.known_in_document.weight[:, [2, 3]].sum(1) * 0.5**0.5
+    torch.testing.assert_close(found[0, :3], in_document.expand(3, 8))
+    torch.testing.assert_close(found[2, 0], in_document + denoiser.known_others.weight[:, 2])
+    assert not found[[1, 3]].any()
 
 
-def test_a_model_of_an_earlier_version_has_no_weight_for_them(tmp_path) -> None:
+def test_a_given_label_informs_all_of_its_document() -> None:
     labeller = small_labeller("diffusion-mf", **RECALL).eval()
-    labeller.core.denoiser.recalled_known = None
+    batch = batch_in(1, 1, 2, 2)
+    allowed = torch.ones(4, 7, len(VOCABULARY.labels), dtype=torch.bool)
+    allowed[0, 2] = torch.arange(len(VOCABULARY.labels)) == VOCABULARY.label_ids["O"]
+    free, held = labeller.predict(batch).marginals, labeller.predict(batch, allowed=allowed).marginals
+    # “sleeps” stands nowhere else.
+    assert not torch.allclose(held[1], free[1], atol=1e-4)
+    torch.testing.assert_close(held[2:], free[2:])
+
+
+def test_a_model_of_an_earlier_version_has_no_weights_for_them(tmp_path) -> None:
+    labeller = small_labeller("diffusion-mf", **RECALL).eval()
+    labeller.core.denoiser.known_others = labeller.core.denoiser.known_in_document = None
     arguments = (labeller.config, VOCABULARY, LabelScheme.BMES, "argmax", 1.0, {})
     save_model(tmp_path / "model", labeller, *arguments)
     loaded = load_model(tmp_path / "model").labeller
-    assert not loaded.get_parameter("core.denoiser.recalled_known.weight").any()
+    assert not loaded.get_parameter("core.denoiser.known_others.weight").any()
     torch.testing.assert_close(
         loaded.predict(batch_in(1, 1, 1, 1)).marginals, labeller.predict(batch_in(1, 1, 1, 1)).marginals
     )

@@ -97,6 +97,7 @@ class CategoricalCore(StructuredCore):
         if has_clamps:
             is_given = draws.clamps(target)
             allowed = ~is_given[..., None] | (one_hot(labels, self.num_labels) > 0)
+            conditions = self._with_known(conditions, allowed, is_given, target)
         noisy: NoisyLabels | None = None
         if num_calls is not None:
             beliefs, t = self._own_beliefs(num_calls, conditions, target, allowed, is_given, draws)
@@ -116,6 +117,8 @@ class CategoricalCore(StructuredCore):
     def predict(self, inputs: PredictionInput) -> Prediction:
         """Algorithm 1; Mask-Viterbi and argmax get log π₀, Viterbi the last call's potentials."""
         conditions = self.denoiser.prepare(inputs.states)
+        if inputs.allowed is not None and inputs.is_known is not None:
+            conditions = self._with_known(conditions, inputs.allowed, inputs.is_known, inputs)
         schedule = self.process.schedule(base=inputs.base, num_calls=inputs.num_calls)
         # The same for a sentence in every batch.
         draws = StepDraws(self.config.seed, 0, inputs.content_keys)
@@ -152,6 +155,12 @@ class CategoricalCore(StructuredCore):
             num_calls=result.num_calls,
             trajectory=None if steps is None else [(step.t, step.beliefs) for step in steps],
         )
+
+    def _with_known(
+        self, conditions: Conditions, allowed: Tensor, is_known: Tensor, of: Target | PredictionInput
+    ) -> Conditions:
+        known = (allowed & is_known[..., None]).float()
+        return self.denoiser.with_known(conditions, known, of.layout, of.others, of.document_rows)
 
     @torch.no_grad()
     def _own_beliefs(

@@ -240,6 +240,7 @@ class Target(NamedTuple):
     """marginals of another model, to be learnt in addition to the labels"""
     others: Int[Tensor, "B N M"] | None = None
     """for recall (`batches.batching.Batch.others`)"""
+    document_rows: Int[Tensor, " B"] | None = None
     is_continuation: Bool[Tensor, " K"] | None = None
     """the labels that continue a span, where annotators fix spans as a whole"""
 

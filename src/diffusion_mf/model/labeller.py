@@ -145,7 +145,16 @@ class Labeller(nn.Module):
         taught = None if self.teacher is None else self.teacher(draws.sentence_keys, batch.form_ids.shape[1])
         # In the schemes of spans, the labels that cannot begin a sentence are those inside and at the end of a span.
         is_continuation = ~self.legal_starts if self.config.task is Task.NER else None
-        target = Target(batch.label_ids, batch.lengths, is_unit, layout, taught, batch.others, is_continuation)
+        target = Target(
+            batch.label_ids,
+            batch.lengths,
+            is_unit,
+            layout,
+            teacher=taught,
+            others=batch.others,
+            document_rows=batch.document_rows,
+            is_continuation=is_continuation,
+        )
         terms = self.core.loss_terms(states, target, draws)
         if self.auxiliary is not None:
             log_probs = layout.unpack(self.auxiliary(states)).log_softmax(-1)

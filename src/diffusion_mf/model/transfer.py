@@ -28,7 +28,7 @@ _AXES: tuple[tuple[re.Pattern[str], dict[int, str]], ...] = (
     (re.compile(r"(core\.scorer\.unary|auxiliary)\.3\.(weight|bias)"), {0: "labels"}),
     (re.compile(r"core\.scorer\.local_transitions\.3\.(weight|bias)"), {0: "label pairs"}),
     (re.compile(r"core\.scorer\.global_transitions"), {0: "labels", 1: "labels"}),
-    (re.compile(r"core\.denoiser\.(labels|recalled|recalled_known)\.weight"), {1: "labels"}),
+    (re.compile(r"core\.denoiser\.(labels|recalled|known_others|known_in_document)\.weight"), {1: "labels"}),
 )
 _OF_BITS = re.compile(r"core\.denoiser\.(bits|output\.2)\..*")
 """DiffusionSL numbers its labels: with different labels, its bits mean something else"""
