@@ -13,7 +13,8 @@ from diffusion_mf.lab.experiments.scores import score_model
 from diffusion_mf.model.storage import read_config
 from diffusion_mf.tagger import Tagger, load_model
 from diffusion_mf.training import loop
-from diffusion_mf.training.evaluation import candidate_calls, fewest_calls
+from diffusion_mf.training.automatic import choose_config
+from diffusion_mf.training.evaluation import candidate_calls, fewest_calls, num_calls
 from diffusion_mf.training.loop import train
 
 CHOSEN = 3
@@ -144,3 +145,16 @@ def test_our_recipe_lets_dev_choose_unless_a_file_decides(name: str, tmp_path: P
 def test_the_paper_keeps_its_ten_calls() -> None:
     for name in ("ner/diffusion-mf", "pos/diffusionsl"):
         assert candidate_calls(load_config(name)) == []
+
+
+def test_on_a_cpu_five_calls_are_made_until_dev_chooses(corpus: Path, tmp_path: Path) -> None:
+    chosen = choose_config(corpus / "train.txt", device_type="cpu").config
+    assert (chosen.inference.num_calls, num_calls(chosen)) == ("auto", 5)
+    other = choose_config(corpus / "train.txt", ["inference.base=2"], device_type="cpu").config
+    assert (other.inference.num_calls, num_calls(other)) == (None, 10)
+    # What --print-config writes has both, and means the same.
+    path = tmp_path / "printed.toml"
+    path.write_text(
+        'extends = "ours/ner/diffusion-mf"\n[inference]\nbase = 4.0\nnum_calls = "auto"\n', encoding="utf-8"
+    )
+    assert (load_config(path).inference.num_calls, num_calls(load_config(path))) == ("auto", 5)

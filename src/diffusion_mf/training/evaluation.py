@@ -18,6 +18,7 @@ from diffusion_mf.config.sections import AUTO
 from diffusion_mf.data.label_schemes import LabelScheme, translate_label
 from diffusion_mf.data.sentence import Sentence, cut_documents, grouped
 from diffusion_mf.decoding import DECODERS
+from diffusion_mf.diffusion import CategoricalDiffusion
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
 from diffusion_mf.evaluation.calibration import (
@@ -87,6 +88,14 @@ def candidate_calls(config: Config) -> list[int]:
     if config.inference.num_calls != AUTO or not config.system_entry.is_diffusion:
         return []
     return [number for number in NUMBERS_OF_CALLS if number <= config.diffusion.num_steps]
+
+
+def num_calls(config: Config) -> int:
+    """The number of denoiser calls in inference; where dev is to choose it, the number until then."""
+    number, base = config.inference.calls_and_base(None, None)
+    if config.system_entry.process == "bits":
+        return number or config.bits.num_calls
+    return len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(num_calls=number, base=base)) - 1
 
 
 def fewest_calls(scores: Mapping[int, Mapping[str, float]], metric: str) -> int:

@@ -34,12 +34,12 @@ from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.training.corpora import TrainingData, dev_warnings, read_training_data
 from diffusion_mf.training.evaluation import (
-    NUMBERS_OF_CALLS,
     DecoderEvaluation,
     candidate_calls,
     candidate_decoders,
     evaluate,
     fewest_calls,
+    num_calls,
     teacher_marginals,
 )
 from diffusion_mf.training.gradients import LossWindow, StepGradients
@@ -170,7 +170,7 @@ def fit_to_time(
         processes.sum(total)
         preparation, elapsed, of_step, of_evaluation = (total / processes.world_size).tolist()
     of_test = of_evaluation * len(run.data.test or ()) / max(1, len(run.data.dev or ()))
-    with_calls = sum(candidate_calls(config)) / max(NUMBERS_OF_CALLS) * of_evaluation
+    with_calls = sum(candidate_calls(config)) / num_calls(config) * of_evaluation
     left = 60 * minutes - elapsed - preparation - of_test - with_calls
     most_epochs = most_epochs or settings.epochs
     steps_per_epoch = run.num_steps

@@ -26,7 +26,7 @@ from diffusion_mf.prediction.precision import compile_blocks
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.systems import SYSTEMS as SYSTEM_TABLE
 from diffusion_mf.training.corpora import TrainingData
-from diffusion_mf.training.evaluation import evaluate
+from diffusion_mf.training.evaluation import evaluate, num_calls
 from diffusion_mf.training.processes import Processes
 
 THROUGHPUT_ROW_KEY = (
@@ -112,8 +112,8 @@ def _measure(
     config: Config, data: TrainingData, device: torch.device, *, implementation: str, repeats: int = REPEATS
 ) -> list[dict[str, Any]]:
     session = Session(config, data, device, is_plain=implementation == PLAIN)
-    num_calls = _num_calls(config)
-    training, inference = linear_operations(session.labeller, num_calls=num_calls)
+    own_calls = num_calls(config)
+    training, inference = linear_operations(session.labeller, num_calls=own_calls)
     corpus = BENCHMARK_CORPORA[config.task].name
     assert data.dev is not None
     rows = []
@@ -142,7 +142,7 @@ def _measure(
                 "utilisation": operations * units / median / PEAK_OPERATIONS,
                 "peak_memory_gb": torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None,
                 "parameters": session.labeller.num_parameters(),
-                "num_calls": num_calls if phase == "inference" else None,
+                "num_calls": own_calls if phase == "inference" else None,
                 "seconds": seconds,
             }
         )
@@ -174,7 +174,7 @@ def measure_trained(
     if device.type == "cuda":
         torch._dynamo.reset()
         compile_blocks(labeller)
-    numbers = {PAPER_CALLS: PAPER_CALLS, _num_calls(config): None}
+    numbers = {PAPER_CALLS: PAPER_CALLS, num_calls(config): None}
     rows = []
     for number, given in sorted(numbers.items(), reverse=True):
         if device.type == "cuda":
@@ -235,12 +235,6 @@ def _published(system: str, corpus: str, phase: str) -> float | None:
     return None if paper is None else paper[("training", "inference").index(phase)]
 
 
-def _num_calls(config: Config) -> int:
-    process = CategoricalDiffusion(2, config.diffusion.num_steps)
-    num_calls, base = config.inference.calls_and_base(None, None)
-    return len(process.schedule(base=base, num_calls=num_calls)) - 1
-
-
 def measure_iterations(
     numbers: Sequence[int], *, device: torch.device, folder: str, overrides: Sequence[str]
 ) -> Iterator[list[dict[str, Any]]]:
@@ -287,7 +281,7 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
         assert data.dev is not None
         session = Session(config, data, device)
         for base in BASES:
-            num_calls = len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(base=base)) - 1
+            own_calls = len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(base=base)) - 1
             median = statistics.median(session.inference_seconds(data.dev, repeats=REPEATS, base=base))
             # The paper's sweep has a pretrained encoder, so a ratio to it is meaningless for another.
             is_comparable = config.encoder.kind == "pretrained"
@@ -300,7 +294,7 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
                     "phase": "inference",
                     "implementation": FAST,
                     "setting": base,
-                    "num_calls": num_calls,
+                    "num_calls": own_calls,
                     "sentences_per_second": len(data.dev) / median,
                     "paper_sentences_per_second": None if paper is None else paper[2],
                     "ratio_to_paper": None if paper is None else len(data.dev) / median / paper[2],
