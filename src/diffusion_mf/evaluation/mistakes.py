@@ -17,6 +17,7 @@ from jaxtyping import Int
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelledSpan
+from diffusion_mf.evaluation.metrics import TokenScorer
 from diffusion_mf.evaluation.reconstruction import Reconstruction
 
 CONTEXT_UNITS = 5
@@ -89,15 +90,18 @@ def confusion_matrix(
     sentences: Iterable[CheckedSentence], *, most: int | None = None
 ) -> tuple[list[str], Int[np.ndarray, "L L"]]:
     """Labels, those of the most mistakes first, and how often each (row) was given each (column); of ``most`` labels if given."""
-    pairs: Counter[tuple[str, str]] = Counter()
+    scorer = TokenScorer()
     for sentence in sentences:
-        pairs.update(zip(sentence.gold, sentence.predicted, strict=True))
+        scorer.update(sentence.gold, sentence.predicted)
+    pairs = scorer.result().confusion
     weights: Counter[str] = Counter()
     for (gold, predicted), count in pairs.items():
         for label in (gold, predicted):
             weights[label] += count if gold != predicted else 0
     labels = sorted(weights, key=lambda label: (-weights[label], label))[:most]
-    return labels, np.array([[pairs[gold, predicted] for predicted in labels] for gold in labels], dtype=np.int64)
+    return labels, np.array(
+        [[pairs.get((gold, predicted), 0) for predicted in labels] for gold in labels], dtype=np.int64
+    )
 
 
 def least_certain(sentences: Sequence[CheckedSentence], number: int) -> list[CheckedUnit]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ from diffusion_mf.evaluation.calibration import (
     fit_temperature,
     negative_log_likelihood,
 )
+from diffusion_mf.evaluation.metrics import TokenScorer
 from diffusion_mf.model.core import TeacherMarginals
 from diffusion_mf.model.storage import legal_decoder, load_model
 from diffusion_mf.ops.chain_scores import unit_mask
@@ -145,10 +146,10 @@ def evaluate(
     names = [*vocabulary.labels, NO_LABEL]
     lengths = [len(sentence.units) for sentence in sentences]
     gold = [sentence.labels or () for sentence in sentences]
-    scores = {}
+    scores, predicted = {}, {}
     for decoder, flat in zip(decoders, labels, strict=True):
-        predicted = [[names[index] for index in row.tolist()] for row in flat.split(lengths)]
-        scores[decoder] = score_sentences(config.task, scheme, gold, predicted)
+        predicted[decoder] = [[names[index] for index in row.tolist()] for row in flat.split(lengths)]
+        scores[decoder] = score_sentences(config.task, scheme, gold, predicted[decoder])
     metric = PRIMARY_METRICS[config.task]
     best = max(decoders, key=lambda decoder: scores[decoder][metric])
     gold_ids = torch.tensor(
@@ -162,14 +163,10 @@ def evaluate(
             for decoder, chosen in zip(decoders, labels, strict=True)
         }
     chosen = labels[decoders.index(best)]
-    names_of_gold = [label for labels_of_sentence in gold for label in labels_of_sentence]
-    wrong = (chosen != gold_ids).nonzero()[:, 0].tolist()
-    confusions: Counter[tuple[str, str]] = Counter()
-    for (right, found), count in Counter((names_of_gold[index], names[chosen[index]]) for index in wrong).items():
-        pair = _printed(right, scheme, source_scheme), _printed(found, scheme, source_scheme)
-        # Several labels of the model can have one name in an open scheme.
-        if pair[0] != pair[1]:
-            confusions[pair] += count
+    tokens = TokenScorer()
+    printed = functools.cache(lambda label: _printed(label, scheme, source_scheme))
+    for right, found in zip(gold, predicted[best], strict=True):
+        tokens.update([*map(printed, right)], [*map(printed, found)])
     return DecoderEvaluation(
         scores=scores,
         decoder=best,
@@ -178,8 +175,8 @@ def evaluate(
         temperature=temperature,
         score_quality=score_quality,
         confusions=[
-            {"gold": right, "predicted": predicted, "count": count}
-            for (right, predicted), count in confusions.most_common(NUM_CONFUSIONS)
+            {"gold": right, "predicted": found, "count": count}
+            for right, found, count in tokens.result().top_confusions(NUM_CONFUSIONS)
         ],
         confidence=_confidence(marginals, chosen, reported_temperature or temperature),
     )
