@@ -287,11 +287,21 @@ def _parse_model(text: str) -> tuple[str, str, int | None]:
 
 def _print_cpu(rows: list[dict[str, Any]]) -> None:
     print_table(
-        ["system", "accuracy", "words/s", "slowest", "fastest", "threads", "at least as good and as fast"],
+        [
+            "system",
+            "accuracy",
+            "exact match",
+            "words/s",
+            "slowest",
+            "fastest",
+            "threads",
+            "at least as good and as fast",
+        ],
         [
             [
                 row["system"],
                 half_up(row["accuracy"], 2),
+                half_up(row["exact_match"], 1),
                 row["words_per_second"],
                 row["slowest_pass"],
                 row["fastest_pass"],
