@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -257,3 +258,37 @@ def test_sentences_with_unknown_labels_are_left_out(models: dict[str, Path], doc
     corrector = Corrector(model, sentences, device=CPU)
     assert corrector.num_left_out == 1
     assert len(corrector.sentences) == len(corrector.documents) == len(sentences) - 1
+
+
+def _invented_documents(number: int, draw: random.Random) -> str:
+    """Names that are persons in one document and places in another, without any other hint."""
+    documents = []
+    for _ in range(number):
+        kinds = {f"N{name}": draw.choice(["PER", "LOC"]) for name in draw.sample(range(40), 3)}
+        units = [draw.choice([*kinds, *(f"w{word}" for word in range(6))]) for _ in range(30)]
+        lines = [f"{unit} S-{kinds[unit]}" if unit in kinds else f"{unit} O" for unit in units]
+        documents.append("\n\n".join(["-DOCSTART- O", *("\n".join(lines[at : at + 5]) for at in range(0, 30, 5))]))
+    return "\n\n".join(documents) + "\n\n"
+
+
+def test_a_fixed_name_carries_over_to_its_other_occurrences(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    for split, number in (("train", 100), ("dev", 12)):
+        (tmp_path / f"{split}.txt").write_text(_invented_documents(number, draw))
+    config = small_runs.small_config(
+        tmp_path,
+        small_runs.NO_DROPOUT,
+        {
+            "data": {"scheme": "bmes"},
+            "encoder": {"pair_width": 0},
+            "denoiser": {"recall": 4, "state_input": True},
+            "diffusion": {"own_trajectory_share": 0.8, "own_trajectory_calls": 1, "clamp_share": 0.7},
+            "training": {"epochs": 12, "evaluate_every": 12, "budget": 300, "accumulation": 1, "learning_rate": 1e-2},
+            "inference": {"num_calls": 3},
+        },
+    )
+    model = load_model(train(config, output=tmp_path / "run", device="cpu"))
+    sentences = read_task(tmp_path / "dev.txt", model.config.task).sentences
+    found = correct(Corrector(model, sentences, device=CPU), Order.READING)
+    # About half of the names are wrong at first, and each needs one fix.
+    assert found.fixes.sum() < 0.75 * found.errors.sum()
