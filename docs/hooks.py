@@ -152,7 +152,8 @@ def _usage(name: str, command: Any) -> str:
 def _kind(parameter: Any, command: Any) -> type:
     """The type of an argument or option; of a list, that of its items."""
     annotation = typing.get_type_hints(inspect.unwrap(command.callback))[parameter.name]
-    return next(kind for kind in (*typing.get_args(annotation), annotation) if isinstance(kind, type))
+    kinds = (kind if isinstance(kind, type) else type(kind) for kind in (*typing.get_args(annotation), annotation))
+    return next(kinds)
 
 
 def _word(parameter: Any, command: Any) -> str:

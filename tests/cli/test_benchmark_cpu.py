@@ -14,9 +14,10 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.lab.benchmarks import cpu
 from diffusion_mf.lab.benchmarks import cpu as cpu_peers
 from diffusion_mf.lab.synthetic import write_corpus
+from diffusion_mf.tagger import Tagger
 
 FIELDS = {
-    "corpus", "system", "is_ours", "calls", "threads", "training", "accuracy", "words_per_second", "fastest_pass",
+    "corpus", "system", "is_ours", "calls", "threads", "training", "accuracy", "exact_match", "words_per_second", "fastest_pass",
     "slowest_pass", "passes", "words", "cores", "pytorch_threads", "matched_by", "command", "commit", "hardware", "versions", "date",
 }  # fmt: skip
 
@@ -79,6 +80,9 @@ def test_rows_are_complete_and_peers_trained_once(
     expected = 100 * gold.count(next((tmp_path / "peers").glob("majority-*/label")).read_text()) / len(gold)
     assert rows[2]["accuracy"] == pytest.approx(expected, abs=0.005)
     assert {row["words"] for row in rows} == {len(gold)}
+    own = Tagger.load(model, device="cpu").tag(test.sentences)
+    whole = [list(result.labels) == list(sentence.labels or ()) for sentence, result in zip(test, own, strict=True)]
+    assert rows[0]["exact_match"] == pytest.approx(100 * sum(whole) / len(whole), abs=0.005)
     for row in rows:
         assert row["slowest_pass"] <= row["words_per_second"] <= row["fastest_pass"]
     again = dmf(*arguments)

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import small_runs
 
+from diffusion_mf.tagger import load_model
+from diffusion_mf.training.loop import train
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = [
     *("encoder.width=16", "encoder.layers=1", "encoder.heads=2", "encoder.word_width=8"),
@@ -78,3 +81,23 @@ def test_iterations_are_those_asked_for(dmf, options: list[str]) -> None:  # typ
     outcome = dmf("benchmark", "mean-field", "--iterations", "0,1", *options)
     assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
     assert outcome.stderr.startswith("dmf: --iterations: '0,1' is not a list of numbers")
+
+
+def test_a_trained_model_is_measured_with_ten_calls_and_its_own(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    corpus = small_runs.write_small_corpus(tmp_path / "conll2003").rename(tmp_path / "conll2003" / "renamed")
+    config = small_runs.small_config(corpus, {"inference": {"num_calls": "auto"}, "training": {"epochs": 1}})
+    model = train(config, output=tmp_path / "run", device="cpu")
+    arguments = ("--model", model, "--device", "cpu", "--configs", str(CONFIGS), "--repeats", "2")
+    outcome = dmf("benchmark", "throughput", *arguments, "--json", "--output", tmp_path / "efficiency.json")
+    assert outcome.status == 0, outcome.stderr
+    rows = json.loads(outcome.stdout)
+    assert rows == json.loads((tmp_path / "efficiency.json").read_text())
+    chosen = load_model(model).chosen_calls
+    assert [row["num_calls"] for row in rows] == sorted({10, chosen}, reverse=True)
+    table = {row["calls"]: row for row in load_model(model).metrics["calls"]}
+    for row in rows:
+        assert (row["setting"], row["chosen_calls"], len(row["seconds"])) == ("trained", chosen, 2)
+        assert row["dev_score"] == table[row["num_calls"]]["f1"]
+        assert row["dev_exact_match"] == table[row["num_calls"]]["exact_match"]
+        # Not the paper's corpus, by its place.
+        assert (row["corpus"], row["ratio_to_paper"]) == ("dev", None)

@@ -9,9 +9,11 @@ import pytest
 import torch
 from tiny_models import VOCABULARY, FixedScorer, batch_of, small_labeller
 
+from diffusion_mf.batches.layouts import PaddedLayout
 from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.diffusion import one_hot, restrict
 from diffusion_mf.model import Labeller
-from diffusion_mf.model.core import StepDraws, Use, structured_terms
+from diffusion_mf.model.core import StepDraws, Target, Use, structured_terms
 from diffusion_mf.model.storage import load_model, save_model
 from diffusion_mf.ops import forward_backward
 from diffusion_mf.structures import LinearChain
@@ -254,43 +256,93 @@ def test_the_structure_is_computed_by_the_backend_asked_for(system, tmp_path) ->
         )
 
 
-def test_a_share_of_the_sentences_has_a_part_of_its_labels_given_itself_uniform() -> None:
-    is_given = StepDraws(1, 2, torch.arange(4000)).clamps(0.4, 50)
-    parts = is_given.float().mean(1)
-    # 1 in 51 of the sentences chosen gets none of its fifty labels.
-    assert (parts > 0).float().mean().item() == pytest.approx(0.4 * 50 / 51, abs=0.03)
-    chosen = parts[parts > 0]
-    assert chosen.mean().item() == pytest.approx(0.5 * 51 / 50, abs=0.03)
-    assert chosen.quantile(0.75).item() == pytest.approx(0.75, abs=0.05)
-    assert StepDraws(1, 2, torch.arange(3)).clamps(0.0, 50) is None
+def clamp_target(num_sentences: int, length: int, *, labels=None, **options) -> Target:
+    is_unit = torch.ones(num_sentences, length + 2, dtype=torch.bool)
+    is_unit[:, length:] = False
+    labels = torch.zeros(num_sentences, length + 2, dtype=torch.int64) if labels is None else labels
+    return Target(labels, torch.full((num_sentences,), length), is_unit, PaddedLayout(is_unit), **options)
+
+
+def test_labels_are_given_in_a_share_of_the_steps() -> None:
+    flags = [StepDraws(1, step, torch.arange(3)).has_clamps(0.4) for step in range(3000)]
+    assert sum(flags) / len(flags) == pytest.approx(0.4, abs=0.03)
+    assert not any(StepDraws(1, step, torch.arange(3)).has_clamps(0.0) for step in range(100))
+
+
+def test_given_labels_are_those_before_a_position_or_a_part_of_all() -> None:
+    is_given = StepDraws(1, 2, torch.arange(4000)).clamps(clamp_target(4000, 50))
+    assert not is_given[:, 50:].any()
+    counts = is_given.sum(1)
+    is_before = (is_given == (torch.arange(52) < counts[:, None])).all(1)
+    # Of the others few have none, or look like a beginning by chance.
+    assert is_before.float().mean().item() == pytest.approx(0.58, abs=0.05)
+    assert counts[is_before & (counts > 3)].float().mean().item() == pytest.approx(27, abs=1.5)
+    drawn = counts[~is_before].float() / 50
+    assert drawn.mean().item() == pytest.approx(0.4, abs=0.04)
+
+
+def test_with_recall_sentences_are_done_or_not_begun() -> None:
+    others = torch.full((4000, 52, 2), -1)
+    for step in range(4):
+        is_given = StepDraws(1, step, torch.arange(4000)).clamps(clamp_target(4000, 50, others=others))
+        share_done = (is_given.sum(1) == 50).float().mean().item()
+        share_not_begun = (is_given.sum(1) == 0).float().mean().item()
+        # The share of the step is U[0, 1]; half of the rest has not been begun.
+        assert share_not_begun == pytest.approx(0.55 * (1 - share_done), abs=0.06)
+    whole = StepDraws(1, 3, torch.arange(4000)).clamps(clamp_target(4000, 50, others=others))
+    part = StepDraws(1, 3, torch.arange(1000, 4000)).clamps(clamp_target(3000, 50, others=others[:3000]))
+    assert torch.equal(whole[1000:], part)
+
+
+def test_spans_are_given_as_a_whole() -> None:
+    # Labels 1 and 2 continue a span: 0 | 0 1 2 | 0 | 0 2
+    labels = torch.tensor([[0, 0, 1, 2, 0, 0, 2, 0, 0]]).expand(500, 9)
+    is_continuation = torch.tensor([False, True, True])
+    target = clamp_target(500, 7, labels=labels, is_continuation=is_continuation)
+    is_given = StepDraws(1, 2, torch.arange(500)).clamps(target)
+    assert torch.equal(is_given[:, 1], is_given[:, 2])
+    assert torch.equal(is_given[:, 1], is_given[:, 3])
+    assert torch.equal(is_given[:, 5], is_given[:, 6])
+    assert not torch.equal(is_given[:, 0], is_given[:, 1])
+    assert not torch.equal(is_given[:, 4], is_given[:, 5])
+    assert not is_given[:, 7:].any()
+    alone = StepDraws(1, 2, torch.arange(500)).clamps(target._replace(is_continuation=None))
+    assert (alone & ~is_given).sum() == 0
+    assert (is_given & ~alone).sum() > 0
 
 
 def test_a_share_of_the_steps_continues_after_any_number_of_own_calls() -> None:
     labeller = small_labeller("diffusion-mf", diffusion={"own_trajectory_share": 0.4, "own_trajectory_calls": 2})
     choices = [labeller.choice(seed=1, step=step) for step in range(3000)]
-    for choice, share in ((None, 0.6), (0, 0.4 / 3), (1, 0.4 / 3), (2, 0.4 / 3)):
-        assert choices.count(choice) / len(choices) == pytest.approx(share, abs=0.03)
+    for num_calls, share in ((None, 0.6), (0, 0.4 / 3), (1, 0.4 / 3), (2, 0.4 / 3)):
+        assert choices.count((num_calls, False)) / len(choices) == pytest.approx(share, abs=0.03)
 
 
+@pytest.mark.parametrize("clamp_share", [0.0, 1.0])
 @pytest.mark.parametrize("num_calls", [0, 1, 2])
-def test_own_steps_see_the_beliefs_that_inference_reaches(num_calls) -> None:
-    changes = {"own_trajectory_share": 1.0, "own_trajectory_calls": 2}
+def test_own_steps_see_the_beliefs_that_inference_reaches(num_calls, clamp_share, monkeypatch) -> None:
+    changes = {"own_trajectory_share": 1.0, "own_trajectory_calls": 2, "clamp_share": clamp_share}
     labeller = small_labeller("diffusion-mf", diffusion=changes, inference={"num_calls": 5}).eval()
-    step = next(step for step in range(50) if labeller.choice(seed=7, step=step) == num_calls)
+    is_given = torch.zeros_like(short_batch().label_ids, dtype=torch.bool)
+    is_given[:, 0] = True
+    monkeypatch.setattr("diffusion_mf.model.core.StepDraws.clamps", lambda self, target: is_given)
+    allowed = None if not clamp_share else ~is_given[..., None] | (one_hot(short_batch().label_ids, K) > 0)
+    step = next(step for step in range(50) if labeller.choice(seed=7, step=step)[0] == num_calls)
     seen = []
     labeller.core.denoiser.register_forward_pre_hook(lambda _, args: seen.append((args[0], args[1].tolist())))
     losses_of(labeller, step)
     schedule = labeller.process.schedule(num_calls=5)
     assert [t for _, t in seen] == [[t] for t in schedule[: num_calls + 1]]
     found = seen[-1][0]
-    trajectory = [(None, torch.full_like(found, 1 / K))]
-    trajectory += labeller.predict(short_batch(), keep_trajectory=True).trajectory
+    first = torch.full_like(found, 1 / K)
+    trajectory = [(None, first if allowed is None else restrict(first, allowed))]
+    trajectory += labeller.predict(short_batch(), keep_trajectory=True, allowed=allowed).trajectory
     torch.testing.assert_close(found, trajectory[num_calls][1])
 
 
 def test_half_of_the_steps_see_a_first_estimate_within_the_scale() -> None:
     labeller = small_labeller("diffusionsl", bits={"self_conditioning": True, "scale": 0.1})
-    choices = [labeller.choice(seed=7, step=step) for step in range(3000)]
+    choices = [labeller.choice(seed=7, step=step).has_estimate for step in range(3000)]
     assert sum(choices) / len(choices) == pytest.approx(0.5, abs=0.03)
     with torch.no_grad():
         labeller.core.denoiser.output[-1].weight.mul_(20)

@@ -87,7 +87,7 @@ def test_clamp_training_gives_clean_flagged_labels_that_cost_nothing(system) -> 
     labeller.core.denoiser.flag.register_forward_pre_hook(lambda _, args: seen.append(args[1]))
     inputs = []
     labeller.core.denoiser.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
-    total_marked = 0
+    total_marked = num_noisy = 0
     for step in range(4):
         losses = labeller.loss_sums(batch, seed=0, step=step, sentence_keys=KEYS)
         assert losses["total"].isfinite()
@@ -96,7 +96,8 @@ def test_clamp_training_gives_clean_flagged_labels_that_cost_nothing(system) -> 
         total_marked += int(is_marked.sum())
         clean = labeller.codes.encode(batch.label_ids) if system == "diffusionsl" else one_hot(batch.label_ids, K)
         assert torch.equal(inputs[-1][is_marked], clean[is_marked])
-        assert not torch.equal(inputs[-1][~is_marked & units(batch)], clean[~is_marked & units(batch)])
+        num_noisy += int((inputs[-1] != clean)[~is_marked & units(batch)].any(-1).sum())
+    assert num_noisy > 0
     assert 0 < total_marked < 4 * int(units(batch).sum())
     assert labeller.core.denoiser.flag.vector.grad.abs().sum() > 0
     for parameter in labeller.parameters():
@@ -107,7 +108,7 @@ def test_clamp_training_gives_clean_flagged_labels_that_cost_nothing(system) -> 
 def test_a_sentence_with_all_labels_given_costs_nothing(system, monkeypatch) -> None:
     labeller, batch = small_labeller(system, diffusion={"clamp_share": 1.0}), whole_batch()
     everything = torch.ones(4, 7, dtype=torch.bool)
-    monkeypatch.setattr("diffusion_mf.model.core.StepDraws.clamps", lambda self, share, num_units: everything)
+    monkeypatch.setattr("diffusion_mf.model.core.StepDraws.clamps", lambda self, target: everything)
     losses = labeller.loss_sums(batch, seed=0, step=0, sentence_keys=KEYS)
     assert losses["total"].item() == pytest.approx(0, abs=1e-4)
 

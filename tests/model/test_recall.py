@@ -12,9 +12,14 @@ from diffusion_mf.batches.batching import Batch, collate
 from diffusion_mf.batches.layouts import CompactLayout, PaddedLayout
 from diffusion_mf.batches.packing import PackedShape, pack
 from diffusion_mf.config import DenoiserConfig
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.model.storage import load_model, save_model
 from diffusion_mf.networks.denoisers import LabelDenoiser, mean_of_others
 
-RECALL = {"denoiser": {"recall": 2}, "diffusion": {"own_trajectory_share": 0.5, "own_trajectory_calls": 2}}
+RECALL = {
+    "denoiser": {"recall": 2},
+    "diffusion": {"own_trajectory_share": 0.5, "own_trajectory_calls": 2, "clamp_share": 0.5},
+}
 SYSTEMS = ["diffusion-uni", "diffusion-mf", "diffusion-lcrf"]
 
 
@@ -138,13 +143,61 @@ def test_losses_and_gradients_do_not_depend_on_padding_being_left_out(system: st
 def test_recall_learns() -> None:
     labeller = small_labeller("diffusion-mf", **RECALL)
     choices = {labeller.choice(seed=1, step=step) for step in range(8)}
-    assert None in choices
+    assert None in {num_calls for num_calls, _ in choices}
     assert len(choices) > 1
     for step in range(8):
         labeller.loss_sums(batch_in(1, 1, 1, 1), seed=1, step=step, sentence_keys=KEYS)["total"].backward()
-    gradient = labeller.get_parameter("core.denoiser.recalled.weight").grad
-    assert gradient is not None
-    assert gradient.abs().max() > 0
+    for name in ("recalled", "known_others", "known_in_document"):
+        gradient = labeller.get_parameter(f"core.denoiser.{name}.weight").grad
+        assert gradient is not None
+        assert gradient.abs().max() > 0
+
+
+@pytest.mark.parametrize("layout", [PaddedLayout, CompactLayout.of_units])
+def test_given_labels_are_seen_apart_from_beliefs(layout) -> None:
+    config = DenoiserConfig(layers=1, heads=2, width=8, dropout=0.0, time_width=8, recall=2)
+    assert LabelDenoiser(config, num_labels=4, state_width=5).known_others is None
+    denoiser = LabelDenoiser(config, num_labels=4, state_width=5, sees_clamps=True)
+    batch = batch_in(1, 2, 1, 2)
+    lay = layout(torch.arange(7) < batch.lengths[:, None])
+    conditions = denoiser.prepare(lay.pack(torch.randn(4, 7, 5)))
+    # Oda stands at (0, 1) and (2, 0); of the other document nothing is given.
+    known = torch.zeros(4, 7, 4)
+    known[0, 0, 3] = known[0, 1, 2] = 1
+    given = (lay, batch.others, batch.document_rows)
+    silent = denoiser.with_known(conditions, known, *given).input
+    assert silent is not None
+    assert not silent.any()
+    torch.nn.init.normal_(denoiser.known_others.weight)
+    torch.nn.init.normal_(denoiser.known_in_document.weight)
+    found = lay.unpack(denoiser.with_known(conditions, known, *given).input)
+    in_document = denoiser.known_in_document.weight[:, [2, 3]].sum(1) * 0.5**0.5
+    torch.testing.assert_close(found[0, :3], in_document.expand(3, 8))
+    torch.testing.assert_close(found[2, 0], in_document + denoiser.known_others.weight[:, 2])
+    assert not found[[1, 3]].any()
+
+
+def test_a_given_label_informs_all_of_its_document() -> None:
+    labeller = small_labeller("diffusion-mf", **RECALL).eval()
+    batch = batch_in(1, 1, 2, 2)
+    allowed = torch.ones(4, 7, len(VOCABULARY.labels), dtype=torch.bool)
+    allowed[0, 2] = torch.arange(len(VOCABULARY.labels)) == VOCABULARY.label_ids["O"]
+    free, held = labeller.predict(batch).marginals, labeller.predict(batch, allowed=allowed).marginals
+    # “sleeps” stands nowhere else.
+    assert not torch.allclose(held[1], free[1], atol=1e-4)
+    torch.testing.assert_close(held[2:], free[2:])
+
+
+def test_a_model_of_an_earlier_version_has_no_weights_for_them(tmp_path) -> None:
+    labeller = small_labeller("diffusion-mf", **RECALL).eval()
+    labeller.core.denoiser.known_others = labeller.core.denoiser.known_in_document = None
+    arguments = (labeller.config, VOCABULARY, LabelScheme.BMES, "argmax", 1.0, {})
+    save_model(tmp_path / "model", labeller, *arguments)
+    loaded = load_model(tmp_path / "model").labeller
+    assert not loaded.get_parameter("core.denoiser.known_others.weight").any()
+    torch.testing.assert_close(
+        loaded.predict(batch_in(1, 1, 1, 1)).marginals, labeller.predict(batch_in(1, 1, 1, 1)).marginals
+    )
 
 
 @pytest.mark.parametrize(("system", "recall"), [("diffusion-mf", 2), ("unigram", 0), ("diffusionsl", 0)])

@@ -29,12 +29,18 @@ pytestmark = pytest.mark.gpu
 
 BUDGET = 64
 OWN = {"diffusion": {"own_trajectory_share": 0.5}}
+CLAMPS = {"diffusion": {"clamp_share": 0.5}}
+RECALL = {"denoiser": {"recall": 3}}
 SAMPLED = {"inference": {"posterior": "sampled"}}
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_runs.write_small_corpus(tmp_path_factory.mktemp("corpus"))
+    folder = small_runs.write_small_corpus(tmp_path_factory.mktemp("corpus"))
+    sentences = (folder / "train.txt").read_text().strip().split("\n\n")
+    pieces = ["\n\n".join(sentences[start : start + 3]) for start in range(0, len(sentences), 3)]
+    (folder / "train.txt").write_text("".join(f"-DOCSTART- O\n\n{piece}\n\n" for piece in pieces))
+    return folder
 
 
 def _model(corpus: Path, system: str, *changes: dict) -> tuple[Config, TrainingData, Labeller]:  # type: ignore[type-arg]
@@ -53,6 +59,8 @@ def _model(corpus: Path, system: str, *changes: dict) -> tuple[Config, TrainingD
         ("lcrf", ()),
         ("diffusion-mf", (OWN,)),
         ("diffusion-mf", (OWN, SAMPLED)),
+        ("diffusion-mf", (OWN, CLAMPS)),
+        ("diffusion-mf", (OWN, CLAMPS, RECALL)),
         ("diffusion-lcrf", ()),
         ("diffusionsl", ()),
     ],
@@ -63,7 +71,8 @@ def test_replayed_steps_give_the_gradients_of_steps_computed_directly(
     config, data, labeller = _model(corpus, system, *changes)
     device = torch.device("cuda")
     processes = Processes(0, 1, device)
-    preparer = StepPreparer(data.train, data.vocabulary, processes, packing=PackingSettings(BUDGET, 20, is_flat=True))
+    packing = PackingSettings(BUDGET, 20, is_flat=True)
+    preparer = StepPreparer(data.train, data.vocabulary, processes, packing=packing, recall=config.recall)
     gradients = StepGradients(
         labeller,
         Learner(labeller, config.training, total_steps=10).optimizer,
@@ -77,7 +86,7 @@ def test_replayed_steps_give_the_gradients_of_steps_computed_directly(
     units = sum(len(data.train[index].units) for batch in plan for index in batch)
     # Each kind of step is computed directly at first, recorded at second and replayed at third sight; on a model's own
     # trajectory there are several kinds, which come at random.
-    for step in range(24 if OWN in changes else 4):
+    for step in range(24 * (1 + (CLAMPS in changes)) if OWN in changes else 4):
         prepared = preparer.prepare(plan, 1)
         gradients.compute(prepared, step=step, units=units)
         found = [None if p.grad is None else p.grad.clone() for p in labeller.parameters()]

@@ -135,7 +135,7 @@ def test_weights_learn_from_steps_on_the_models_own_trajectory(corpus: Path, dat
     """In bfloat16, where calls without gradients come first: what they cast must not be kept for those with."""
     own = {"diffusion": {"own_trajectory_share": 1.0, "own_trajectory_calls": 3}}
     labeller = Labeller(small_runs.small_config(corpus, small_runs.NO_DROPOUT, own), data.vocabulary, data.scheme)
-    step = next(step for step in range(20) if labeller.choice(seed=1, step=step) == 3)
+    step = next(step for step in range(20) if labeller.choice(seed=1, step=step)[0] == 3)
     gradients = _step_gradients(labeller, data)
     gradients._autocast = autocast_for(torch.device("cpu"), "bfloat16")
     prepared = StepPreparer(data.train, data.vocabulary, ALONE).prepare([[0, 1, 2]], 1)

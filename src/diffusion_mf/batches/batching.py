@@ -262,7 +262,7 @@ class Batch:
     others: Int64[Tensor, "B N M"] | None = None
     """for models with recall: the other occurrences of a unit's form in its document (`batches.batching.other_places`)"""
     document_rows: Int64[Tensor, " B"] | None = None
-    """together with ``others``: the first sentence of each sentence's document; None in packed batches"""
+    """together with ``others``: the first sentence of each sentence's document"""
     packing: PackedLayout | None = None
     """the packed layout; None: padded or compact"""
     is_compact: bool = False

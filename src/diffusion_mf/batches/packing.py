@@ -130,9 +130,14 @@ def pack(batch: Batch, shape: PackedShape) -> Batch:
         lengths=lengths,
         label_ids=None if batch.label_ids is None else filled(batch.label_ids, rows, columns),
         others=None if batch.others is None else _moved(batch.others, rows, columns),
-        document_rows=None,
+        document_rows=None if batch.document_rows is None else _extended(batch.document_rows, rows),
         packing=packed_layout(lengths, num_units=columns, num_tokens=shape.num_tokens),
     )
+
+
+def _extended(document_rows: Int64[Tensor, " b"], num_rows: int) -> Int64[Tensor, " B"]:
+    """With more rows, each of which is a document by itself."""
+    return torch.cat([document_rows, torch.arange(len(document_rows), num_rows)])
 
 
 def _moved(others: Int64[Tensor, "b n M"], num_rows: int, num_columns: int) -> Int64[Tensor, "B N M"]:

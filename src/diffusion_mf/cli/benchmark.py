@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diffusion_mf.cli import benchmark_load, benchmark_sizes
+from diffusion_mf.cli import benchmark_correction, benchmark_load, benchmark_sizes
 from diffusion_mf.cli.benchmark_options import (
     AsJson,
     Device,
@@ -39,7 +39,7 @@ def _group() -> None:
     """Efficiency tables."""
 
 
-for _command in (*benchmark_load.COMMANDS, benchmark_sizes.sizes):
+for _command in (*benchmark_load.COMMANDS, benchmark_sizes.sizes, benchmark_correction.correction):
     app.command()(_command)
 
 
@@ -108,6 +108,15 @@ def throughput(
         bool, typer.Option("--compare", help="Also measure a plain float32 implementation of the same models.")
     ] = False,
     only_plain: Annotated[bool, typer.Option("--only-plain", help="Measure only the plain implementation.")] = False,
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="DIR",
+            help="Measure the inference of this trained model instead, with the paper's ten calls and with its own number; "
+            "may be repeated.",
+        ),
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs after warm-up; the median is reported.")] = 5,
     device: Device = "auto",
     configs: Folder = "configs",
@@ -119,8 +128,12 @@ def throughput(
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
-    from diffusion_mf.lab.benchmarks.throughput import FAST, PLAIN, measure_throughput
+    from diffusion_mf.lab.benchmarks.throughput import FAST, PLAIN, measure_throughput, measure_trained
 
+    if models:
+        trained = (measure_trained(model, device=place, folder_of_configs=configs, repeats=repeats) for model in models)
+        _show(trained, total=len(models), output=output, as_json=json)
+        return
     chosen_tasks = [measured_task("--tasks", name.strip()) for name in tasks.split(",")]
     chosen_systems = _chosen_systems(systems)
     implementations = [] if only_plain else [FAST]
@@ -272,11 +285,21 @@ def _parse_model(text: str) -> tuple[str, str, int | None]:
 
 def _print_cpu(rows: list[dict[str, Any]]) -> None:
     print_table(
-        ["system", "accuracy", "words/s", "slowest", "fastest", "threads", "at least as good and as fast"],
+        [
+            "system",
+            "accuracy",
+            "exact match",
+            "words/s",
+            "slowest",
+            "fastest",
+            "threads",
+            "at least as good and as fast",
+        ],
         [
             [
                 row["system"],
                 half_up(row["accuracy"], 2),
+                half_up(row["exact_match"], 1),
                 row["words_per_second"],
                 row["slowest_pass"],
                 row["fastest_pass"],

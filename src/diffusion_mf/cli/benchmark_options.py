@@ -99,7 +99,7 @@ def numbers_of(option: str, text: str) -> list[int]:
 
 COLUMNS = (
     *("corpus", "system", "setting", "phase", "implementation", "sent./s"),
-    *("paper", "× paper", "% of one", "calls", "% peak", "GB"),
+    *("paper", "× paper", "% of one", "calls", "dev", "exact", "% peak", "GB"),
 )
 
 
@@ -125,6 +125,8 @@ def print_throughput(rows: list[dict[str, Any]]) -> None:
                 rounded(row, "ratio_to_paper", 1),
                 rounded(row, "relative", 1, factor=100),
                 row.get("num_calls"),
+                rounded(row, "dev_score", 2),
+                rounded(row, "dev_exact_match", 1),
                 rounded(row, "utilisation", 1, factor=100),
                 rounded(row, "peak_memory_gb", 1),
             ]

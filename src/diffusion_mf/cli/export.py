@@ -1,7 +1,5 @@
 """``dmf export``: a trained model as files that need no PyTorch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

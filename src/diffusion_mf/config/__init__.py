@@ -18,6 +18,7 @@ from diffusion_mf import __version__
 from diffusion_mf.config.errors import Key, explained
 from diffusion_mf.config.files import Settings, SettingSource, import_listed, nested_overrides, read_settings
 from diffusion_mf.config.sections import (
+    AUTO,
     REMOVED,
     SIZES,
     BitsConfig,
@@ -155,6 +156,12 @@ class Config(Section):
         """`denoiser.recall` if the system's denoiser supports it, else 0; with recall, batches hold whole documents."""
         return self.denoiser.recall if self.system_entry.process == "categorical" else 0
 
+    def with_calls(self, num_calls: int | None) -> Config:
+        """The configuration with a number of calls in the place of one to be chosen; None: those of the base."""
+        if self.inference.num_calls != AUTO:
+            return self
+        return self.model_copy(update={"inference": self.inference.model_copy(update={"num_calls": num_calls})})
+
     @property
     def weights(self) -> ObjectiveWeights:
         """The weights of the loss terms: those configured or, by default, the system's."""
@@ -209,6 +216,9 @@ def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
     _expand_paths(given)
     for name, value in given.items():
         values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
+    inference = given.get("inference")
+    if isinstance(inference, dict) and "base" in inference and config.inference.num_calls == AUTO:
+        values["inference"]["num_calls"] = inference.get("num_calls")
     try:
         return Config.model_validate(values)
     except pydantic.ValidationError as error:

@@ -132,7 +132,7 @@ def _first_problem(error: pydantic.ValidationError) -> tuple[Any, Key]:
 
 def _is_alternative(part: int | str) -> bool:
     """Whether a part of a location is pydantic's name for a type, such as ``dict[str,Entry]``, and not a key."""
-    return isinstance(part, str) and ("[" in part or part == "str")
+    return isinstance(part, str) and ("[" in part or part in ("str", "constrained-int"))
 
 
 def _fields(model: type[pydantic.BaseModel], prefix: Key = ()) -> Iterator[Key]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from diffusion_mf.config.errors import Key, line_of, parse_override, read_toml
-from diffusion_mf.config.sections import SIZES, preset
+from diffusion_mf.config.sections import AUTO, SIZES, preset
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import InputError
@@ -278,7 +278,10 @@ def _matching(
 
 
 def _lay_over(settings: Settings, layer: Mapping[str, Any], source_of: Callable[[Key], SettingSource]) -> None:
-    """Apply ``layer`` on top of the settings so far: a size replaces dimensions set in layers below it, not in its own layer."""
+    """Apply ``layer`` on top of the settings so far.
+
+    A size replaces dimensions set in layers below it, not in its own layer, and so does a base a number of calls to be chosen.
+    """
     size = layer.get("size")
     if size in SIZES:
         # Any system will do: both kinds of preset cover sections that the other kind may also set.
@@ -288,6 +291,11 @@ def _lay_over(settings: Settings, layer: Mapping[str, Any], source_of: Callable[
                     if isinstance(settings.values.get(section), dict):
                         settings.values[section].pop(name, None)
                     settings.sources.pop((section, name), None)
+    inference, below = layer.get("inference"), settings.values.get("inference")
+    has_base = isinstance(inference, Mapping) and "base" in inference
+    if has_base and isinstance(below, dict) and below.get("num_calls") == AUTO:
+        del below["num_calls"]
+        settings.sources.pop(("inference", "num_calls"), None)
     _merge(settings.values, layer, (), settings.sources, source_of)
 
 

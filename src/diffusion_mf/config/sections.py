@@ -9,7 +9,7 @@ denoiser. The paper publishes only the totals: the dimensions are ours.
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
 import pydantic
 from pydantic import Field
@@ -19,6 +19,9 @@ from diffusion_mf.data.files import FieldChoice, is_encodable
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
+
+AUTO: Final = "auto"
+"""the value of ``inference.num_calls`` by which dev data decide"""
 
 Size = Literal["XS", "S", "M", "L", "XL"]
 SIZES: tuple[Size, ...] = get_args(Size)
@@ -330,7 +333,7 @@ class DiffusionConfig(Section):
     cosine_offset: Weight = 0.008
     """s of the cosine schedule"""
     clamp_share: Share = 0.0
-    """share of training sentences in which a random part of the labels is given, without noise and flagged"""
+    """share of training steps in which some labels are given, without noise and flagged, as annotators would confirm them"""
     own_trajectory_share: Share = 0.0
     """share of training steps that start from the model's own beliefs instead of noisy gold labels"""
     own_trajectory_calls: Annotated[int, Field(ge=0, le=1000)] = 3
@@ -435,8 +438,9 @@ class InferenceConfig(Section):
 
     base: Annotated[float, Field(gt=1, le=1e6)] = 2.0
     """of the reverse schedule: each call divides the noise step by this"""
-    num_calls: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """used instead of a base"""
+    num_calls: Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"] | None = None
+    """used instead of a base; auto: training ends with the choice of the smallest number that is as good as any on dev, and the
+    base is used until then"""
     decoder: Literal["argmax", "mask-viterbi", "viterbi", "native"] | None = None
     """None: the best one on dev"""
     budget: Count = 20000
@@ -455,5 +459,5 @@ class InferenceConfig(Section):
     def calls_and_base(self, num_calls: int | None, base: float | None) -> tuple[int | None, float | None]:
         """What determines the reverse schedule: the arguments or, without them, these settings; at most one is given."""
         if num_calls is None and base is None:
-            return (None, self.base) if self.num_calls is None else (self.num_calls, None)
+            return (None, self.base) if self.num_calls is None or self.num_calls == AUTO else (self.num_calls, None)
         return num_calls, base

@@ -9,7 +9,7 @@ import dataclasses
 import enum
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from jaxtyping import Int
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelledSpan
+from diffusion_mf.evaluation.metrics import TokenScorer
 from diffusion_mf.evaluation.reconstruction import Reconstruction
 
 CONTEXT_UNITS = 5
@@ -89,15 +90,18 @@ def confusion_matrix(
     sentences: Iterable[CheckedSentence], *, most: int | None = None
 ) -> tuple[list[str], Int[np.ndarray, "L L"]]:
     """Labels, those of the most mistakes first, and how often each (row) was given each (column); of ``most`` labels if given."""
-    pairs: Counter[tuple[str, str]] = Counter()
+    scorer = TokenScorer()
     for sentence in sentences:
-        pairs.update(zip(sentence.gold, sentence.predicted, strict=True))
+        scorer.update(sentence.gold, sentence.predicted)
+    pairs = scorer.result().confusion
     weights: Counter[str] = Counter()
     for (gold, predicted), count in pairs.items():
         for label in (gold, predicted):
             weights[label] += count if gold != predicted else 0
     labels = sorted(weights, key=lambda label: (-weights[label], label))[:most]
-    return labels, np.array([[pairs[gold, predicted] for predicted in labels] for gold in labels], dtype=np.int64)
+    return labels, np.array(
+        [[pairs.get((gold, predicted), 0) for predicted in labels] for gold in labels], dtype=np.int64
+    )
 
 
 def least_certain(sentences: Sequence[CheckedSentence], number: int) -> list[CheckedUnit]:
@@ -192,11 +196,13 @@ def compare_counts(
         moved = generator.integers(0, 2, size=(size, len(change))) @ change
         differences = f1_of_counts(totals[1] - moved) - f1_of_counts(totals[0] + moved)
         num_extreme += int((np.abs(differences) >= abs(observed) - 1e-12).sum())
-    drawn = []
-    for size in _pieces(num_resamples, len(first)):
-        weights = generator.multinomial(len(first), np.full(len(first), 1 / len(first)), size=size)
-        drawn.append(f1_of_counts(weights @ second) - f1_of_counts(weights @ first))
-    low, high = np.percentile(np.concatenate(drawn), [2.5, 97.5])
+    drawn = bootstrap(
+        lambda weights: f1_of_counts(weights @ second) - f1_of_counts(weights @ first),
+        len(first),
+        num_resamples=num_resamples,
+        seed=seed,
+    )
+    low, high = np.percentile(drawn, [2.5, 97.5])
     return Comparison(
         100 * float(f1_of_counts(totals[0])),
         100 * float(f1_of_counts(totals[1])),
@@ -209,6 +215,23 @@ def compare_counts(
 def f1_of_counts(counts: np.ndarray) -> np.ndarray:
     """F1, from 0 to 1, of sums of `sentence_counts` in the last axis."""
     return 2 * counts[..., 0] / np.maximum(counts[..., 1] + counts[..., 2], 1)
+
+
+def bootstrap(
+    statistic: Callable[[np.ndarray], np.ndarray], number: int, *, num_resamples: int, seed: int = 0
+) -> np.ndarray:
+    """``statistic`` of resamples of ``number`` sentences or documents, drawn with replacement.
+
+    It is called with weights (resamples, number) that say how often each was drawn, and returns a value for every resample. Everything
+    that is computed from the same weights is paired.
+    """
+    generator = np.random.default_rng(seed)
+    shares = np.full(number, 1 / number)
+    # Floating-point numbers are exact for such counts, and fast to multiply.
+    weights = (
+        generator.multinomial(number, shares, size=size).astype(np.float64) for size in _pieces(num_resamples, number)
+    )
+    return np.concatenate([statistic(each) for each in weights])
 
 
 def _pieces(total: int, width: int) -> list[int]:

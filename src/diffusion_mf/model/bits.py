@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -23,6 +25,13 @@ from diffusion_mf.ops.backends import Backend
 
 SELF_CONDITIONING_SHARE = 0.5
 """share of training steps that see a first estimate (Chen et al., 2022)"""
+
+
+class BitsChoice(NamedTuple):
+    """What the host decides for a step."""
+
+    has_estimate: bool
+    has_clamps: bool
 
 
 class BitsCore(Core):
@@ -47,9 +56,12 @@ class BitsCore(Core):
             use_self_conditioning=config.bits.self_conditioning,
         )
 
-    def choice(self, draws: StepDraws) -> bool:
-        """Whether the step sees a first estimate."""
-        return self.config.bits.self_conditioning and draws.for_step(Use.SELF_CONDITIONING) < SELF_CONDITIONING_SHARE
+    def choice(self, draws: StepDraws) -> BitsChoice:
+        """Whether the step sees a first estimate, and whether labels are given."""
+        has_estimate = (
+            self.config.bits.self_conditioning and draws.for_step(Use.SELF_CONDITIONING) < SELF_CONDITIONING_SHARE
+        )
+        return BitsChoice(has_estimate, draws.has_clamps(self.config.diffusion.clamp_share))
 
     def loss_terms(
         self,
@@ -64,11 +76,12 @@ class BitsCore(Core):
         t = self._timesteps.sample_timesteps(len(labels), uniforms=draws.uniforms(Use.TIMESTEP, ()))
         noise = draws.normals(Use.BIT_NOISE, (labels.shape[1], self.codes.num_bits))
         noisy = self.process.forward(clean, t, noise)
-        is_given = draws.clamps(self.config.diffusion.clamp_share, labels.shape[1])
+        choice = self.choice(draws)
+        is_given = draws.clamps(target) if choice.has_clamps else None
         if is_given is not None:
             noisy = torch.where(is_given[..., None], clean, noisy)
         previous = None
-        if self.choice(draws):
+        if choice.has_estimate:
             with torch.no_grad():
                 first = self._predicted(noisy, t, conditions, target.layout, None, is_given)
             previous = first.clamp(-self.codes.scale, self.codes.scale)

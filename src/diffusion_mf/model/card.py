@@ -25,6 +25,7 @@ def model_card(
     tagging_decoder: str,
     temperature: float,
     metrics: Mapping[str, Any],
+    chosen_calls: int | None = None,
 ) -> str:
     """What the model is, how it was trained, how well it does and how to use it."""
     table = _scores(metrics, decoder, tagging_decoder) or ["Nothing was measured."]
@@ -63,6 +64,10 @@ def model_card(
         f"| seed | {config.seed} |",
         f"| decoder | {_decoders(decoder, tagging_decoder)} |",
         *(
+            [f"| denoiser calls | {chosen_calls}: the fewest that are as good as any on dev (table below) |"]
+            * (chosen_calls is not None)
+        ),
+        *(
             ["| recall | uses the other occurrences of a word in its document: mark or pass documents when tagging |"]
             * has_recall
         ),
@@ -72,6 +77,7 @@ def model_card(
         "",
         *table,
         "",
+        *_calls(metrics),
         "Scores on text unlike its training data will be lower.",
         "",
         "## How to use it",
@@ -115,6 +121,20 @@ def _decoders(best: str, tagging: str) -> str:
     if best == tagging:
         return tagging
     return f"{tagging}: the best on dev of those whose output is always legal; {best} was the best of all"
+
+
+def _calls(metrics: Mapping[str, Any]) -> list[str]:
+    """A row for every number of calls that was tried on dev."""
+    rows: Sequence[Mapping[str, Any]] = metrics.get("calls") or []
+    if not rows:
+        return []
+    names = [name for name in rows[0] if name not in ("calls", "decoder")]
+    return [
+        f"| denoiser calls | {' | '.join(f'dev {name}' for name in names)} |",
+        "|---:|" + "---:|" * len(names),
+        *(f"| {row['calls']} | {' | '.join(f'{row[name]:.2f}' for name in names)} |" for row in rows),
+        "",
+    ]
 
 
 def _scores(metrics: Mapping[str, Any], decoder: str, tagging_decoder: str) -> list[str]:

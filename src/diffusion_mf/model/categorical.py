@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -11,7 +12,7 @@ from torch import Tensor
 from diffusion_mf.batches.layouts import Layout
 from diffusion_mf.config import Config
 from diffusion_mf.decoding import DecoderInput
-from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, Reading, draw, one_hot, reverse_diffusion
+from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, Reading, draw, one_hot, restrict, reverse_diffusion
 from diffusion_mf.model.core import (
     NoisyLabels,
     Prediction,
@@ -26,6 +27,14 @@ from diffusion_mf.networks.denoisers import Conditions, LabelDenoiser
 from diffusion_mf.networks.scorers import Scorer
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.structures import Potentials
+
+
+class CategoricalChoice(NamedTuple):
+    """What the host decides for a step."""
+
+    num_calls: int | None
+    """that lead to the model's own beliefs; None for a step on noisy gold labels"""
+    has_clamps: bool
 
 
 class CategoricalCore(StructuredCore):
@@ -43,7 +52,9 @@ class CategoricalCore(StructuredCore):
                 cosine_power=diffusion.cosine_power,
                 cosine_offset=diffusion.cosine_offset,
             )
-        self.denoiser = LabelDenoiser(config.denoiser, num_labels=num_labels, state_width=state_width)
+        self.denoiser = LabelDenoiser(
+            config.denoiser, num_labels=num_labels, state_width=state_width, sees_clamps=diffusion.clamp_share > 0
+        )
         self.scorer = Scorer(config.denoiser.width, num_labels, config.structure, self.structure)
 
     def potentials(
@@ -58,12 +69,14 @@ class CategoricalCore(StructuredCore):
         """One call of the network: scores given beliefs about y^t, without the structure."""
         return self.scorer(self.denoiser(beliefs, t, conditions, layout, is_known, others), layout)
 
-    def choice(self, draws: StepDraws) -> int | None:
-        """The number of calls that lead to the model's own beliefs; None for a step on noisy gold labels."""
+    def choice(self, draws: StepDraws) -> CategoricalChoice:
+        """How a step begins, and whether labels are given."""
         diffusion = self.config.diffusion
+        has_clamps = draws.has_clamps(diffusion.clamp_share)
         if not diffusion.own_trajectory_share or draws.for_step(Use.OWN_TRAJECTORY) >= diffusion.own_trajectory_share:
-            return None
-        return int(draws.for_step(Use.NUM_OWN_CALLS) * (diffusion.own_trajectory_calls + 1))
+            return CategoricalChoice(None, has_clamps)
+        num_calls = int(draws.for_step(Use.NUM_OWN_CALLS) * (diffusion.own_trajectory_calls + 1))
+        return CategoricalChoice(num_calls, has_clamps)
 
     def loss_terms(
         self,
@@ -77,16 +90,15 @@ class CategoricalCore(StructuredCore):
         on, so that they add nothing to the loss; a share of the steps continues from the model's own beliefs, without L_post,
         which needs samples of the forward process.
         """
-        diffusion = self.config.diffusion
         labels, is_unit = target.labels, target.is_unit
         conditions = self.denoiser.prepare(states)
-        is_given = draws.clamps(diffusion.clamp_share, labels.shape[1])
-        allowed = None
-        if is_given is not None:
-            is_given = is_given & is_unit
+        num_calls, has_clamps = self.choice(draws)
+        is_given = allowed = None
+        if has_clamps:
+            is_given = draws.clamps(target)
             allowed = ~is_given[..., None] | (one_hot(labels, self.num_labels) > 0)
+            conditions = self._with_known(conditions, allowed, is_given, target)
         noisy: NoisyLabels | None = None
-        num_calls = self.choice(draws)
         if num_calls is not None:
             beliefs, t = self._own_beliefs(num_calls, conditions, target, allowed, is_given, draws)
         else:
@@ -105,6 +117,8 @@ class CategoricalCore(StructuredCore):
     def predict(self, inputs: PredictionInput) -> Prediction:
         """Algorithm 1; Mask-Viterbi and argmax get log π₀, Viterbi the last call's potentials."""
         conditions = self.denoiser.prepare(inputs.states)
+        if inputs.allowed is not None and inputs.is_known is not None:
+            conditions = self._with_known(conditions, inputs.allowed, inputs.is_known, inputs)
         schedule = self.process.schedule(base=inputs.base, num_calls=inputs.num_calls)
         # The same for a sentence in every batch.
         draws = StepDraws(self.config.seed, 0, inputs.content_keys)
@@ -142,6 +156,12 @@ class CategoricalCore(StructuredCore):
             trajectory=None if steps is None else [(step.t, step.beliefs) for step in steps],
         )
 
+    def _with_known(
+        self, conditions: Conditions, allowed: Tensor, is_known: Tensor, of: Target | PredictionInput
+    ) -> Conditions:
+        known = (allowed & is_known[..., None]).float()
+        return self.denoiser.with_known(conditions, known, of.layout, of.others, of.document_rows)
+
     @torch.no_grad()
     def _own_beliefs(
         self,
@@ -166,6 +186,8 @@ class CategoricalCore(StructuredCore):
         uniforms = self._uniforms(reading, draws, shape[1], num_calls + 1)
         if num_calls == 0:
             beliefs = self.process.uniform(shape, device=device)
+            if allowed is not None:
+                beliefs = restrict(beliefs, allowed)
             return (beliefs if uniforms is None else draw(beliefs, uniforms[..., 0])), t
         result = reverse_diffusion(
             self.process,

@@ -81,13 +81,15 @@ class Use(enum.IntEnum):
     TIMESTEP = 0
     LABEL_NOISE = 1
     BIT_NOISE = 2
-    CLAMPED_SENTENCES = 3
-    CLAMPED_LABELS = 4
+    CLAMPS_OF_SENTENCES = 3
+    CLAMPS_OF_LABELS = 4
     OWN_TRAJECTORY = 5
     NUM_OWN_CALLS = 6
     SELF_CONDITIONING = 7
     DDIM = 8
     SAMPLED_LABELS = 9
+    CLAMPED_STEPS = 10
+    CLAMPS_OF_STEP = 11
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,13 +118,43 @@ class StepDraws:
         """One number from [0, 1) that all sentences of the step share; drawn on the host, for decisions of the host."""
         return random.Random(f"{use.name} {self.seed} {self.step}").random()
 
-    def clamps(self, share: float, num_units: int) -> Bool[Tensor, "B N"] | None:
-        """Which labels are given: a uniformly random part of them in a ``share`` of the sentences; None if share is 0."""
-        if share == 0:
-            return None
-        choice = self.uniforms(Use.CLAMPED_SENTENCES, (2,))
-        part = torch.where(choice[:, 0] < share, choice[:, 1], 0.0)
-        return self.uniforms(Use.CLAMPED_LABELS, (num_units,)) < part[:, None]
+    def has_clamps(self, share: float) -> bool:
+        """Whether labels are given in this step; the host decides it for all sentences.
+
+        With recall, a document must often have no given label at all: that would never happen if each of its sentences decided.
+        """
+        return self.for_step(Use.CLAMPED_STEPS) < share
+
+    def clamps(self, target: Target) -> Bool[Tensor, "B N"]:
+        """Which labels are given in a step with clamps: what annotators may have confirmed, in whichever order they work.
+
+        Of a sentence that is being worked on, these are all labels up to a random position, or each with the same probability
+        u², u ~ U[0, 1]. With recall, where labels of other sentences matter, a share of the sentences is done, the same in the
+        whole step, and half of the others have not been begun. Where annotators fix spans, they are given as a whole.
+
+        None of this depends on what the model believes: if labels were given because the model has them wrong, the others would
+        be those that it has right, and it would learn to stay with them.
+        """
+        num_units = target.labels.shape[1]
+        choice = self.uniforms(Use.CLAMPS_OF_SENTENCES, (4,))
+        is_before = (
+            torch.arange(num_units, device=choice.device) < (choice[:, 1] * (target.lengths + 1))[:, None].floor()
+        )
+        is_drawn = self.uniforms(Use.CLAMPS_OF_LABELS, (num_units,)) < choice[:, 1, None].square()
+        is_given = torch.where(choice[:, 0, None] < 0.5, is_before, is_drawn)
+        if target.others is not None:
+            of_step = torch.zeros(1, dtype=torch.int64, device=choice.device)
+            progress = keyed_uniforms(of_step, (), seed=self.seed, step=self._step, stream=Use.CLAMPS_OF_STEP)
+            is_given = (choice[:, 2] < progress)[:, None] | (is_given & (choice[:, 3, None] < 0.5))
+        if target.is_continuation is not None:
+            is_given = whole_spans(is_given & target.is_unit, target.is_continuation[target.labels])
+        return is_given & target.is_unit
+
+
+def whole_spans(is_given: Bool[Tensor, "B N"], is_continuation: Bool[Tensor, "B N"]) -> Bool[Tensor, "B N"]:
+    """The positions of all spans that have a given one; ``is_continuation`` tells which belong to the span of the previous one."""
+    spans = (~is_continuation).cumsum(1) - (~is_continuation[:, :1]).long()
+    return torch.zeros_like(spans).scatter_reduce(1, spans, is_given.long(), "amax").gather(1, spans) > 0
 
 
 _FACTOR = 0x5851F42D4C957F2D  # odd, with well-mixed bits
@@ -208,6 +240,9 @@ class Target(NamedTuple):
     """marginals of another model, to be learnt in addition to the labels"""
     others: Int[Tensor, "B N M"] | None = None
     """for recall (`batches.batching.Batch.others`)"""
+    document_rows: Int[Tensor, " B"] | None = None
+    is_continuation: Bool[Tensor, " K"] | None = None
+    """the labels that continue a span, where annotators fix spans as a whole"""
 
 
 class Core(nn.Module, abc.ABC):

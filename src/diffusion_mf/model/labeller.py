@@ -14,6 +14,7 @@ from diffusion_mf.batches.batching import Batch, PrepareInput
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
 from diffusion_mf.config.sections import InferenceConfig
+from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import Legality
 from diffusion_mf.diffusion import (
@@ -142,7 +143,18 @@ class Labeller(nn.Module):
         states = self.encoder(batch, layout)
         draws = StepDraws(seed, step, sentence_keys.to(batch.lengths.device, non_blocking=True), device_step)
         taught = None if self.teacher is None else self.teacher(draws.sentence_keys, batch.form_ids.shape[1])
-        target = Target(batch.label_ids, batch.lengths, is_unit, layout, taught, batch.others)
+        # In the schemes of spans, the labels that cannot begin a sentence are those inside and at the end of a span.
+        is_continuation = ~self.legal_starts if self.config.task is Task.NER else None
+        target = Target(
+            batch.label_ids,
+            batch.lengths,
+            is_unit,
+            layout,
+            teacher=taught,
+            others=batch.others,
+            document_rows=batch.document_rows,
+            is_continuation=is_continuation,
+        )
         terms = self.core.loss_terms(states, target, draws)
         if self.auxiliary is not None:
             log_probs = layout.unpack(self.auxiliary(states)).log_softmax(-1)

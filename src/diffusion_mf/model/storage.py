@@ -42,6 +42,7 @@ from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS, OutputLabels
 from diffusion_mf.errors import InputError
 from diffusion_mf.model.card import model_card
+from diffusion_mf.networks.denoisers import ADDED_LATER
 from diffusion_mf.networks.tensor_files import write_tensors
 from diffusion_mf.ops.backends import Backend
 
@@ -96,6 +97,8 @@ class StoredModel(NamedTuple):
     """that of the training data; None for models of earlier versions"""
     legal_decoder: str | None = None
     """the best of those whose output is always legal, or what the configuration names; None for models of earlier versions"""
+    chosen_calls: int | None = None
+    """the number of denoiser calls that was chosen on dev, which ``config`` has, too; None if the configuration decided"""
 
     @property
     def output_scheme(self) -> LabelScheme:
@@ -127,10 +130,13 @@ def save_model(
     metrics: Mapping[str, Any],
     source_scheme: LabelScheme | None = None,
     legal_decoder: str | None = None,
+    chosen_calls: int | None = None,
 ) -> None:
     """Write a model folder, replacing an older model in its place; any other folder is an `InputError` and left unchanged."""
+    # Earlier versions know numbers of calls only.
+    config = config.with_calls(chosen_calls)
     model = StoredModel(
-        labeller, config, vocabulary, scheme, decoder, temperature, metrics, source_scheme, legal_decoder
+        labeller, config, vocabulary, scheme, decoder, temperature, metrics, source_scheme, legal_decoder, chosen_calls
     )
     for name in (decoder, legal_decoder):
         if name is not None and name not in DECODERS:
@@ -152,6 +158,7 @@ def save_model(
             **({} if source_scheme is None else {"source_scheme": str(source_scheme)}),
             "decoder": decoder,
             **({} if legal_decoder is None else {"legal_decoder": legal_decoder}),
+            **({} if chosen_calls is None else {"chosen_calls": chosen_calls}),
             "temperature": temperature,
             "checksums": {name: _checksum(written / name) for name in (*_CHECKED_FILES, *_encoder_files(written))},
             "config": config.model_dump(mode="json"),
@@ -167,6 +174,7 @@ def save_model(
             tagging_decoder=model.tagging_decoder,
             temperature=temperature,
             metrics=metrics,
+            chosen_calls=chosen_calls,
         )
         (written / CARD).write_text(card, encoding="utf-8")
         listed = (CONFIG, *_CHECKED_FILES, METRICS, *_encoder_files(written))
@@ -184,7 +192,7 @@ def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
     path = Path(folder)
     files = _read_files(path)
     description = _object(path / CONFIG, files[CONFIG])
-    config, scheme, decoder, temperature, source_scheme, legal = _settings(path, description)
+    config, scheme, decoder, temperature, source_scheme, legal, chosen_calls = _settings(path, description)
     try:
         vocabulary = Vocabulary.from_dict(_object(path / VOCABULARY, files[VOCABULARY]))
     except (KeyError, TypeError, ValueError):
@@ -199,6 +207,7 @@ def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
         metrics=_object(path / METRICS, files[METRICS]) if METRICS in files else {},
         source_scheme=source_scheme,
         legal_decoder=legal,
+        chosen_calls=chosen_calls,
     )
 
 
@@ -228,11 +237,16 @@ def unpack_folder(data: bytes, folder: Path) -> None:
 
 def read_config(folder: StrPath) -> Config:
     """The configuration that a model was trained with."""
+    from diffusion_mf.config.sections import AUTO
+
     path = Path(folder)
     _check_files(path)
     description = _object(path / CONFIG, _Reader(path).read(CONFIG))
     _check_format(path, description)
-    return _settings(path, description)[0]
+    config, *_, chosen_calls = _settings(path, description)
+    if chosen_calls is None:
+        return config
+    return config.model_copy(update={"inference": config.inference.model_copy(update={"num_calls": AUTO})})
 
 
 def read_metrics(folder: StrPath) -> dict[str, Any]:
@@ -362,6 +376,8 @@ def _load_labeller(
         labeller = Labeller(config, vocabulary, scheme, encoder_files=encoder_files, backend=backend)
     try:
         weights = safetensors.torch.load(files[WEIGHTS])
+        added = {name: value for name, value in labeller.state_dict().items() if name.endswith(ADDED_LATER)}
+        weights = {**added, **weights}
         _check_tensors(path / WEIGHTS, weights, labeller.state_dict())
         labeller.load_state_dict(weights)
     except (SafetensorError, RuntimeError, KeyError, ValueError) as error:
@@ -438,17 +454,17 @@ def _check_format(path: Path, description: Mapping[str, Any]) -> None:
 
 def _settings(
     path: Path, description: Mapping[str, Any]
-) -> tuple[Config, LabelScheme, str, float, LabelScheme | None, str | None]:
+) -> tuple[Config, LabelScheme, str, float, LabelScheme | None, str | None, int | None]:
     from diffusion_mf.config import saved_config
 
     config = saved_config(_entry(path, description, "config", dict), path=path / CONFIG, is_trained=True)
     scheme = _entry(path, description, "scheme", str)
     decoder = _entry(path, description, "decoder", str)
     temperature = float(_entry(path, description, "temperature", (int, float)))
-    # Earlier versions did not write these two.
-    source_scheme, legal = (
-        _entry(path, description, key, str) if key in description else None
-        for key in ("source_scheme", "legal_decoder")
+    # Earlier versions did not write these three.
+    source_scheme, legal, chosen_calls = (
+        _entry(path, description, key, kind) if key in description else None
+        for key, kind in (("source_scheme", str), ("legal_decoder", str), ("chosen_calls", int))
     )
     has_schemes = {scheme, source_scheme or scheme} <= {*LabelScheme}
     if not has_schemes or not {decoder, legal or decoder} <= DECODERS.keys() or not (0 < temperature < math.inf):
@@ -458,7 +474,7 @@ def _settings(
             remedy=_COPY_AGAIN,
         )
     source = None if source_scheme is None else LabelScheme(source_scheme)
-    return config, LabelScheme(scheme), decoder, temperature, source, legal
+    return config, LabelScheme(scheme), decoder, temperature, source, legal, chosen_calls
 
 
 def _entry(path: Path, description: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:

@@ -14,6 +14,7 @@ from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import InputError
 from diffusion_mf.model.labeller import Labeller
 from diffusion_mf.model.storage import StoredModel
+from diffusion_mf.networks.denoisers import ADDED_LATER
 
 Rows = list[tuple[int, int]]
 """what both models share: the index in the old one and in the new one"""
@@ -31,7 +32,7 @@ _AXES: tuple[tuple[re.Pattern[str], dict[int, str]], ...] = (
     (re.compile(r"(core\.scorer\.unary|auxiliary)\.3\.(weight|bias)"), {0: "labels"}),
     (re.compile(r"core\.scorer\.local_transitions\.3\.(weight|bias)"), {0: "label pairs"}),
     (re.compile(r"core\.scorer\.global_transitions"), {0: "labels", 1: "labels"}),
-    (re.compile(r"core\.denoiser\.(labels|recalled)\.weight"), {1: "labels"}),
+    (re.compile(r"core\.denoiser\.(labels|recalled|known_others|known_in_document)\.weight"), {1: "labels"}),
 )
 _OF_BITS = re.compile(r"core\.denoiser\.(bits|output\.2)\..*")
 """DiffusionSL numbers its labels: with different labels, its bits mean something else"""
@@ -69,6 +70,8 @@ def start_from(labeller: Labeller, vocabulary: Vocabulary, start: StoredModel, *
     for name in [*new, *(name for name in old if name not in new)]:
         axes = next((axes for pattern, axes in _AXES if pattern.fullmatch(name)), {})
         if name in new and name in old and has_other_labels and _OF_BITS.fullmatch(name):
+            continue
+        if name not in old and name.endswith(ADDED_LATER):
             continue
         if name not in old or name not in new or _others(old[name], axes) != _others(new[name], axes):
             raise InputError(

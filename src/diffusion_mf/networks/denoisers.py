@@ -158,14 +158,20 @@ class KnownFlag(nn.Module):
         return inputs if is_known is None else inputs + is_known[..., None] * self.vector
 
 
+ADDED_LATER = ("known_others.weight", "known_in_document.weight")
+"""ends of the names of weights that models of earlier versions lack; without training they are zero, and have no effect"""
+
+
 class LabelDenoiser(nn.Module):
     """z from π_t, t and the encoder's states; noisy labels enter as expected embeddings (one-hot beliefs in training).
 
     With `recall`, a departure, a unit also sees the mean belief about the other occurrences of its form in the document. This
-    is new information: the encoder has not seen those sentences together with this one.
+    is new information: the encoder has not seen those sentences together with this one. If it is trained for clamps
+    (``sees_clamps``), it also sees the mean label of those of them whose label is given, apart from what is only believed, and how
+    frequent each label is among those given in the document: what a name is often depends on what the text is about.
     """
 
-    def __init__(self, config: DenoiserConfig, *, num_labels: int, state_width: int) -> None:
+    def __init__(self, config: DenoiserConfig, *, num_labels: int, state_width: int, sees_clamps: bool = False) -> None:
         super().__init__()
         self.width = config.width
         self.labels = nn.Linear(num_labels, config.width, bias=False)
@@ -174,12 +180,41 @@ class LabelDenoiser(nn.Module):
         if config.recall:
             self.recalled = nn.Linear(num_labels, config.width, bias=False)
             nn.init.zeros_(self.recalled.weight)  # no effect until something is learnt from it
+        self.known_others: nn.Linear | None = None
+        self.known_in_document: nn.Linear | None = None
+        if config.recall and sees_clamps:
+            self.known_others, self.known_in_document = (
+                nn.Linear(num_labels, config.width, bias=False) for _ in range(2)
+            )
+            for linear in (self.known_others, self.known_in_document):
+                nn.init.zeros_(linear.weight)
         self.flag = KnownFlag(config.width)
         self.transformer = DiffusionTransformer(config, state_width)
 
     def prepare(self, states: Float[Tensor, "*units S"]) -> Conditions:
         """What all calls on these states share."""
         return self.transformer.prepare(states)
+
+    def with_known(
+        self,
+        conditions: Conditions,
+        known: Float[Tensor, "B N K"],
+        layout: Layout,
+        others: Int[Tensor, "B N M"] | None,
+        document_rows: Int[Tensor, " B"] | None,
+    ) -> Conditions:
+        """The conditions with what given labels say about other units; ``known`` is one-hot where a label is given, else zero."""
+        if self.known_others is None or self.known_in_document is None or others is None or document_rows is None:
+            return conditions
+        places = layout.pack(others)
+        is_there = (places >= 0) & (known.sum(-1) > 0).flatten()[places.clamp(min=0)]
+        added = self.known_others(mean_of_others(known, torch.where(is_there, places, -1)))
+        counts = known.sum(1)
+        totals = torch.zeros_like(counts).index_add(0, document_rows, counts)[document_rows]
+        # Square roots, because one label (the one outside of names) is far more frequent than all others.
+        shares = (totals / totals.sum(-1, keepdim=True).clamp(min=1)).sqrt()
+        added = added + layout.spread(self.known_in_document(shares))
+        return conditions._replace(input=added if conditions.input is None else conditions.input + added)
 
     def forward(
         self,

@@ -14,7 +14,10 @@ from torch import Tensor
 from diffusion_mf.batches.batching import Batch
 from diffusion_mf.batches.layouts import PackedLayout
 
-_FIELDS = ("form_ids", "word_rows", "character_ids", "character_lengths", "lengths", "label_ids", "others")
+_FIELDS = (
+    *("form_ids", "word_rows", "character_ids", "character_lengths"),
+    *("lengths", "label_ids", "others", "document_rows"),
+)
 
 
 class BatchSignature(NamedTuple):

@@ -64,6 +64,8 @@ Item = TypeVar("Item")
 
 WINDOW_BATCHES = 8
 """how many batches of units are read ahead, so that sentences of similar length share a batch"""
+TRAJECTORY_CALLS = 10
+"""of a model whose number of calls was chosen on dev, unless another is asked for"""
 MAX_WINDOW_ITEMS = 4096
 """the maximum number of sentences read ahead, which bounds memory if sentences are short"""
 
@@ -330,7 +332,8 @@ class Tagger:
 
         ``batch_tokens`` bounds the units computed at once, padding counted. ``calls`` is the number of denoising steps of a
         diffusion system. ``clamp`` gives, for every sentence, None or the labels known beforehand (`requests.Clamp`); they are
-        always honoured. ``scheme`` is that of the labels, if not the training data's; ``"bmes"`` is the model's own. ``trajectory`` keeps the beliefs after every call, ``marginals`` the probabilities of all labels,
+        always honoured. ``scheme`` is that of the labels, if not the training data's; ``"bmes"`` is the model's own. ``trajectory`` keeps the beliefs
+        after every call, of which there are ten if their number was chosen on dev, ``marginals`` the probabilities of all labels,
         ``k_best`` that many of the best sequences (`TaggedSentence.alternatives`). ``documents`` gives, for every sentence, None or the
         name of its document: a model with recall labels sentences of one document together, if they follow each other.
         """
@@ -418,6 +421,9 @@ class Tagger:
                 "a tagger on a GPU cannot be used in a forked process",
                 remedy="start processes with the spawn method, or load a tagger in each process",
             )
+        if trajectory and calls is None and self._model.chosen_calls is not None:
+            # Few calls are chosen because further ones change nothing; whoever looks at a trajectory wants to see that.
+            calls = min(TRAJECTORY_CALLS, self._model.config.diffusion.num_steps)
         num_best = None if k_best is None else whole_number(k_best)
         if k_best is not None and (num_best is None or num_best < 1):
             raise InputError(f"k_best cannot be {quoted(k_best)}", remedy="ask for 1 or more sequences")

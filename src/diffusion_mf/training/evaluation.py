@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,11 @@ from torch import Tensor
 
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
+from diffusion_mf.config.sections import AUTO
 from diffusion_mf.data.label_schemes import LabelScheme, translate_label
 from diffusion_mf.data.sentence import Sentence, cut_documents, grouped
 from diffusion_mf.decoding import DECODERS
+from diffusion_mf.diffusion import CategoricalDiffusion
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
 from diffusion_mf.evaluation.calibration import (
@@ -25,6 +27,7 @@ from diffusion_mf.evaluation.calibration import (
     fit_temperature,
     negative_log_likelihood,
 )
+from diffusion_mf.evaluation.metrics import TokenScorer
 from diffusion_mf.model.core import TeacherMarginals
 from diffusion_mf.model.storage import legal_decoder, load_model
 from diffusion_mf.ops.chain_scores import unit_mask
@@ -75,6 +78,43 @@ def best_legal(config: Config, scheme: LabelScheme, decoders: Sequence[str], sco
     return legal_decoder(config, scheme, decoders[0])
 
 
+NUMBERS_OF_CALLS = (1, 2, 3, 5, 10)
+"""those among which dev chooses"""
+SCORE_TOLERANCE, EXACT_MATCH_TOLERANCE = 0.02, 0.1
+"""points by which a smaller number of calls may be worse than the best"""
+
+
+def candidate_calls(config: Config) -> list[int]:
+    """The numbers of calls to try at the end of training; none unless dev data are to choose."""
+    if config.inference.num_calls != AUTO or not config.system_entry.is_diffusion:
+        return []
+    return [number for number in NUMBERS_OF_CALLS if number <= config.diffusion.num_steps]
+
+
+def num_calls(config: Config) -> int:
+    """The number of denoiser calls in inference; where dev is to choose it, the number until then."""
+    number, base = config.inference.calls_and_base(None, None)
+    if config.system_entry.process == "bits":
+        return number or config.bits.num_calls
+    return len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(num_calls=number, base=base)) - 1
+
+
+def fewest_calls(scores: Mapping[int, Mapping[str, float]], metric: str) -> int:
+    """The smallest number of calls whose ``metric`` and exact match are within their tolerances of the best values of each.
+
+    If no number has both, it is the one with the best ``metric``, and the smallest of several.
+
+    >>> row = {"f1": 90.0, "exact_match": 80.0}
+    >>> fewest_calls({1: row | {"exact_match": 79.8}, 2: row | {"f1": 89.99}, 10: row}, "f1")
+    2
+    """
+    best, best_exact = (max(row[name] for row in scores.values()) for name in (metric, "exact_match"))
+    for number, row in sorted(scores.items()):
+        if best - row[metric] <= SCORE_TOLERANCE and best_exact - row["exact_match"] <= EXACT_MATCH_TOLERANCE:
+            return number
+    return max(sorted(scores), key=lambda number: scores[number][metric])
+
+
 def evaluate(
     predictor: Predictor,
     sentences: Sequence[Sentence],
@@ -86,27 +126,30 @@ def evaluate(
     processes: Processes,
     reported_temperature: float | None = None,
     source_scheme: LabelScheme | None = None,
+    num_calls: int | None = None,
 ) -> DecoderEvaluation:
     """Score a model on labelled ``sentences``; processes share the work, and all get the result.
 
     With ``reported_temperature``, and if all gold labels are known, the reported probabilities are evaluated, too. Confusions are
-    named in ``source_scheme``, that of the user's data.
+    named in ``source_scheme``, that of the user's data. ``num_calls`` replaces the configuration's schedule.
     """
     labeller = predictor.labeller
     was_training = labeller.training
     labeller.eval()
     try:
-        labels, marginals = predict_all(predictor, sentences, config, vocabulary, decoders, processes)
+        labels, marginals = predict_all(
+            predictor, sentences, config, vocabulary, decoders, processes, num_calls=num_calls
+        )
     finally:
         labeller.train(was_training)
     # `diffusion.NO_LABEL_ID` is −1: the last of the names.
     names = [*vocabulary.labels, NO_LABEL]
     lengths = [len(sentence.units) for sentence in sentences]
     gold = [sentence.labels or () for sentence in sentences]
-    scores = {}
+    scores, predicted = {}, {}
     for decoder, flat in zip(decoders, labels, strict=True):
-        predicted = [[names[index] for index in row.tolist()] for row in flat.split(lengths)]
-        scores[decoder] = score_sentences(config.task, scheme, gold, predicted)
+        predicted[decoder] = [[names[index] for index in row.tolist()] for row in flat.split(lengths)]
+        scores[decoder] = score_sentences(config.task, scheme, gold, predicted[decoder])
     metric = PRIMARY_METRICS[config.task]
     best = max(decoders, key=lambda decoder: scores[decoder][metric])
     gold_ids = torch.tensor(
@@ -120,14 +163,10 @@ def evaluate(
             for decoder, chosen in zip(decoders, labels, strict=True)
         }
     chosen = labels[decoders.index(best)]
-    names_of_gold = [label for labels_of_sentence in gold for label in labels_of_sentence]
-    wrong = (chosen != gold_ids).nonzero()[:, 0].tolist()
-    confusions: Counter[tuple[str, str]] = Counter()
-    for (right, found), count in Counter((names_of_gold[index], names[chosen[index]]) for index in wrong).items():
-        pair = _printed(right, scheme, source_scheme), _printed(found, scheme, source_scheme)
-        # Several labels of the model can have one name in an open scheme.
-        if pair[0] != pair[1]:
-            confusions[pair] += count
+    tokens = TokenScorer()
+    printed = functools.cache(lambda label: _printed(label, scheme, source_scheme))
+    for right, found in zip(gold, predicted[best], strict=True):
+        tokens.update([*map(printed, right)], [*map(printed, found)])
     return DecoderEvaluation(
         scores=scores,
         decoder=best,
@@ -136,8 +175,8 @@ def evaluate(
         temperature=temperature,
         score_quality=score_quality,
         confusions=[
-            {"gold": right, "predicted": predicted, "count": count}
-            for (right, predicted), count in confusions.most_common(NUM_CONFUSIONS)
+            {"gold": right, "predicted": found, "count": count}
+            for right, found, count in tokens.result().top_confusions(NUM_CONFUSIONS)
         ],
         confidence=_confidence(marginals, chosen, reported_temperature or temperature),
     )
@@ -172,12 +211,20 @@ def predict_all(
     vocabulary: Vocabulary,
     decoders: Sequence[str],
     processes: Processes,
+    *,
+    num_calls: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Label ids (decoders, units) and marginals (units, K) of all sentences, one after the other."""
     if predictor.recall:
         sentences = [*cut_documents(sentences)]
     labels, marginals = _predict_share(
-        predictor, sentences, vocabulary, decoders, processes, budget=config.inference.budget
+        predictor,
+        sentences,
+        vocabulary,
+        decoders,
+        processes,
+        budget=config.inference.budget,
+        num_calls=num_calls,
     )
     # Every unit was labelled by one process, and is 0 in the others.
     processes.sum(labels)
@@ -194,6 +241,7 @@ def _predict_share(
     processes: Processes,
     *,
     budget: int,
+    num_calls: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     def finish(prediction: Prediction, *, members: Sequence[int], allowed: Tensor | None) -> list[Tensor]:
         return [prediction.marginals.float(), *(DECODERS[name](prediction.decoder_input) for name in decoders)]
@@ -207,7 +255,8 @@ def _predict_share(
     # Shared by sentence or document, not by batch: a process with less memory still labels its own share.
     groups = sorted(grouped(documents), key=lambda group: -max(sizes[index] for index in group))
     share = [*itertools.chain.from_iterable(processes.share(groups))]
-    batches = predict_sentences(predictor, [sentences[index] for index in share], vocabulary, finish, budget=budget)
+    chosen = [sentences[index] for index in share]
+    batches = predict_sentences(predictor, chosen, vocabulary, finish, budget=budget, num_calls=num_calls)
     for members, (batch_marginals, *batch_labels) in batches:
         indices = [share[member] for member in members]
         rows, columns = len(indices), int(lengths[indices].max())

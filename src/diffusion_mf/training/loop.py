@@ -33,7 +33,15 @@ from diffusion_mf.prediction.memory import MemoryGuard, placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.training.corpora import TrainingData, dev_warnings, read_training_data
-from diffusion_mf.training.evaluation import DecoderEvaluation, candidate_decoders, evaluate, teacher_marginals
+from diffusion_mf.training.evaluation import (
+    DecoderEvaluation,
+    candidate_calls,
+    candidate_decoders,
+    evaluate,
+    fewest_calls,
+    num_calls,
+    teacher_marginals,
+)
 from diffusion_mf.training.gradients import LossWindow, StepGradients
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Interruption, Processes, connected, reproducible
@@ -162,7 +170,8 @@ def fit_to_time(
         processes.sum(total)
         preparation, elapsed, of_step, of_evaluation = (total / processes.world_size).tolist()
     of_test = of_evaluation * len(run.data.test or ()) / max(1, len(run.data.dev or ()))
-    left = 60 * minutes - elapsed - preparation - of_test
+    with_calls = sum(candidate_calls(config)) / num_calls(config) * of_evaluation
+    left = 60 * minutes - elapsed - preparation - of_test - with_calls
     most_epochs = most_epochs or settings.epochs
     steps_per_epoch = run.num_steps
     of_epoch = steps_per_epoch * of_step + of_evaluation / settings.evaluate_every
@@ -533,6 +542,7 @@ class _Run:
         decoders: tuple[str, ...],
         *,
         reported_temperature: float | None = None,
+        num_calls: int | None = None,
     ) -> DecoderEvaluation:
         return evaluate(
             predictor,
@@ -544,6 +554,7 @@ class _Run:
             processes=self.processes,
             reported_temperature=reported_temperature,
             source_scheme=self.data.source_scheme,
+            num_calls=num_calls,
         )
 
     def select(self) -> None:
@@ -566,12 +577,7 @@ class _Run:
                     decoder=found.decoder,
                     legal_decoder=found.legal_decoder,
                     temperature=found.temperature,
-                    metrics={
-                        "dev": dict(found.scores[found.decoder]),
-                        "decoders": {name: dict(scores) for name, scores in found.scores.items()},
-                        **_details("dev", found),
-                        **self._position(),
-                    },
+                    metrics={**_dev_metrics(found), **self._position()},
                 )
         state.is_stopped = bool(self.settings.patience) and state.epoch - state.best_epoch >= self.settings.patience
         self.dev_score = self._describe(found.score, found.decoder)
@@ -655,13 +661,47 @@ class _Run:
                 self.labeller, decoder=decoder, legal_decoder=legal, temperature=1.0, metrics=self._position()
             )
 
+    def _choose_calls(self) -> None:
+        """Score dev with several numbers of calls; the model keeps the smallest that is as good as the best."""
+        labeller, _ = self.best.labeller(self.processes.device)
+        numbers = candidate_calls(self.config)
+        # What was scored on test stays as it was.
+        if not self.data.dev or not numbers or self.best.metrics.keys() & {"calls", "test"}:
+            return
+        metric, found, rows = PRIMARY_METRICS[self.config.task], {}, {}
+        for number in numbers:
+            # One for each, so that what was recorded for the others need not be kept.
+            predictor = Predictor(labeller, self.config, self.processes.device)
+            found[number] = self._evaluate(predictor, self.data.dev, self.decoders, num_calls=number)
+            rows[number] = dict(found[number].scores[found[number].decoder])
+        chosen = fewest_calls(rows, metric)
+        table = [
+            {"calls": number, "decoder": found[number].decoder, metric: row[metric], "exact_match": row["exact_match"]}
+            for number, row in rows.items()
+        ]
+        best = found[chosen]
+        self.best.choose_calls(
+            chosen,
+            decoder=best.decoder,
+            legal_decoder=best.legal_decoder,
+            temperature=best.temperature,
+            metrics={**_dev_metrics(best), "calls": table},
+        )
+        self._write_log("calls", {"chosen": chosen, "scores": table})
+        scores = ", ".join(f"{number}: {row[metric]:.2f} ({row['exact_match']:.1f})" for number, row in rows.items())
+        self.display.note(
+            f"{chosen} denoiser call{'s' * (chosen > 1)} will be used, the fewest that are as good as any on dev "
+            f"({metric} and exact match by calls: {scores})"
+        )
+
     def finish(self) -> None:
-        """Score the test data once, with the decoder selected on dev, and write everything to disk."""
+        """Choose the number of calls, score the test data once, with what was selected on dev, and write everything to disk."""
         if self.state.best_decoder is None:
             self._keep_unselected()
+        self._choose_calls()
         labeller, decoder = self.best.labeller(self.processes.device)
         if self.data.test and "test" not in self.best.metrics:
-            predictor = Predictor(labeller, self.config, self.processes.device)
+            predictor = Predictor(labeller, self.best.config, self.processes.device)
             found = self._evaluate(predictor, self.data.test, (decoder,), reported_temperature=self.best.temperature)
             scores = found.scores[decoder]
             self.best.add_metrics({"test": dict(scores), **_details("test", found)})
@@ -669,6 +709,14 @@ class _Run:
         if (message := self._describe_decoders(decoder, self.best.legal_decoder)) is not None:
             self.display.note(message)
         self.checkpoint()
+
+
+def _dev_metrics(found: DecoderEvaluation) -> dict[str, Any]:
+    return {
+        "dev": dict(found.scores[found.decoder]),
+        "decoders": {name: dict(scores) for name, scores in found.scores.items()},
+        **_details("dev", found),
+    }
 
 
 def _details(split: str, found: DecoderEvaluation) -> dict[str, Any]:

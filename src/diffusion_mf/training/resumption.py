@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from diffusion_mf.config import Config, saved_config
+from diffusion_mf.config.sections import AUTO
 from diffusion_mf.data.files import try_lock
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.errors import InputError
@@ -77,6 +78,7 @@ class TrainingState:
 
 EPOCHS = "training.epochs"
 MAX_STEPS = "training.max_steps"
+CALLS = "inference.num_calls"
 # What may differ: files and modules may have moved (the files' content is compared), and threads are warned about.
 _FREE_SETTINGS = {"plugins", "data.train", "data.dev", "data.test", "data.strict", "training.threads"}
 
@@ -256,6 +258,9 @@ def load_run(
     is_same_encoder = saved.get("encoder") == encoder_digest
     free = _FREE_SETTINGS | {"encoder.model"} if is_same_encoder or not is_same_data else _FREE_SETTINGS
     now = _flat(config.model_dump(mode="json"))
+    if {now[CALLS], before.get(CALLS)} == {AUTO, None}:
+        # Training is the same.
+        free = free | {CALLS}
     prolonged = {name for name in (EPOCHS, MAX_STEPS) if _is_more(now[name], before.get(name))}
     if prolonged:
         free = free | prolonged
@@ -343,6 +348,7 @@ class BestModel:
         self._is_saved = True
         self._labeller: Labeller | None = None
         self._decoder = self._legal_decoder = ""
+        self._chosen_calls: int | None = None
         self.temperature = 1.0
         self.metrics: Mapping[str, Any] = {}
 
@@ -356,8 +362,17 @@ class BestModel:
             self._labeller = copy.deepcopy(labeller)
         self._labeller.load_state_dict(labeller.state_dict())
         self._decoder, self._legal_decoder, self.temperature = decoder, legal_decoder, temperature
+        self._chosen_calls = None
         self.metrics, self._is_saved = dict(metrics), False
         self.save()
+
+    def choose_calls(
+        self, num_calls: int, *, decoder: str, legal_decoder: str, temperature: float, metrics: Mapping[str, Any]
+    ) -> None:
+        """Use the model with so many calls from now on, and describe it by what was measured with them."""
+        self._chosen_calls = num_calls
+        self._decoder, self._legal_decoder, self.temperature = decoder, legal_decoder, temperature
+        self.add_metrics(metrics)
 
     def add_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Add to the model's metrics."""
@@ -369,8 +384,13 @@ class BestModel:
             stored = load_model(self._folder.model)
             self._labeller = stored.labeller.to(device)
             self._decoder, self.temperature, self.metrics = stored.decoder, stored.temperature, stored.metrics
-            self._legal_decoder = stored.tagging_decoder
+            self._legal_decoder, self._chosen_calls = stored.tagging_decoder, stored.chosen_calls
         return self._labeller, self._decoder
+
+    @property
+    def config(self) -> Config:
+        """The configuration with the number of calls that was chosen, if one was, once `labeller` or `take` was called."""
+        return self._config.with_calls(self._chosen_calls)
 
     @property
     def legal_decoder(self) -> str:
@@ -394,6 +414,7 @@ class BestModel:
             self.metrics,
             self._data.source_scheme,
             self._legal_decoder,
+            self._chosen_calls,
         )
         self._is_saved = True
 

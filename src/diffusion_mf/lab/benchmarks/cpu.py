@@ -21,6 +21,7 @@ from diffusion_mf.data.corpus import Corpus
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import DiffusionMFError, InputError
+from diffusion_mf.evaluation.metrics import TokenScorer
 from diffusion_mf.lab.benchmarks.timing import seconds_of
 from diffusion_mf.lab.results import num_cores
 from diffusion_mf.tagger import Tagger
@@ -334,23 +335,27 @@ def measure_cpu(
     passes: int = PASSES,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[dict[str, Any]]:
-    """A row per contestant: accuracy (from an untimed pass), words per second (median of ``passes``) and both compared."""
+    """A row per contestant: accuracy and exact match (from an untimed pass), words per second (median of ``passes``) and both compared."""
     gold = [sentence for sentence in test if sentence.units]
     sentences = [list(sentence.units) for sentence in gold]
     num_words = sum(map(len, sentences))
     if not num_words:
         raise InputError("there is nothing to tag", path=test.path, remedy="name a file with sentences")
-    accuracies = []
+    results = []
     for contestant in contestants:
-        accuracies.append(100 * _num_right(gold, contestant.tag(sentences)) / num_words)
+        scorer = TokenScorer()
+        for sentence, labels in zip(gold, contestant.tag(sentences), strict=True):
+            scorer.update(sentence.labels or (), labels)
+        results.append(scorer.result())
         advance(1)
     seconds = _alternating_seconds(contestants, sentences, passes, advance)
     rows = []
-    for contestant, accuracy, times in zip(contestants, accuracies, seconds, strict=True):
+    for contestant, result, times in zip(contestants, results, seconds, strict=True):
         rows.append(
             {
                 **contestant.facts,
-                "accuracy": round(accuracy, 2),
+                "accuracy": round(result.accuracy, 2),
+                "exact_match": round(result.exact_match, 2),
                 "words_per_second": round(num_words / statistics.median(times)),
                 "fastest_pass": round(num_words / min(times)),
                 "slowest_pass": round(num_words / max(times)),

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from diffusion_mf.batches.batching import EncodedSentences
+from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
 from diffusion_mf.data.sentence import Sentence, cut_documents
 from diffusion_mf.evaluation.terminal import note
@@ -116,7 +117,7 @@ class Session:
         settings = self.config.training
         plans = self._preparer.plan_epoch(self._lengths, settings, seed=self.config.seed, epoch=0, members=members)
         self.labeller.train()
-        self._warm_up(lambda: self._epoch(plans), lambda: self._gradients.num_recordings)
+        _warm_up(lambda: self._epoch(plans), lambda: self._gradients.num_recordings, is_recorded=self._is_packed)
         return plans
 
     def _epoch(self, plans: Sequence[StepPlan]) -> None:
@@ -147,41 +148,55 @@ class Session:
         if base is not None:
             inference = config.inference.model_copy(update={"base": base, "num_calls": None})
             config = config.model_copy(update={"inference": inference})
-        if config.recall:
-            sentences = [*cut_documents(sentences)]
-        rows = EncodedSentences(sentences, self.data.vocabulary, has_labels=False, recall=config.recall)
-        predictor = Predictor(self.labeller, config, self.device)
+        return inference_run(self.labeller, config, self.data.vocabulary, sentences, self.device)
 
-        def best(prediction: Prediction, *, members: Sequence[int], allowed: torch.Tensor | None) -> list[torch.Tensor]:
-            scores = prediction.decoder_input.unary_scores
-            assert scores is not None
-            return [scores.argmax(-1).to(torch.uint8)]
 
-        def label() -> None:
-            for _ in predict_sentences(
-                predictor, sentences, self.data.vocabulary, best, budget=config.inference.budget, rows=rows
-            ):
-                pass
+def inference_run(
+    labeller: Labeller,
+    config: Config,
+    vocabulary: Vocabulary,
+    sentences: Sequence[Sentence],
+    device: torch.device,
+    *,
+    num_calls: int | None = None,
+) -> Callable[[], float]:
+    """`Session.inference_run` for any model; ``num_calls`` replaces the configuration's schedule."""
+    if config.recall:
+        sentences = [*cut_documents(sentences)]
+    rows = EncodedSentences(sentences, vocabulary, has_labels=False, recall=config.recall)
+    predictor = Predictor(labeller, config, device)
 
-        self.labeller.eval()
+    def best(prediction: Prediction, *, members: Sequence[int], allowed: torch.Tensor | None) -> list[torch.Tensor]:
+        scores = prediction.decoder_input.unary_scores
+        assert scores is not None
+        return [scores.argmax(-1).to(torch.uint8)]
+
+    def label() -> None:
+        for _ in predict_sentences(
+            predictor, sentences, vocabulary, best, budget=config.inference.budget, rows=rows, num_calls=num_calls
+        ):
+            pass
+
+    labeller.eval()
+    with torch.inference_mode():
+        _warm_up(label, lambda: predictor.num_recordings, is_recorded=predictor.is_packed)
+
+    def run() -> float:
+        labeller.eval()
         with torch.inference_mode():
-            self._warm_up(label, lambda: predictor.num_recordings)
+            return seconds_of(label, device)
 
-        def run() -> float:
-            self.labeller.eval()
-            with torch.inference_mode():
-                return seconds_of(label, self.device)
+    return run
 
-        return run
 
-    def _warm_up(self, run: Workload, num_recordings: Callable[[], int]) -> None:
-        """Run once or, if graphs are recorded, until no new one is: shapes are recorded when they are seen again."""
-        before = 0
-        for count in range(MOST_WARM_UPS):
-            run()
-            if num_recordings() == before and (count > 0 or not self._is_packed):
-                break
-            before = num_recordings()
+def _warm_up(run: Workload, num_recordings: Callable[[], int], *, is_recorded: bool) -> None:
+    """Run once or, if graphs are recorded, until no new one is: shapes are recorded when they are seen again."""
+    before = 0
+    for count in range(MOST_WARM_UPS):
+        run()
+        if num_recordings() == before and (count > 0 or not is_recorded):
+            break
+        before = num_recordings()
 
 
 def linear_operations(labeller: Labeller, *, num_calls: int) -> tuple[float, float]:

@@ -9,19 +9,29 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from diffusion_mf.config import Config, load_config
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.files import StrPath
 from diffusion_mf.diffusion import CategoricalDiffusion
-from diffusion_mf.lab.benchmarks.sessions import Session, linear_operations, read_data
+from diffusion_mf.errors import InputError
+from diffusion_mf.lab.benchmarks.sessions import Session, inference_run, linear_operations, read_data
 from diffusion_mf.lab.experiments.paper import paper_tables
+from diffusion_mf.model.storage import load_model
+from diffusion_mf.prediction.precision import compile_blocks
+from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.systems import SYSTEMS as SYSTEM_TABLE
 from diffusion_mf.training.corpora import TrainingData
+from diffusion_mf.training.evaluation import evaluate, num_calls
+from diffusion_mf.training.processes import Processes
 
-THROUGHPUT_ROW_KEY = ("benchmark", "corpus", "system", "phase", "implementation", "setting", "parameters", "hardware")
+THROUGHPUT_ROW_KEY = (
+    *("benchmark", "corpus", "system", "phase", "implementation", "setting", "num_calls", "parameters", "hardware"),
+)
 REPEATS = 5
 BUDGET = 5000
 PEAK_OPERATIONS = 790e12
@@ -102,8 +112,8 @@ def _measure(
     config: Config, data: TrainingData, device: torch.device, *, implementation: str, repeats: int = REPEATS
 ) -> list[dict[str, Any]]:
     session = Session(config, data, device, is_plain=implementation == PLAIN)
-    num_calls = _num_calls(config)
-    training, inference = linear_operations(session.labeller, num_calls=num_calls)
+    own_calls = num_calls(config)
+    training, inference = linear_operations(session.labeller, num_calls=own_calls)
     corpus = BENCHMARK_CORPORA[config.task].name
     assert data.dev is not None
     rows = []
@@ -116,8 +126,7 @@ def _measure(
             seconds = session.inference_seconds(sentences, repeats=repeats)
         median = statistics.median(seconds)
         units = sum(len(sentence.units) for sentence in sentences)
-        paper = paper_tables()["efficiency"].get(config.system, {}).get(corpus)
-        published = None if paper is None else paper[("training", "inference").index(phase)]
+        published = _published(config.system, corpus, phase)
         speed = len(sentences) / median
         rows.append(
             {
@@ -133,17 +142,97 @@ def _measure(
                 "utilisation": operations * units / median / PEAK_OPERATIONS,
                 "peak_memory_gb": torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None,
                 "parameters": session.labeller.num_parameters(),
-                "num_calls": num_calls if phase == "inference" else None,
+                "num_calls": own_calls if phase == "inference" else None,
                 "seconds": seconds,
             }
         )
     return rows
 
 
-def _num_calls(config: Config) -> int:
-    process = CategoricalDiffusion(2, config.diffusion.num_steps)
-    num_calls, base = config.inference.calls_and_base(None, None)
-    return len(process.schedule(base=base, num_calls=num_calls)) - 1
+PAPER_CALLS = 10
+TRAINED = "trained"
+"""the setting of rows about a trained model, which has a score"""
+
+
+def measure_trained(
+    folder: StrPath, *, device: torch.device, folder_of_configs: str, repeats: int = REPEATS
+) -> list[dict[str, Any]]:
+    """Inference rows of a trained diffusion model on its dev data: with the paper's ten calls, and with the model's own.
+
+    They have the dev score with so many calls, so that speed is compared at equal scores.
+    """
+    model = load_model(folder)
+    config = model.config
+    if not config.system_entry.is_diffusion:
+        raise InputError(
+            f"the system {config.system} has no denoiser to call", path=folder, remedy="name a diffusion model"
+        )
+    data = read_data(config)
+    if not data.dev:
+        raise InputError("the model was trained without dev data", path=folder, remedy="name another model")
+    labeller = model.labeller.to(device)
+    if device.type == "cuda":
+        torch._dynamo.reset()
+        compile_blocks(labeller)
+    numbers = {PAPER_CALLS: PAPER_CALLS, num_calls(config): None}
+    rows = []
+    for number, given in sorted(numbers.items(), reverse=True):
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        run = inference_run(labeller, config, model.vocabulary, data.dev, device, num_calls=given)
+        seconds = [run() for _ in range(repeats)]
+        found = evaluate(
+            Predictor(labeller, config, device),
+            data.dev,
+            config=config,
+            vocabulary=model.vocabulary,
+            scheme=data.scheme,
+            decoders=[model.decoder],
+            processes=Processes(0, 1, device),
+            num_calls=given,
+        )
+        speed = len(data.dev) / statistics.median(seconds)
+        corpus = _corpus_of(config, folder_of_configs)
+        published = _published(config.system, corpus, "inference")
+        rows.append(
+            {
+                "benchmark": "throughput",
+                "corpus": corpus,
+                "system": config.system,
+                "phase": "inference",
+                "implementation": FAST,
+                "setting": TRAINED,
+                "sentences_per_second": speed,
+                "paper_sentences_per_second": published,
+                "ratio_to_paper": None if published is None else speed / published,
+                "peak_memory_gb": torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None,
+                "parameters": labeller.num_parameters(),
+                "num_calls": number,
+                "chosen_calls": model.chosen_calls,
+                "decoder": model.decoder,
+                "dev_score": found.score,
+                "dev_exact_match": found.scores[model.decoder]["exact_match"],
+                "seconds": seconds,
+            }
+        )
+    return rows
+
+
+def _corpus_of(config: Config, folder_of_configs: str) -> str:
+    """The name of the efficiency table's corpus if the model's dev file has the place of its dev file, else the file's name."""
+    own = Path(config.data.dev or config.data.train or "")
+    entry = BENCHMARK_CORPORA.get(config.task)
+    if entry is not None:
+        paper = load_config(f"{folder_of_configs}/{config.task.value}/{config.system}.toml").data.dev
+        if paper is not None and own.parts[-2:] == Path(paper).parts[-2:]:
+            return entry.name
+    return own.stem
+
+
+def _published(system: str, corpus: str, phase: str) -> float | None:
+    """The paper's sentences per second."""
+    paper = paper_tables()["efficiency"].get(system, {}).get(corpus)
+    return None if paper is None else paper[("training", "inference").index(phase)]
 
 
 def measure_iterations(
@@ -192,7 +281,7 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
         assert data.dev is not None
         session = Session(config, data, device)
         for base in BASES:
-            num_calls = len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(base=base)) - 1
+            own_calls = len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(base=base)) - 1
             median = statistics.median(session.inference_seconds(data.dev, repeats=REPEATS, base=base))
             # The paper's sweep has a pretrained encoder, so a ratio to it is meaningless for another.
             is_comparable = config.encoder.kind == "pretrained"
@@ -205,7 +294,7 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
                     "phase": "inference",
                     "implementation": FAST,
                     "setting": base,
-                    "num_calls": num_calls,
+                    "num_calls": own_calls,
                     "sentences_per_second": len(data.dev) / median,
                     "paper_sentences_per_second": None if paper is None else paper[2],
                     "ratio_to_paper": None if paper is None else len(data.dev) / median / paper[2],

@@ -40,7 +40,7 @@ def write_plots(
     outcomes: Outcomes, folder: ExperimentFolder, output: Path, record: Mapping[str, Any], *, suffix: str = "png"
 ) -> list[Path]:
     """Make every plot for which there are data, one panel per corpus; returns the files."""
-    matplotlib = _matplotlib()
+    matplotlib = matplotlib_module()
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -73,7 +73,8 @@ def write_plots(
     return written
 
 
-def _matplotlib() -> Any:
+def matplotlib_module() -> Any:
+    """matplotlib, or an `InputError` that says how to install it."""
     try:
         import matplotlib
     except ImportError:

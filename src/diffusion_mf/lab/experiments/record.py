@@ -79,6 +79,13 @@ def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> d
         "calibration_error": {} if schedule else _calibration_errors(group, decoder),
         "wrong_by_rarity": {} if schedule else _wrong_by_rarity(group, decoder),
         "metrics": _other_metrics(group, decoder, schedule),
+        "chosen_calls": {}
+        if schedule
+        else {
+            str(seed): calls
+            for seed, result in group.results.items()
+            if (calls := result.get("chosen_calls")) is not None
+        },
         "diverged_seeds": list(group.diverged),
         "configs": _one_of(os.path.dirname(result["configuration"].split()[0]) for result in results),
         "config": _one_of(result["configuration"] for result in results),

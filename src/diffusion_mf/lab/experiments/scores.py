@@ -168,6 +168,7 @@ def score_model(
     model = load_model(folder)
     model.labeller.to(processes.device)
     data = read_training_data(config)
+    config = config.with_calls(model.chosen_calls)
     known = known or {}
     result: dict[str, Any] = {
         "metric": PRIMARY_METRICS[config.task],
@@ -177,6 +178,7 @@ def score_model(
         "best_epoch": model.metrics.get("epoch"),
         "decoder": model.decoder,
         "temperature": model.temperature,
+        "chosen_calls": model.chosen_calls,
     }
     if known.get("dev") is not None:
         result |= {key: known[key] for key in ("dev", "test", "decoders", "test_decoders") if key in known}

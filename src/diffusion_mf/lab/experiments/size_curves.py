@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.evaluation.mistakes import f1_of_counts
+from diffusion_mf.evaluation.mistakes import bootstrap, f1_of_counts
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
 from diffusion_mf.lab.experiments.plots import system_colour
 from diffusion_mf.lab.experiments.sizes import ALL, COUNTS_FILE, CRFSUITE
@@ -93,24 +93,15 @@ def compare(ours: Sequence[Counts], theirs: Sequence[Counts], *, resamples: int 
     number = len(ours[0])
     if any(len(each) != number for each in (*ours, *theirs)):
         raise ValueError("the systems were scored on different test sentences")
-    generator = numpy.random.default_rng(1)
-    differences = []
-    step = max(1, 4_000_000 // number)
-    for begin in range(0, resamples, step):
-        rows = min(step, resamples - begin)
-        drawn = generator.integers(number, size=(rows, number)) + number * numpy.arange(rows)[:, None]
-        # float32 is exact for counts below 2^24, and fast to multiply.
-        weights = numpy.bincount(drawn.ravel(), minlength=rows * number).reshape(rows, number).astype(numpy.float32)
-        differences.append(
-            numpy.mean([resampled_scores(each, weights) for each in ours], axis=0)
-            - numpy.mean([resampled_scores(each, weights) for each in theirs], axis=0)
-        )
-    found = numpy.concatenate(differences)
-    whole = numpy.ones((1, number), dtype=numpy.float32)
-    observed = [numpy.mean([resampled_scores(each, whole)[0] for each in system]) for system in (ours, theirs)]
+
+    def difference(weights: Counts) -> Counts:
+        means = [numpy.mean([resampled_scores(each, weights) for each in system], axis=0) for system in (ours, theirs)]
+        return means[0] - means[1]
+
+    found = bootstrap(difference, number, num_resamples=resamples)
     low, high = numpy.percentile(found, [2.5, 97.5])
     return {
-        "difference": round(float(observed[0] - observed[1]), 3),
+        "difference": round(float(difference(numpy.ones((1, number)))[0]), 3),
         "low": round(float(low), 3),
         "high": round(float(high), 3),
         "p_below": round(float(numpy.mean(found >= 0)), 4),

@@ -360,6 +360,7 @@ def _train_ours(
     return labelled, {
         "dev": dict(model.metrics["decoders"][model.decoder]),
         "decoder": model.decoder,
+        "chosen_calls": model.chosen_calls,
         "best_epoch": model.metrics.get("epoch"),
         "parameters": model.labeller.num_parameters(),
         "seconds": round(max((entry["seconds"] for entry in entries if "seconds" in entry), default=0.0), 1),

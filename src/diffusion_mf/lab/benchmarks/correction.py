@@ -1,0 +1,451 @@
+"""Correction: how many labels an annotator has to fix when everything else is labelled anew around those that are known.
+
+A simulated annotator goes through a document, in reading order or from the least certain label on. Labels that are right when the
+annotator comes to them are confirmed; the first wrong one is fixed, and for entities the whole span. Confirmed and fixed labels are
+held (clamped), and the document is labelled again. This goes on until everything is right. If labels did not depend on each other, there would be
+as many fixes as there were errors at the start.
+
+The annotators of all documents work in lockstep: every round labels in common batches those documents that still have errors. Without recall,
+sentences do not depend on each other, and each has an annotator of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_spans
+from diffusion_mf.data.sentence import Sentence, cut_documents, grouped
+from diffusion_mf.decoding import DECODERS
+from diffusion_mf.evaluation.mistakes import bootstrap, span_mistakes
+from diffusion_mf.model import Prediction
+from diffusion_mf.model.storage import StoredModel
+from diffusion_mf.prediction.memory import placed
+from diffusion_mf.prediction.predictor import Predictor
+from diffusion_mf.prediction.sentences import predict_sentences
+from diffusion_mf.systems import SYSTEMS
+
+CORRECTION_ROW_KEY = ("benchmark", "corpus", "file", "system", "recall", "clamp_share", "order", "given", "calls")
+GIVEN = (1, 5, 10, 25, 50)
+"""shares of the labels, in per cent"""
+REFERENCE = "lcrf"
+"""the system that the others are compared with"""
+NUM_RESAMPLES = 10_000
+
+Flags = Bool[np.ndarray, " N"]
+
+
+class Order(enum.StrEnum):
+    """The order in which an annotator looks at the labels."""
+
+    READING = "reading"
+    UNCERTAIN = "uncertain"
+    """those with the lowest scores first"""
+
+
+class Labelled(NamedTuple):
+    """The labels of a sentence, as ids, and their scores."""
+
+    labels: Int[np.ndarray, " N"]
+    scores: Float[np.ndarray, " N"]
+
+
+class Corrector:
+    """A model and labelled sentences, which it labels around the gold labels that are held.
+
+    Sentences with a label that the model does not know are left out: it cannot be told their labels.
+    """
+
+    def __init__(
+        self, model: StoredModel, sentences: Sequence[Sentence], *, device: torch.device, calls: int | None = None
+    ) -> None:
+        self.model, self._calls = model, calls
+        labeller = placed(model.labeller, device).eval()
+        self._predictor = Predictor(labeller, model.config, device)
+        ids, prepare = model.vocabulary.label_ids, model.config.data.prepare
+        known = [
+            bool(sentence.units) and all(label in ids for label in sentence.labels or ()) for sentence in sentences
+        ]
+        self.num_left_out = sum(
+            not flag and bool(sentence.units) for flag, sentence in zip(known, sentences, strict=True)
+        )
+        kept = [prepare(sentence) for sentence, flag in zip(sentences, known, strict=True) if flag]
+        self.documents = np.array([place for place, flag in zip(_documents(sentences), known, strict=True) if flag])
+        """of every sentence, the number of its document, for all models the same"""
+        self.sentences = [*cut_documents(kept)] if self._predictor.recall else kept
+        self.gold = [np.array([ids[label] for label in sentence.labels or ()]) for sentence in kept]
+        self.groups = grouped([sentence.document if self._predictor.recall else 0 for sentence in self.sentences])
+        self._names = model.vocabulary.labels
+        self._has_spans = model.config.task is Task.NER
+        self._gold_spans = [self.spans(gold) for gold in self.gold] if self._has_spans else []
+
+    @property
+    def num_units(self) -> int:
+        """Of all sentences."""
+        return sum(map(len, self.gold))
+
+    @property
+    def num_targets(self) -> int:
+        """What fixes are counted in relation to: gold spans of entities, else units."""
+        return sum(map(len, self._gold_spans)) if self._has_spans else self.num_units
+
+    def spans(self, labels: Int[np.ndarray, " N"]) -> list[LabelledSpan]:
+        """The spans that labels encode."""
+        return extract_spans([self._names[index] for index in labels], LabelScheme.BMES)
+
+    @torch.inference_mode()
+    def label(self, members: Sequence[int], held: Sequence[Flags]) -> dict[int, Labelled]:
+        """Label some sentences, with the gold labels where ``held`` is set, by the best decoder whose output is legal."""
+        decoder = DECODERS[self.model.tagging_decoder]
+
+        def finish(prediction: Prediction, *, members: Sequence[int], allowed: Tensor | None) -> list[Tensor]:
+            labels = decoder(prediction.decoder_input)
+            return [labels, prediction.marginals.float().gather(-1, labels.clamp(min=0)[..., None])[..., 0]]
+
+        batches = predict_sentences(
+            self._predictor,
+            [self.sentences[index] for index in members],
+            self.model.vocabulary,
+            finish,
+            budget=self.model.config.inference.budget,
+            num_calls=self._calls,
+            allowed=[self._allowed(index, held[index]) for index in members],
+        )
+        found = {}
+        for places, (labels, scores) in batches:
+            for row, place in enumerate(places):
+                index = members[place]
+                size = len(self.gold[index])
+                found[index] = Labelled(labels[row, :size].numpy().copy(), scores[row, :size].numpy().copy())
+        return found
+
+    def _allowed(self, index: int, held: Flags) -> Bool[Tensor, "_ K"] | None:
+        if not held.any():
+            return None
+        allowed = torch.ones(len(held), len(self._names), dtype=torch.bool)
+        allowed[torch.from_numpy(held)] = False
+        places = torch.from_numpy(np.flatnonzero(held))
+        allowed[places, torch.from_numpy(self.gold[index])[places]] = True
+        return allowed
+
+    def num_errors(self, index: int, labels: Int[np.ndarray, " N"]) -> int:
+        """How many fixes a sentence would need if nothing followed from them."""
+        if not self._has_spans:
+            return int((labels != self.gold[index]).sum())
+        return len(span_mistakes(self._gold_spans[index], self.spans(labels)))
+
+    def fixed_units(self, index: int, labels: Int[np.ndarray, " N"], position: int) -> range:
+        """The units that an annotator decides when the label at ``position`` is wrong: that one, and for entities a span.
+
+        It is the gold span there; where there is none, the gold span that the wrong one overlaps or, failing this, all of the wrong one.
+        """
+        if not self._has_spans:
+            return range(position, position + 1)
+        gold = self._gold_spans[index]
+        at_position = [span for span in gold if span.start <= position < span.end]
+        wrong = [span for span in self.spans(labels) if span.start <= position < span.end]
+        overlapped = [span for span in gold if wrong and span.start < wrong[0].end and wrong[0].start < span.end]
+        chosen = (at_position or overlapped or wrong or [LabelledSpan(position, position + 1, "")])[0]
+        return range(chosen.start, chosen.end)
+
+
+def _documents(sentences: Sequence[Sentence]) -> list[int]:
+    """The number of every sentence's document; a sentence without one is a document of its own."""
+    numbers = [0] * len(sentences)
+    for number, group in enumerate(grouped([sentence.document for sentence in sentences])):
+        for index in group:
+            numbers[index] = number
+    return numbers
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """Errors at the start and fixes until everything is right, by sentence."""
+
+    errors: Int[np.ndarray, " S"]
+    fixes: Int[np.ndarray, " S"]
+
+
+def correct(corrector: Corrector, order: Order, *, advance: Callable[[int], object] = lambda count: None) -> Corrected:
+    """Simulate the annotators of all documents; ``advance`` is told how many sentences are done."""
+    number = len(corrector.sentences)
+    held = [np.zeros(len(gold), dtype=bool) for gold in corrector.gold]
+    errors, fixes = np.zeros(number, dtype=np.int64), np.zeros(number, dtype=np.int64)
+    active = corrector.groups
+    is_first = True
+    while active:
+        found = corrector.label([*itertools.chain.from_iterable(active)], held)
+        if is_first:
+            errors[:] = [corrector.num_errors(index, found[index].labels) for index in range(number)]
+            is_first = False
+        remaining = []
+        for group in active:
+            fixed = _next_fix(corrector, group, found, held, order)
+            if fixed is None:
+                advance(len(group))
+            else:
+                fixes[fixed] += 1
+                remaining.append(group)
+        active = remaining
+    return Corrected(errors, fixes)
+
+
+def _next_fix(
+    corrector: Corrector, group: Sequence[int], found: Mapping[int, Labelled], held: Sequence[Flags], order: Order
+) -> int | None:
+    """Confirm and fix labels of a group in ``held`` until one was wrong; the sentence with the fix, None if all are right."""
+    sizes = [len(held[index]) for index in group]
+    starts = np.cumsum([0, *sizes])
+    is_wrong = np.concatenate([found[index].labels != corrector.gold[index] for index in group])
+    if not is_wrong.any():
+        return None
+    looked_at = np.arange(len(is_wrong))
+    if order is Order.UNCERTAIN:
+        is_held = np.concatenate([held[index] for index in group])
+        scores = np.concatenate([found[index].scores for index in group])
+        looked_at = np.argsort(np.where(is_held, np.inf, scores), kind="stable")
+    turn = int(np.argmax(is_wrong[looked_at]))
+    confirmed, place = looked_at[:turn], int(looked_at[turn])
+    member = int(np.searchsorted(starts, place, side="right")) - 1
+    index, position = group[member], place - int(starts[member])
+    units = corrector.fixed_units(index, found[index].labels, position)
+    decided = np.concatenate([confirmed, [place], starts[member] + np.arange(units.start, units.stop)])
+    if order is Order.READING:
+        # Everything up to the end of what is fixed has been read.
+        decided = np.arange(int(starts[member]) + max(units.stop, position + 1))
+    flags = np.zeros(len(is_wrong), dtype=bool)
+    flags[decided] = True
+    for start, size, each in zip(starts, sizes, group, strict=False):
+        held[each] |= flags[start : start + size]
+    return index
+
+
+class GivenResult(NamedTuple):
+    """The accuracy (%) on units whose label is not given."""
+
+    accuracy: float
+    without: float
+    """of the same units, with no label given"""
+
+
+def accuracy_of_others(corrector: Corrector, shares: Sequence[float], *, seed: int = 0) -> Iterator[GivenResult]:
+    """For every share (%) of units drawn at random whose gold labels are given, the accuracy on the others.
+
+    The units of a smaller share are among those of a larger one, and the same for all models.
+    """
+    everything = range(len(corrector.sentences))
+    nothing = [np.zeros(len(gold), dtype=bool) for gold in corrector.gold]
+    free = corrector.label(everything, nothing)
+    drawn = np.random.default_rng(seed).random(corrector.num_units)
+    parts = np.split(drawn, np.cumsum([len(gold) for gold in corrector.gold])[:-1])
+    for share in shares:
+        held = [part < share / 100 for part in parts]
+        found = corrector.label(everything, held)
+        is_other = ~np.concatenate(held)
+        accuracies = [
+            100 * float(np.mean(_is_right(corrector, labelled)[is_other])) if is_other.any() else 100.0
+            for labelled in (found, free)
+        ]
+        yield GivenResult(*accuracies)
+
+
+def _is_right(corrector: Corrector, labelled: Mapping[int, Labelled]) -> Flags:
+    return np.concatenate([labelled[index].labels == gold for index, gold in enumerate(corrector.gold)])
+
+
+class ModelGroup(NamedTuple):
+    """What models of different seeds have in common."""
+
+    system: str
+    recall: int
+    clamp_share: float
+
+    @classmethod
+    def of(cls, model: StoredModel) -> ModelGroup:
+        """That of a model; direct systems are not trained for clamps, whatever the configuration says."""
+        config = model.config
+        is_diffusion = config.system_entry.is_diffusion
+        return cls(config.system, config.recall, config.diffusion.clamp_share if is_diffusion else 0.0)
+
+    @property
+    def title(self) -> str:
+        """For tables and plots."""
+        parts = [SYSTEMS[self.system].title, "clamps" * (self.clamp_share > 0), "recall" * (self.recall > 0)]
+        return ", ".join(part for part in parts if part)
+
+
+class Measured(NamedTuple):
+    """What was measured of one model."""
+
+    group: ModelGroup
+    seed: int
+    facts: dict[str, Any]
+    """the same for all seeds"""
+    corrected: dict[Order, Corrected]
+    given: dict[float, GivenResult]
+    documents: Int[np.ndarray, " S"]
+    num_targets: int
+
+
+def measure_model(
+    model: StoredModel,
+    sentences: Sequence[Sentence],
+    *,
+    device: torch.device,
+    orders: Sequence[Order] = tuple(Order),
+    shares: Sequence[float] = GIVEN,
+    calls: int | None = None,
+    advance: Callable[[int], object] = lambda count: None,
+) -> Measured:
+    """Correct ``sentences`` in every order, and measure the accuracy on the others for every share of given labels."""
+    corrector = Corrector(
+        model, sentences, device=device, calls=calls if model.config.system_entry.is_diffusion else None
+    )
+    corrected = {order: correct(corrector, order, advance=advance) for order in orders}
+    given = dict(zip(shares, accuracy_of_others(corrector, shares), strict=True)) if shares else {}
+    facts = {
+        "decoder": model.tagging_decoder,
+        "per": "1,000 spans" if model.config.task is Task.NER else "1,000 units",
+        "units": corrector.num_units,
+        "documents": len(set(corrector.documents.tolist())),
+        "sentences_left_out": corrector.num_left_out,
+    }
+    return Measured(
+        ModelGroup.of(model), model.config.seed, facts, corrected, given, corrector.documents, corrector.num_targets
+    )
+
+
+def correction_rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    """A row per system and order, and per system and share of given labels, with means over seeds."""
+    by_group: dict[ModelGroup, list[Measured]] = {}
+    for each in measured:
+        by_group.setdefault(each.group, []).append(each)
+    reference = next((members for group, members in by_group.items() if group.system == REFERENCE), None)
+    rows: list[dict[str, Any]] = []
+    for group, members in by_group.items():
+        common = {
+            "benchmark": "correction",
+            **group._asdict(),
+            "seeds": sorted(each.seed for each in members),
+            "decoder": ", ".join(dict.fromkeys(each.facts["decoder"] for each in members)),
+            **{key: value for key, value in members[0].facts.items() if key != "decoder"},
+        }
+        for order in members[0].corrected:
+            rows.append({**common, "order": order.value, "given": None, **_fix_values(members, reference, order)})
+        for share in members[0].given:
+            results = [each.given[share] for each in members]
+            rows.append(
+                {
+                    **common,
+                    "order": None,
+                    "given": share,
+                    "accuracy_of_others": statistics.fmean(result.accuracy for result in results),
+                    "accuracy_without": statistics.fmean(result.without for result in results),
+                    "accuracy_by_seed": {str(each.seed): each.given[share].accuracy for each in members},
+                }
+            )
+    return rows
+
+
+def _fix_values(members: Sequence[Measured], reference: Sequence[Measured] | None, order: Order) -> dict[str, Any]:
+    """Errors and fixes per 1,000, what is saved (%), and the comparison with the reference."""
+
+    def per_thousand(each: Measured, counts: Int[np.ndarray, " S"]) -> float:
+        return 1000 * float(counts.sum()) / max(each.num_targets, 1)
+
+    errors = {str(each.seed): per_thousand(each, each.corrected[order].errors) for each in members}
+    fixes = {str(each.seed): per_thousand(each, each.corrected[order].fixes) for each in members}
+    total_errors, total_fixes = statistics.fmean(errors.values()), statistics.fmean(fixes.values())
+    values: dict[str, Any] = {
+        "errors": total_errors,
+        "fixes": total_fixes,
+        "fixes_sd": statistics.stdev(fixes.values()) if len(fixes) > 1 else None,
+        "saved": 100 * (1 - total_fixes / total_errors) if total_errors else None,
+        "errors_by_seed": errors,
+        "fixes_by_seed": fixes,
+    }
+    if reference is None or members[0].group == reference[0].group:
+        return values
+    ours, theirs = (_fixes_by_document(each, order) for each in (members, reference))
+    scale = 1000 / max(members[0].num_targets, 1)
+    drawn = scale * bootstrap(lambda weights: weights @ (ours - theirs), len(ours), num_resamples=NUM_RESAMPLES)
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return {
+        **values,
+        f"minus_{REFERENCE}": {
+            "difference": scale * float((ours - theirs).sum()),
+            "low": float(low),
+            "high": float(high),
+            # One-sided, of “fewer fixes than the reference”.
+            "p_fewer": float(np.mean(drawn >= 0)),
+        },
+    }
+
+
+def _fixes_by_document(members: Sequence[Measured], order: Order) -> Float[np.ndarray, " D"]:
+    """The mean number of fixes over seeds in every document."""
+    number = 1 + max(int(each.documents.max(initial=0)) for each in members)
+    totals = np.zeros(number)
+    for each in members:
+        np.add.at(totals, each.documents, each.corrected[order].fixes / len(members))
+    return totals
+
+
+def write_correction_plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw, for every corpus, errors and fixes by system, and the errors among the other units by the share of given labels."""
+    from diffusion_mf.lab.experiments.plots import matplotlib_module, system_colour
+
+    matplotlib_module().use("Agg")
+    from matplotlib import pyplot
+
+    corpora = [*dict.fromkeys(row["corpus"] for row in rows)]
+    figure, panels = pyplot.subplots(2, len(corpora), figsize=(5 * len(corpora), 6.4), squeeze=False)
+    for corpus, bars, curves in zip(corpora, *panels, strict=True):
+        here = [row for row in rows if row["corpus"] == corpus]
+        groups = [*dict.fromkeys(ModelGroup(row["system"], row["recall"], row["clamp_share"]) for row in here)]
+        orders = [*dict.fromkeys(row["order"] for row in here if row["order"])]
+        for place, group in enumerate(groups):
+            own = [row for row in here if all(row[key] == value for key, value in group._asdict().items())]
+            fixing = {row["order"]: row for row in own if row["order"]}
+            colour = system_colour(group.system)
+            if fixing:
+                bars.bar(place, fixing[orders[0]]["errors"], color="#DDDDDD", width=0.8)
+            for turn, order in enumerate(orders):
+                if order in fixing:
+                    width = 0.7 / len(orders)
+                    at = place - 0.35 + width * (turn + 0.5)
+                    bars.bar(at, fixing[order]["fixes"], width=width, color=colour, alpha=1 - 0.4 * turn)
+            points = sorted((row["given"], row) for row in own if row["given"] is not None)
+            if points:
+                curves.plot(
+                    [share for share, _ in points],
+                    [100 - row["accuracy_of_others"] for _, row in points],
+                    color=colour,
+                    linestyle="--" if group.recall else ":" if group.clamp_share else "-",
+                    marker="o",
+                    markersize=3,
+                    label=group.title,
+                )
+        bars.set_xticks(range(len(groups)), [group.title.replace(", ", "\n") for group in groups], fontsize=7)
+        bars.set_title(f"{corpus}: errors (grey) and fixes ({', '.join(orders)})", fontsize=9)
+        bars.set_ylabel(f"per {here[0]['per']}")
+        curves.set_xlabel("labels given (%)")
+        curves.set_ylabel("wrong among the others (%)")
+        curves.legend(fontsize=7, frameon=False)
+        for axes in (bars, curves):
+            axes.spines[["top", "right"]].set_visible(False)
+    figure.set_layout_engine("constrained")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, metadata={"Software": None} if path.suffix == ".png" else None)
+    pyplot.close(figure)

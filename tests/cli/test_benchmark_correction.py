@@ -1,0 +1,294 @@
+"""``dmf benchmark correction``: annotators in lockstep need as many fixes as one who corrects a document by hand."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small_runs
+import torch
+
+from diffusion_mf.data.formats import read_task
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_spans
+from diffusion_mf.lab.benchmarks.correction import (
+    Corrected,
+    Corrector,
+    GivenResult,
+    Measured,
+    ModelGroup,
+    Order,
+    accuracy_of_others,
+    correct,
+    correction_rows,
+)
+from diffusion_mf.tagger import Tagger, load_model
+from diffusion_mf.training.loop import train
+
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "unigram": {"system": "unigram"},
+    "lcrf": {"system": "lcrf"},
+    "recall": {
+        "denoiser": {"recall": 3},
+        "diffusion": {"own_trajectory_share": 0.5, "clamp_share": 0.5},
+        "inference": {"num_calls": 3},
+    },
+}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small corpus, four sentences a document."""
+    folder = small_runs.write_small_corpus(tmp_path_factory.mktemp("corpus"))
+    for name in ("train.txt", "dev.txt"):
+        sentences = (folder / name).read_text().strip().split("\n\n")
+        pieces = ["\n\n".join(sentences[start : start + 4]) for start in range(0, len(sentences), 4)]
+        (folder / name).write_text("".join(f"-DOCSTART- O\n\n{piece}\n\n" for piece in pieces))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {
+        name: train(
+            small_runs.small_config(documents, {"training": {"epochs": 4}}, changes), output=root / name, device="cpu"
+        )
+        for name, changes in SYSTEMS.items()
+    }
+
+
+def by_hand(tagger: Tagger, sentences: list[Any], order: Order) -> tuple[int, int]:
+    """Errors and fixes of one document, with nothing but the tagger's clamps."""
+    held: list[dict[int, str]] = [{} for _ in sentences]
+    errors = fixes = -1
+    while True:
+        results = tagger.tag(sentences, clamp=held, scheme="bmes", documents=[1] * len(sentences))
+        fixes += 1
+        if errors < 0:
+            errors = 0
+            for sentence, result in zip(sentences, results, strict=True):
+                gold = extract_spans(sentence.labels, LabelScheme.BMES)
+                found = extract_spans(result.labels, LabelScheme.BMES)
+                errors += sum(span not in found for span in gold)
+                errors += sum(all(one.end <= span.start or span.end <= one.start for one in gold) for span in found)
+        places = [(row, column) for row, sentence in enumerate(sentences) for column in range(len(sentence.units))]
+        if order is Order.UNCERTAIN:
+            places = [(row, column) for row, column in places if column not in held[row]]
+            places.sort(key=lambda place: results[place[0]].scores[place[1]])
+        for row, column in places:
+            gold = sentences[row].labels
+            if results[row].labels[column] == gold[column]:
+                held[row][column] = gold[column]
+                continue
+            right = [span for span in extract_spans(gold, LabelScheme.BMES) if span.start <= column < span.end]
+            found = extract_spans(results[row].labels, LabelScheme.BMES)
+            wrong = next((span for span in found if span.start <= column < span.end), None)
+            if not right and wrong is not None:
+                every = extract_spans(gold, LabelScheme.BMES)
+                right = [span for span in every if span.start < wrong.end and wrong.start < span.end] or [wrong]
+            first = 0 if order is Order.READING else right[0].start
+            for unit in {column, *range(first, right[0].end)}:
+                held[row][unit] = gold[unit]
+            break
+        else:
+            return errors, fixes
+
+
+@pytest.mark.parametrize("order", list(Order))
+@pytest.mark.parametrize("name", list(SYSTEMS))
+def test_all_annotators_in_lockstep_are_as_one_by_hand(
+    name: str, order: Order, models: dict[str, Path], documents: Path
+) -> None:
+    sentences = read_task(documents / "dev.txt", load_model(models[name]).config.task).sentences
+    corrector = Corrector(load_model(models[name]), sentences, device=CPU)
+    found = correct(corrector, order)
+    tagger = Tagger.load(models[name], device="cpu")
+    numbers = sorted({sentence.document for sentence in sentences})
+    assert len(numbers) == 4
+    for place, number in enumerate(numbers):
+        own = [sentence for sentence in sentences if sentence.document == number]
+        if order is Order.UNCERTAIN and name != "recall":
+            # Without recall, sentences have annotators of their own: the same fixes in another order.
+            expected = tuple(np.sum([by_hand(tagger, [sentence], order) for sentence in own], axis=0))
+        else:
+            expected = by_hand(tagger, own, order)
+        members = corrector.documents == place
+        assert (found.errors[members].sum(), found.fixes[members].sum()) == expected
+    assert found.errors.sum() > 10
+
+
+def test_unigram_fixes_are_errors_where_nothing_follows(models: dict[str, Path], documents: Path) -> None:
+    """Argmax of independent units: a fix changes nothing else, except that spans are fixed as a whole."""
+    model = load_model(models["unigram"])
+    sentences = read_task(documents / "dev.txt", model.config.task).sentences
+    corrector = Corrector(model, sentences, device=CPU)
+    found = correct(corrector, Order.READING)
+    assert found.fixes.sum() == pytest.approx(found.errors.sum(), rel=0.25)
+
+
+def test_what_an_annotator_decides(models: dict[str, Path], documents: Path) -> None:
+    model = load_model(models["lcrf"])
+    sentence = next(
+        sentence
+        for sentence in read_task(documents / "dev.txt", model.config.task)
+        if any(label.startswith("B-") for label in sentence.labels or ())
+    )
+    corrector = Corrector(model, [sentence], device=CPU)
+    gold = corrector.gold[0]
+    span = next(each for each in corrector.spans(gold) if each.end - each.start > 1)
+    outside = model.vocabulary.label_ids["O"]
+    # A span that was missed.
+    missed = gold.copy()
+    missed[span.start : span.end] = outside
+    assert corrector.num_errors(0, missed) == 1
+    assert corrector.fixed_units(0, missed, span.start) == range(span.start, span.end)
+    assert corrector.fixed_units(0, missed, span.end - 1) == range(span.start, span.end)
+    # A span that was invented.
+    place = int(np.flatnonzero(gold == outside)[0])
+    invented = gold.copy()
+    invented[place] = next(index for name, index in model.vocabulary.label_ids.items() if name.startswith("S-"))
+    assert corrector.num_errors(0, invented) == 1
+    assert corrector.fixed_units(0, invented, place) == range(place, place + 1)
+
+
+def test_a_wrong_span_that_overlaps_is_one_error() -> None:
+    corrector = Corrector.__new__(Corrector)
+    corrector._has_spans = True
+    corrector._gold_spans = [[LabelledSpan(2, 4, "X")]]
+    corrector._names = ("O", "B-X", "M-X", "E-X")  # type: ignore[assignment]
+    labels = np.array([0, 1, 2, 2, 3, 0])
+    assert corrector.num_errors(0, labels) == 1
+    assert corrector.fixed_units(0, labels, 1) == range(2, 4)
+
+
+def test_the_accuracy_on_the_others(models: dict[str, Path], documents: Path) -> None:
+    model = load_model(models["unigram"])
+    sentences = read_task(documents / "dev.txt", model.config.task).sentences
+    corrector = Corrector(model, sentences, device=CPU)
+    tagger = Tagger.load(models["unigram"], device="cpu")
+    right = np.concatenate(
+        [
+            np.array(result.labels) == np.array(sentence.labels)
+            for sentence, result in zip(sentences, tagger.tag(sentences, scheme="bmes"), strict=True)
+        ]
+    )
+    drawn = np.random.default_rng(0).random(len(right))
+    results = list(accuracy_of_others(corrector, [10, 50]))
+    for share, result in zip((10, 50), results, strict=True):
+        assert result.without == pytest.approx(100 * right[drawn >= share / 100].mean())
+        # Legal neighbours of a given label may follow from it.
+        assert result.accuracy >= result.without
+
+
+def _measured(system: str, seed: int, fixes: list[int]) -> Measured:
+    counts = Corrected(np.array([4, 4, 2]), np.array(fixes))
+    return Measured(
+        ModelGroup(system, 0, 0.0),
+        seed,
+        {"decoder": "argmax", "per": "1,000 units"},
+        {Order.READING: counts},
+        {5.0: GivenResult(90.0 + seed, 80.0)},
+        np.array([0, 0, 1]),
+        100,
+    )
+
+
+def test_rows_are_means_over_seeds_and_compared_by_document() -> None:
+    rows = correction_rows(
+        [_measured("lcrf", 1, [4, 4, 2]), *(_measured("diffusion-mf", seed, [2, seed, 1]) for seed in (1, 2))]
+    )
+    by_key = {(row["system"], row["order"], row["given"]): row for row in rows}
+    assert len(by_key) == len(rows) == 4
+    row = by_key["diffusion-mf", "reading", None]
+    assert row["seeds"] == [1, 2]
+    assert (row["errors"], row["fixes"]) == (100, pytest.approx(45))
+    assert row["saved"] == pytest.approx(55)
+    assert row["fixes_by_seed"] == {"1": 40, "2": 50}
+    assert row["minus_lcrf"]["difference"] == pytest.approx(-55)
+    assert row["minus_lcrf"]["p_fewer"] == 0
+    assert row["minus_lcrf"]["low"] < -55 < row["minus_lcrf"]["high"] < 0
+    assert "minus_lcrf" not in by_key["lcrf", "reading", None]
+    assert by_key["diffusion-mf", None, 5.0]["accuracy_of_others"] == 91.5
+
+
+def test_the_command(dmf, models: dict[str, Path], documents: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    output, plot = tmp_path / "correction.json", tmp_path / "correction.png"
+    arguments = ("benchmark", "correction", *models.values(), "--data", documents / "dev.txt", "--device", "cpu")
+    options = ("--given", "10,50", "--output", output, "--plot", plot)
+    outcome = dmf(*arguments, *options, "--json")
+    assert outcome.status == 0, outcome.stderr
+    rows = json.loads(outcome.stdout)
+    assert rows == json.loads(output.read_text())
+    assert plot.stat().st_size > 10_000
+    assert {(row["system"], row["recall"], row["order"], row["given"]) for row in rows} == {
+        (system, recall, order, given)
+        for system, recall in (("unigram", 0), ("lcrf", 0), ("diffusion-mf", 3))
+        for order, given in (("reading", None), ("uncertain", None), (None, 10), (None, 50))
+    }
+    for row in rows:
+        assert {"command", "commit", "hardware", "versions", "date", "seeds", "corpus", "file"} <= set(row)
+        if row["order"]:
+            assert row["errors"] > 0
+            assert ("minus_lcrf" in row) == (row["system"] != "lcrf")
+    printed = dmf(*arguments, "--given", "none", "--orders", "reading", "--sentences", "4")
+    assert printed.status == 0
+    assert b"clamps, recall" in printed.stdout
+    assert len(json.loads(output.read_text())) == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(("--orders", "random"), "unknown order 'random'"), (("--given", "0,5"), "'0,5' is not a list of shares")],
+)
+def test_what_cannot_be_measured(dmf, models: dict[str, Path], documents: Path, options: Any, message: str) -> None:  # type: ignore[no-untyped-def]
+    outcome = dmf("benchmark", "correction", models["lcrf"], "--data", documents / "dev.txt", *options)
+    assert outcome.status == 2
+    assert message in outcome.stderr
+
+
+def test_sentences_with_unknown_labels_are_left_out(models: dict[str, Path], documents: Path) -> None:
+    model = load_model(models["unigram"])
+    sentences = list(read_task(documents / "dev.txt", model.config.task).sentences)
+    sentences[1] = sentences[1]._replace(labels=("S-NEW",) + ("O",) * (len(sentences[1].units) - 1))
+    corrector = Corrector(model, sentences, device=CPU)
+    assert corrector.num_left_out == 1
+    assert len(corrector.sentences) == len(corrector.documents) == len(sentences) - 1
+
+
+def _invented_documents(number: int, draw: random.Random) -> str:
+    """Names that are persons in one document and places in another, without any other hint."""
+    documents = []
+    for _ in range(number):
+        kinds = {f"N{name}": draw.choice(["PER", "LOC"]) for name in draw.sample(range(40), 3)}
+        units = [draw.choice([*kinds, *(f"w{word}" for word in range(6))]) for _ in range(30)]
+        lines = [f"{unit} S-{kinds[unit]}" if unit in kinds else f"{unit} O" for unit in units]
+        documents.append("\n\n".join(["-DOCSTART- O", *("\n".join(lines[at : at + 5]) for at in range(0, 30, 5))]))
+    return "\n\n".join(documents) + "\n\n"
+
+
+def test_a_fixed_name_carries_over_to_its_other_occurrences(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    for split, number in (("train", 100), ("dev", 12)):
+        (tmp_path / f"{split}.txt").write_text(_invented_documents(number, draw))
+    config = small_runs.small_config(
+        tmp_path,
+        small_runs.NO_DROPOUT,
+        {
+            "data": {"scheme": "bmes"},
+            "encoder": {"pair_width": 0},
+            "denoiser": {"recall": 4, "state_input": True},
+            "diffusion": {"own_trajectory_share": 0.8, "own_trajectory_calls": 1, "clamp_share": 0.7},
+            "training": {"epochs": 12, "evaluate_every": 12, "budget": 300, "accumulation": 1, "learning_rate": 1e-2},
+            "inference": {"num_calls": 3},
+        },
+    )
+    model = load_model(train(config, output=tmp_path / "run", device="cpu"))
+    sentences = read_task(tmp_path / "dev.txt", model.config.task).sentences
+    found = correct(Corrector(model, sentences, device=CPU), Order.READING)
+    # About half of the names are wrong at first, and each needs one fix.
+    assert found.fixes.sum() < 0.75 * found.errors.sum()
