@@ -376,6 +376,7 @@ TRIALS = {
         "little data, GPU",
         "little data, one core",
         "little data, a stronger baseline",
+        "little data, features, GPU",
         "kernels | ms",
     )
 }
