@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 FORMAT = "diffusion-mf model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Increased whenever older versions could not read a folder; they then report which version is needed."""
 
 MANIFEST, CONFIG, VOCABULARY, WEIGHTS, METRICS, CARD = (
@@ -140,13 +140,15 @@ def save_model(
     # Weights that share memory are stored separately: safetensors does not support sharing.
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in labeller.state_dict().items()}
     with _new_folder(folder) as written:
-        write_tensors(written / WEIGHTS, weights, metadata={"format": "pt"})
-        _write_json(written / VOCABULARY, vocabulary.to_dict())
+        write_tensors(written / WEIGHTS, _stored(weights, config.training.storage), metadata={"format": "pt"})
+        # Half the size without indentation: there are tens of thousands of entries.
+        _write_json(written / VOCABULARY, vocabulary.to_dict(), indent=None)
         _write_json(written / METRICS, dict(metrics))
         labeller.encoder.write_files(written / ENCODER)
         description = {
             "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            # Version 1 has weights of the model's own type only.
+            "format_version": 1 if config.training.storage == "float32" else FORMAT_VERSION,
             "written_by": __version__,
             "scheme": str(scheme),
             **({} if source_scheme is None else {"source_scheme": str(source_scheme)}),
@@ -361,7 +363,7 @@ def _load_labeller(
     with torch.random.fork_rng(devices=[]), _encoder_copy(path, files) as encoder_files:
         labeller = Labeller(config, vocabulary, scheme, encoder_files=encoder_files, backend=backend)
     try:
-        weights = safetensors.torch.load(files[WEIGHTS])
+        weights = _decoded(safetensors.torch.load(files[WEIGHTS]), config.training.storage)
         _check_tensors(path / WEIGHTS, weights, labeller.state_dict())
         labeller.load_state_dict(weights)
     except (SafetensorError, RuntimeError, KeyError, ValueError) as error:
@@ -371,6 +373,38 @@ def _load_labeller(
         ) from None
     labeller.requires_grad_(False)
     return labeller.eval()
+
+
+_SCALE = ":scale"
+"""ends the names of the scales of int8 weights; no name of a parameter contains a colon"""
+
+
+def _stored(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
+    """The tensors to write: ``storage`` is that of `TrainingConfig`; int8 rows r are multiples of maxᵢ|rᵢ| / 127."""
+    stored: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if storage == "float16" and tensor.dtype is torch.float32:
+            stored[name] = tensor.half()
+        elif storage == "int8" and tensor.dtype is torch.float32 and tensor.dim() > 1:
+            scale = tensor.abs().amax(dim=-1, keepdim=True) / 127
+            stored[name + _SCALE] = scale
+            stored[name] = (tensor / scale.where(scale > 0, 1)).round().to(torch.int8)
+        else:
+            stored[name] = tensor
+    return stored
+
+
+def _decoded(stored: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
+    """The inverse of `_stored`, up to rounding."""
+    weights = {name: tensor for name, tensor in stored.items() if not name.endswith(_SCALE)}
+    if storage == "float16":
+        return {name: tensor.float() if tensor.dtype is torch.float16 else tensor for name, tensor in weights.items()}
+    if storage == "int8":
+        return {
+            name: tensor * stored[name + _SCALE] if tensor.dtype is torch.int8 else tensor
+            for name, tensor in weights.items()
+        }
+    return dict(stored)
 
 
 def _check_tensors(path: Path, weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
@@ -478,8 +512,8 @@ def _object(path: Path, content: bytes) -> dict[str, Any]:
     return value
 
 
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+def _write_json(path: Path, value: Mapping[str, Any], *, indent: int | None = 1) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _checksum(path: Path) -> str:

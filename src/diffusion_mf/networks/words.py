@@ -218,11 +218,13 @@ class Affixes(nn.Module):
         # Padding and unknown come first. What the vocabulary says need not be saved.
         lowered = [0, 1, *(ord(character.lower()[0]) for character in vocabulary.character_counts)]
         kinds = [0, 0, *(_kind(character) for character in vocabulary.character_counts)]
-        self.register_buffer("code_points", torch.tensor(lowered), persistent=False)
-        self.register_buffer("kinds", torch.tensor(kinds), persistent=False)
-        codes = self._codes(*_spelled(list(vocabulary.form_counts), vocabulary.character_ids))
-        distinct, counts = codes[codes > 0].unique(return_counts=True)
-        self.register_buffer("keys", distinct[counts >= MIN_AFFIX_FORMS], persistent=False)
+        # The number of affixes depends on their values, which a device without memory (for counting parameters) does not have.
+        with torch.device("cpu"):
+            self.register_buffer("code_points", torch.tensor(lowered), persistent=False)
+            self.register_buffer("kinds", torch.tensor(kinds), persistent=False)
+            codes = self._codes(*_spelled(list(vocabulary.form_counts), vocabulary.character_ids))
+            distinct, counts = codes[codes > 0].unique(return_counts=True)
+            self.register_buffer("keys", distinct[counts >= MIN_AFFIX_FORMS], persistent=False)
         self.embedding = nn.Embedding(len(self.keys) + 1, width, padding_idx=0)
         # What was hardly seen says hardly anything.
         nn.init.zeros_(self.embedding.weight)
