@@ -7,6 +7,9 @@ usually overconfident; dividing their logarithms by one number T, fitted on deve
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -58,6 +61,61 @@ def fit_temperature(marginals: Float[Tensor, "M K"], labels: Int[Tensor, " M"]) 
         if abs(inverse - before) <= _RELATIVE_ACCURACY * before:
             break
     return 1 / inverse
+
+
+class SpanCalibration(NamedTuple):
+    """σ(slope · logit(p) + offset): from the lowest score p of a span's units to the probability that the span is right.
+
+    The lowest score is an estimate that ignores how the units of a span depend on each other; two numbers fitted on development
+    data (Platt, 1999) make it a probability. They never change which of two spans is the more probable.
+    """
+
+    slope: float = 1.0
+    offset: float = 0.0
+
+    def __call__(self, lowest: float) -> float:
+        """The confidence of a span; 0 and 1 stay as they are, and so does what a clamp has fixed."""
+        if self == UNFITTED or not 0 < lowest < 1:
+            return lowest
+        return 1 / (1 + math.exp(-min(max(self.slope * math.log(lowest / (1 - lowest)) + self.offset, -700), 700)))
+
+
+UNFITTED = SpanCalibration()
+FEWEST_SPANS = 50
+"""to fit on; with fewer, the lowest score stands as it is"""
+
+
+def fit_span_calibration(lowest: Float[Tensor, " S"], is_right: Bool[Tensor, " S"]) -> SpanCalibration:
+    """The slope (in [0.1, 10]) and offset with the least negative log-likelihood, by Newton's method.
+
+    As Platt proposes, the targets are (n₁ + 1)/(n₁ + 2) and 1/(n₀ + 2) instead of 1 and 0, for n₁ right and n₀ wrong spans, so that
+    the minimum is finite.
+    """
+    if len(lowest) < FEWEST_SPANS:
+        return UNFITTED
+    inputs = torch.stack([torch.logit(lowest.double(), eps=1e-6), torch.ones(len(lowest), dtype=torch.float64)], 1)
+    num_right = int(is_right.sum())
+    high, low = (num_right + 1) / (num_right + 2), 1 / (len(lowest) - num_right + 2)
+    targets = torch.where(is_right, high, low).double()
+    weights = torch.tensor([1.0, 0.0], dtype=torch.float64)
+
+    def loss(weights: Tensor) -> Tensor:
+        scores = inputs @ weights
+        return (torch.nn.functional.softplus(scores) - targets * scores).sum()
+
+    for _ in range(_MOST_PASSES):
+        probabilities = torch.sigmoid(inputs @ weights)
+        slopes = inputs.T @ (probabilities - targets)
+        curvature = (inputs.T * (probabilities * (1 - probabilities))) @ inputs + 1e-9 * torch.eye(2, dtype=torch.float64)
+        step = torch.linalg.solve(curvature, slopes)
+        # A full step may overshoot where the curvature is small.
+        while loss(weights - step) > loss(weights) and step.abs().max() > _RELATIVE_ACCURACY:
+            step = step / 2
+        weights = weights - step
+        if step.abs().max() <= _RELATIVE_ACCURACY:
+            break
+    slope, offset = weights.tolist()
+    return SpanCalibration(min(max(slope, LOWEST_TEMPERATURE), HIGHEST_TEMPERATURE), offset)
 
 
 def expected_calibration_error(

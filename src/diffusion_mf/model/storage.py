@@ -96,6 +96,8 @@ class StoredModel(NamedTuple):
     """that of the training data; None for models of earlier versions"""
     legal_decoder: str | None = None
     """the best of those whose output is always legal, or what the configuration names; None for models of earlier versions"""
+    span_calibration: tuple[float, float] = (1.0, 0.0)
+    """slope and offset of `evaluation.calibration.SpanCalibration`"""
 
     @property
     def output_scheme(self) -> LabelScheme:
@@ -127,16 +129,28 @@ def save_model(
     metrics: Mapping[str, Any],
     source_scheme: LabelScheme | None = None,
     legal_decoder: str | None = None,
+    span_calibration: tuple[float, float] = (1.0, 0.0),
 ) -> None:
     """Write a model folder, replacing an older model in its place; any other folder is an `InputError` and left unchanged."""
     model = StoredModel(
-        labeller, config, vocabulary, scheme, decoder, temperature, metrics, source_scheme, legal_decoder
+        labeller,
+        config,
+        vocabulary,
+        scheme,
+        decoder,
+        temperature,
+        metrics,
+        source_scheme,
+        legal_decoder,
+        span_calibration,
     )
     for name in (decoder, legal_decoder):
         if name is not None and name not in DECODERS:
             raise ValueError(f"there is no decoder {name!r}")
     if not (math.isfinite(temperature) and temperature > 0):
         raise ValueError(f"a temperature must be positive, found {temperature}")
+    if not (all(map(math.isfinite, span_calibration)) and span_calibration[0] > 0):
+        raise ValueError(f"a span calibration has a positive slope and an offset, found {span_calibration}")
     # Weights that share memory are stored separately: safetensors does not support sharing.
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in labeller.state_dict().items()}
     with _new_folder(folder) as written:
@@ -155,6 +169,7 @@ def save_model(
             "decoder": decoder,
             **({} if legal_decoder is None else {"legal_decoder": legal_decoder}),
             "temperature": temperature,
+            **({"span_calibration": list(span_calibration)} if scheme is not LabelScheme.PLAIN else {}),
             "checksums": {name: _checksum(written / name) for name in (*_CHECKED_FILES, *_encoder_files(written))},
             "config": config.model_dump(mode="json"),
         }
@@ -186,7 +201,7 @@ def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
     path = Path(folder)
     files = _read_files(path)
     description = _object(path / CONFIG, files[CONFIG])
-    config, scheme, decoder, temperature, source_scheme, legal = _settings(path, description)
+    config, scheme, decoder, temperature, source_scheme, legal, span_calibration = _settings(path, description)
     try:
         vocabulary = Vocabulary.from_dict(_object(path / VOCABULARY, files[VOCABULARY]))
     except (KeyError, TypeError, ValueError):
@@ -201,6 +216,7 @@ def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
         metrics=_object(path / METRICS, files[METRICS]) if METRICS in files else {},
         source_scheme=source_scheme,
         legal_decoder=legal,
+        span_calibration=span_calibration,
     )
 
 
@@ -472,7 +488,7 @@ def _check_format(path: Path, description: Mapping[str, Any]) -> None:
 
 def _settings(
     path: Path, description: Mapping[str, Any]
-) -> tuple[Config, LabelScheme, str, float, LabelScheme | None, str | None]:
+) -> tuple[Config, LabelScheme, str, float, LabelScheme | None, str | None, tuple[float, float]]:
     from diffusion_mf.config import saved_config
 
     config = saved_config(_entry(path, description, "config", dict), path=path / CONFIG, is_trained=True)
@@ -491,8 +507,13 @@ def _settings(
             path=path / CONFIG,
             remedy=_COPY_AGAIN,
         )
+    span_calibration = description.get("span_calibration", [1.0, 0.0])
+    is_pair = isinstance(span_calibration, list) and len(span_calibration) == 2
+    if not is_pair or not all(type(value) in (int, float) and math.isfinite(value) for value in span_calibration):
+        raise InputError("no usable 'span_calibration'", path=path / CONFIG, remedy=_COPY_AGAIN)
     source = None if source_scheme is None else LabelScheme(source_scheme)
-    return config, LabelScheme(scheme), decoder, temperature, source, legal
+    slope, offset = map(float, span_calibration)
+    return config, LabelScheme(scheme), decoder, temperature, source, legal, (slope, offset)
 
 
 def _entry(path: Path, description: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:

@@ -36,7 +36,7 @@ from diffusion_mf.data.formats import (
     suffix_format,
 )
 from diffusion_mf.data.hugging_face import TokenRow, read_token_rows
-from diffusion_mf.data.label_schemes import LabelScheme, split_label
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_spans, split_label
 from diffusion_mf.data.raw_text import Offsets, characters_of, read_paragraphs
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence, with_first_document
@@ -530,6 +530,8 @@ class CorpusEvaluation:
     """of the predicted labels; equal to their accuracy if scores are calibrated"""
     calibration_error: float
     """see `evaluation.calibration.expected_calibration_error`"""
+    span_calibration_error: float | None
+    """the same of the confidence of spans; None where there are none"""
 
 
 def evaluate_corpus(
@@ -547,6 +549,8 @@ def evaluate_corpus(
     scorer = TaskScorer(tagger.task, corpus.scheme)
     scores: list[float] = []
     is_right: list[bool] = []
+    confidences: list[float] = []
+    is_right_span: list[bool] = []
     sentences: Iterable[Sentence] = corpus
     if options.one_document:
         sentences = (sentence._replace(document=1) for sentence in corpus)
@@ -562,10 +566,17 @@ def evaluate_corpus(
         scorer.update(gold, result.labels, sentence.units)
         scores.extend(result.scores)
         is_right.extend(map(str.__eq__, gold, result.labels))
+        right = {*extract_spans(gold, corpus.scheme)} if result.spans else set()
+        confidences.extend(span.confidence for span in result.spans)
+        is_right_span.extend(LabelledSpan(*span[:3]) in right for span in result.spans)
         advance(1)
-    score_tensor = torch.tensor(scores, dtype=torch.float64)
     return CorpusEvaluation(
         scorer.result(),
-        float(score_tensor.mean()) if scores else 0.0,
-        expected_calibration_error(score_tensor, torch.tensor(is_right, dtype=torch.bool)),
+        sum(scores) / len(scores) if scores else 0.0,
+        _calibration_error(scores, is_right),
+        _calibration_error(confidences, is_right_span) if confidences else None,
     )
+
+
+def _calibration_error(scores: Sequence[float], is_right: Sequence[bool]) -> float:
+    return expected_calibration_error(torch.tensor(scores, dtype=torch.float64), torch.tensor(is_right, dtype=torch.bool))

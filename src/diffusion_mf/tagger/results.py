@@ -13,6 +13,7 @@ from jaxtyping import Float32
 
 from diffusion_mf.data.label_schemes import LabelScheme, extract_spans
 from diffusion_mf.decoding import OutputLabels
+from diffusion_mf.evaluation.calibration import UNFITTED, SpanCalibration
 from diffusion_mf.evaluation.reconstruction import NO_LABEL
 
 
@@ -23,8 +24,8 @@ class Span(NamedTuple):
     end: int
     label: str
     confidence: float
-    """the lowest score of its units' BMES labels, which also mark where the span begins and ends; a product would be too low, since
-    the labels inside a span are mostly right or wrong together"""
+    """the probability that this span with this label is right: exact for a chain, elsewhere estimated from the lowest score of its
+    units' BMES labels, which also mark where the span begins and ends (`evaluation.calibration.SpanCalibration`)"""
 
 
 class TrajectoryStep(NamedTuple):
@@ -104,9 +105,26 @@ class TaggedSentence:
         return found if self.offsets is None else found | {"offsets": [list(place) for place in self.offsets]}
 
 
-def scored_spans(labels: Sequence[str], scores: Sequence[float], scheme: LabelScheme) -> list[Span]:
-    """The complete spans of a possibly malformed sequence, each with the lowest score of its units."""
-    return [Span(start, end, label, min(scores[start:end])) for start, end, label in extract_spans(labels, scheme)]
+def scored_spans(
+    labels: Sequence[str],
+    scores: Sequence[float],
+    scheme: LabelScheme,
+    *,
+    calibration: SpanCalibration = UNFITTED,
+    chain: tuple[Sequence[float], Sequence[float]] | None = None,
+) -> list[Span]:
+    """The complete spans of a possibly malformed sequence, each with its confidence.
+
+    ``chain`` holds log P(yᵢ) and log P(yᵢ₊₁ | yᵢ) of a chain, whose product along a span is its probability.
+    """
+    found = []
+    for start, end, label in extract_spans(labels, scheme):
+        if chain is None:
+            confidence = calibration(min(scores[start:end]))
+        else:
+            confidence = math.exp(min(chain[0][start] + sum(chain[1][start : end - 1]), 0.0))
+        found.append(Span(start, end, label, confidence))
+    return found
 
 
 Steps = Sequence[tuple[int, np.ndarray]]
@@ -122,13 +140,15 @@ def tagged_sentences(
     scores: list[list[float]] | None = None,
     marginals: Float32[np.ndarray, "B N K"] | None = None,
     best: tuple[list[list[list[int]]], list[list[float]]] | None = None,
+    calibration: SpanCalibration = UNFITTED,
+    chain: tuple[list[list[float]], list[list[float]]] | None = None,
     steps: Steps | None = None,
     separator: str = " ",
 ) -> list[TaggedSentence]:
     """The results of a batch; the lists of ids and scores may be padded, and those of scores are shortened in place.
 
     ``label_ids`` and ``own_scores`` belong to the model's own labels, ``scores`` to the printed labels where they differ. ``best`` holds
-    the label ids and the scores of the best sequences.
+    the label ids and the scores of the best sequences; ``calibration`` and ``chain`` are those of `scored_spans`.
     """
     # `diffusion.NO_LABEL_ID` is −1: the last of the names.
     names = [*output.model_labels, NO_LABEL]
@@ -139,7 +159,10 @@ def tagged_sentences(
         size = len(sentence)
         found = [names[label] for label in label_row[:size]]
         del score_row[size:]
-        spans = scored_spans(found, score_row, scheme) if has_spans else []
+        spans = []
+        if has_spans:
+            chain_rows = None if chain is None else (chain[0][index], chain[1][index])
+            spans = scored_spans(found, score_row, scheme, calibration=calibration, chain=chain_rows)
         if not output.is_same:
             found = output.printed(found)
         if scores is not None:

@@ -566,6 +566,7 @@ class _Run:
                     decoder=found.decoder,
                     legal_decoder=found.legal_decoder,
                     temperature=found.temperature,
+                    span_calibration=found.span_calibration,
                     metrics={
                         "dev": dict(found.scores[found.decoder]),
                         "decoders": {name: dict(scores) for name, scores in found.scores.items()},

@@ -18,6 +18,7 @@ from diffusion_mf.config import Config, saved_config
 from diffusion_mf.data.files import try_lock
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.calibration import UNFITTED, SpanCalibration
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.storage import load_model, restore, save_model
 from diffusion_mf.training.checkpoint import (
@@ -344,11 +345,19 @@ class BestModel:
         self._labeller: Labeller | None = None
         self._decoder = self._legal_decoder = ""
         self.temperature = 1.0
+        self._span_calibration = UNFITTED
         self.metrics: Mapping[str, Any] = {}
 
     @torch.no_grad()
     def take(
-        self, labeller: Labeller, *, decoder: str, legal_decoder: str, temperature: float, metrics: Mapping[str, Any]
+        self,
+        labeller: Labeller,
+        *,
+        decoder: str,
+        legal_decoder: str,
+        temperature: float,
+        metrics: Mapping[str, Any],
+        span_calibration: SpanCalibration = UNFITTED,
     ) -> None:
         """Keep ``labeller`` as it is now, and start writing it."""
         self.wait()
@@ -356,6 +365,7 @@ class BestModel:
             self._labeller = copy.deepcopy(labeller)
         self._labeller.load_state_dict(labeller.state_dict())
         self._decoder, self._legal_decoder, self.temperature = decoder, legal_decoder, temperature
+        self._span_calibration = span_calibration
         self.metrics, self._is_saved = dict(metrics), False
         self.save()
 
@@ -370,6 +380,7 @@ class BestModel:
             self._labeller = stored.labeller.to(device)
             self._decoder, self.temperature, self.metrics = stored.decoder, stored.temperature, stored.metrics
             self._legal_decoder = stored.tagging_decoder
+            self._span_calibration = SpanCalibration(*stored.span_calibration)
         return self._labeller, self._decoder
 
     @property
@@ -394,6 +405,7 @@ class BestModel:
             self.metrics,
             self._data.source_scheme,
             self._legal_decoder,
+            self._span_calibration,
         )
         self._is_saved = True
 
