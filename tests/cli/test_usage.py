@@ -11,7 +11,7 @@ import pytest
     ("arguments", "sentence"),
     [
         (["frobnicate"], "no such command 'frobnicate'; see dmf --help."),
-        (["tag"], "missing argument 'MODEL'; see dmf tag --help."),
+        (["evaluate"], "missing argument 'MODEL'; see dmf evaluate --help."),
         (["data", "synth"], "missing argument 'DIR'; see dmf data synth --help."),
     ],
 )

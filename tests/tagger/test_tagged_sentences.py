@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracles.chain_enumeration import Enumerated
 from small_models import small_model, small_tagger
 
 from diffusion_mf.data.corpus import Task
@@ -19,6 +18,7 @@ from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import SpanCalibration
 from diffusion_mf.tagger import Span, TaggedSentence, Tagger, save_model
+from oracles.chain_enumeration import Enumerated
 
 SENTENCES = [["Ada", "sings"], [], ["the", "royal", "choir", "of", "Oslo"]]
 
@@ -86,9 +86,7 @@ def test_span_confidence_elsewhere_is_fitted(tmp_path: Path) -> None:
         plain, fitted = Tagger(model, device="cpu"), Tagger.load(tmp_path / system, device="cpu")
         spans = [span for result in plain.tag(sentences, scheme="bmes") for span in result.spans]
         assert spans
-        for span, other in zip(
-            spans, (span for result in fitted.tag(sentences) for span in result.spans), strict=True
-        ):
+        for span, other in zip(spans, (span for result in fitted.tag(sentences) for span in result.spans), strict=True):
             assert other == span._replace(confidence=pytest.approx(SpanCalibration(0.5, -1.0)(span.confidence)))
         # What is known stays certain.
         (known,) = fitted.tag([["Ada", "Byron"]], clamp=[{"units": [0, 2], "type": "PER"}])

@@ -385,6 +385,19 @@ class TrainingConfig(Section):
     """steps"""
 
 
+class CardConfig(Section):
+    """What the card of a model says about its origin; nothing else depends on it."""
+
+    language: str | None = None
+    """code of the language, such as en"""
+    licence: str | None = None
+    """of the model, as an SPDX identifier such as CC-BY-SA-4.0"""
+    attribution: str | None = None
+    """whose data it was trained on"""
+    command: str | None = None
+    """that trains it again"""
+
+
 class InferenceConfig(Section):
     """The reverse process and the decoder."""
 

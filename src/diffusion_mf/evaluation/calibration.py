@@ -106,7 +106,9 @@ def fit_span_calibration(lowest: Float[Tensor, " S"], is_right: Bool[Tensor, " S
     for _ in range(_MOST_PASSES):
         probabilities = torch.sigmoid(inputs @ weights)
         slopes = inputs.T @ (probabilities - targets)
-        curvature = (inputs.T * (probabilities * (1 - probabilities))) @ inputs + 1e-9 * torch.eye(2, dtype=torch.float64)
+        curvature = (inputs.T * (probabilities * (1 - probabilities))) @ inputs + 1e-9 * torch.eye(
+            2, dtype=torch.float64
+        )
         step = torch.linalg.solve(curvature, slopes)
         # A full step may overshoot where the curvature is small.
         while loss(weights - step) > loss(weights) and step.abs().max() > _RELATIVE_ACCURACY:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float32
 
-from diffusion_mf.data.label_schemes import LabelScheme, extract_spans
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, encode_spans, extract_spans
 from diffusion_mf.decoding import OutputLabels
 from diffusion_mf.evaluation.calibration import UNFITTED, SpanCalibration
 from diffusion_mf.evaluation.reconstruction import NO_LABEL
@@ -125,6 +125,29 @@ def scored_spans(
             confidence = math.exp(min(chain[0][start] + sum(chain[1][start : end - 1]), 0.0))
         found.append(Span(start, end, label, confidence))
     return found
+
+
+def without_uncertain(
+    result: TaggedSentence, min_confidence: float, scheme: LabelScheme, labels: Sequence[str]
+) -> TaggedSentence:
+    """The sentence without spans below ``min_confidence``; if labels mark no spans, uncertain ones become ``_``.
+
+    The units of such a span are outside of any span, with the score of that; ``labels`` are the columns of `marginals`.
+    """
+    if scheme is LabelScheme.PLAIN:
+        kept_labels = [
+            label if score >= min_confidence else "_" for label, score in zip(result.labels, result.scores, strict=True)
+        ]
+        return dataclasses.replace(result, labels=kept_labels)
+    kept = [span for span in result.spans if span.confidence >= min_confidence]
+    if len(kept) == len(result.spans):
+        return result
+    found = encode_spans([LabelledSpan(*span[:3]) for span in kept], len(result.units), scheme)
+    scores = list(result.scores)
+    for index, label in enumerate(found):
+        if label == "O" != result.labels[index] and result.marginals is not None:
+            scores[index] = float(result.marginals[index, labels.index("O")]) if "O" in labels else 0.0
+    return dataclasses.replace(result, labels=found, scores=scores, spans=kept)
 
 
 Steps = Sequence[tuple[int, np.ndarray]]

@@ -52,6 +52,7 @@ from diffusion_mf.tagger.requests import (
     whole_number,
 )
 from diffusion_mf.tagger.results import Steps, TaggedSentence, tagged_sentences
+from diffusion_mf.tagger.shipped import is_shipped, model_folder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -167,12 +168,14 @@ class Tagger:
     def load(cls, folder: StrPath, *, device: str | torch.device = "auto", plugins: Sequence[str] = ()) -> Tagger:
         """Read a model folder that `save` or ``dmf train`` wrote; ``auto`` uses a GPU if there is one.
 
-        ``hf:OWNER/NAME`` is a model on the Hugging Face hub; for any other name, the network is not used.
+        A name such as ``en-pos`` is a model that comes with the package (`shipped.shipped_models`), unless there is a folder of that
+        name; ``hf:OWNER/NAME`` is a model on the Hugging Face hub. For any other name, the network is not used.
         ``plugins`` are modules, or paths of their files, to import for it: a model says which it needs, but only you may ask.
         """
         import_plugins(plugins)
         name = os.fspath(folder)
-        return cls(load_model(download(name) if name.startswith(HUB_PREFIX) else name), device=device)
+        found = download(name) if name.startswith(HUB_PREFIX) else model_folder(name)
+        return cls(load_model(found), device=device)
 
     @classmethod
     def from_pretrained(
@@ -183,8 +186,9 @@ class Tagger:
         device: str | torch.device = "auto",
         plugins: Sequence[str] = (),
     ) -> Tagger:
-        """The model of a folder or, where there is no such folder, of the repository OWNER/NAME on the Hugging Face hub."""
-        folder = name if os.path.exists(name) else download(os.fspath(name), revision=revision)
+        """The model of a folder or of the package or, elsewhere, of the repository OWNER/NAME on the Hugging Face hub."""
+        is_here = os.path.exists(name) or is_shipped(name)
+        folder = name if is_here else download(os.fspath(name), revision=revision)
         return cls.load(folder, device=device, plugins=plugins)
 
     def save(self, folder: StrPath) -> None:
@@ -527,7 +531,11 @@ class Tagger:
         if potentials is None:
             raise ValueError("a chain has unary and transition scores")
         temperature = self._model.temperature
-        tempered = Potentials(*(None if scores is None else scores.float() / temperature for scores in potentials))
+        unary, *others = potentials
+        tempered = Potentials(
+            unary.float() / temperature,
+            *(None if scores is None else scores.float() / temperature for scores in others),
+        )
         settings = InferenceSettings(backend=decoder_input.backend, check=False)
         chain = LinearChain.from_potentials(tempered, decoder_input.lengths, allowed=allowed, settings=settings)
         of_units = chain.log_marginals().gather(-1, label_ids[..., None])[..., 0]
