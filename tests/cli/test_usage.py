@@ -25,7 +25,7 @@ def test_wrong_usage_is_one_sentence(dmf: Callable, arguments: list[str], senten
     [
         (["tag", "model", "--fromat", "text"], "--format"),
         (["tag", "model", "--calls", "few"], "'--calls'"),
-        (["tag", "model", "--to", "json"], "'json'"),
+        (["tag", "model", "--format", "json"], "'json'"),
     ],
 )
 def test_what_typer_says_is_kept(dmf: Callable, arguments: list[str], part: str) -> None:

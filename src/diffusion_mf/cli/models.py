@@ -24,7 +24,7 @@ def models(
     if not found:
         raise InputError("no models come with this copy of the package", remedy="install a released version")
     rows = []
-    values = []
+    values: list[dict[str, object]] = []
     for name, folder in found.items():
         config, metrics = read_config(folder), read_metrics(folder)
         metric = PRIMARY_METRICS[config.task]

@@ -198,7 +198,7 @@ def _output_format(name: str | None) -> FileFormat | Readable | None:
 
     formats: dict[str, FileFormat | Readable] = {each.value: each for kind in (FileFormat, Readable) for each in kind}
     if name is not None and name not in formats:
-        raise InputError(f"there is no format {name}", remedy=f"choose one of {', '.join(formats)}")
+        raise InputError(f"there is no format {name!r}", remedy=f"choose one of {', '.join(formats)}")
     return None if name is None else formats[name]
 
 
