@@ -41,7 +41,7 @@ def test_the_example_of_spacy_runs(tmp_path: pathlib.Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("command", ["tag", "evaluate", "errors", "explain"])
 def test_the_options_are_those_of_the_command(command: str) -> None:
-    usage = re.search(rf"dmf {command} MODEL.*?(?=\n\s+dmf |\n\n)", DOCUMENT, flags=re.DOTALL)
+    usage = re.search(rf"dmf {command} (?:MODEL|\[MODEL\]).*?(?=\n\s+dmf |\n\n)", DOCUMENT, flags=re.DOTALL)
     assert usage is not None
     shown = set(re.findall(r"--[a-z-]+", usage[0]))
     real = {option for parameter in get_command(app).commands[command].params for option in parameter.opts}  # type: ignore[attr-defined]
