@@ -106,7 +106,11 @@ def test_an_encoder_sees_words_it_does_not_know_by_their_affixes() -> None:
 
 
 def test_parameters_are_counted_without_allocating_them() -> None:
-    values = {"task": "pos", "system": "unigram", "encoder": {"kind": "window", "affix_width": 3, "character_hidden": 0}}
+    values = {
+        "task": "pos",
+        "system": "unigram",
+        "encoder": {"kind": "window", "affix_width": 3, "character_hidden": 0},
+    }
     config = Config.model_validate(values)
     built = Labeller(config, VOCABULARY, LabelScheme.PLAIN).num_parameters()
     assert count_parameters(config, VOCABULARY, LabelScheme.PLAIN) == built
