@@ -175,7 +175,8 @@ class UDPipe(Peer):
     def _sentence(udpipe: Any, words: Sequence[str], labels: Iterable[str] | None = None) -> Any:
         sentence = udpipe.Sentence()
         for word in words:
-            sentence.addWord(word)
+            # Its dictionary cannot hold forms of more than 255 bytes; tweets have some.
+            sentence.addWord(word[:60])
         if labels is not None:
             for index, label in enumerate(labels, 1):
                 sentence.words[index].upostag = label
