@@ -29,7 +29,7 @@ LabelledData = StrPath | Iterable[tuple[Sequence[str], Sequence[str]]]
 
 
 def load(name: StrPath, *, device: str = "auto", plugins: Sequence[str] = ()) -> Tagger:
-    """`Tagger.load`: the tagger of a model folder or, named ``hf:OWNER/NAME``, of a model on the Hugging Face hub."""
+    """`Tagger.load`: the tagger of a model folder, of the package (``en-pos``), or of the Hugging Face hub (``hf:OWNER/NAME``)."""
     return Tagger.load(name, device=device, plugins=plugins)
 
 

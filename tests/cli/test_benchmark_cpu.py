@@ -62,7 +62,7 @@ def test_rows_are_complete_and_peers_trained_once(
     corpus: pathlib.Path,
     model: pathlib.Path,
 ) -> None:
-    monkeypatch.setattr(cpu_peers, "all_peers", lambda **options: [Majority()])
+    monkeypatch.setattr(cpu_peers, "all_peers", lambda task, **options: [Majority()])
     monkeypatch.setattr(Majority, "num_trained", 0)
     output = tmp_path / "cpu.json"
     arguments = ["benchmark", "cpu", *splits(corpus), "--model", f"ours={model}", "--model", f"few={model}@2"]
@@ -188,6 +188,41 @@ def test_real_peers_learn_and_are_loaded(peer: cpu_peers.Peer, corpus: pathlib.P
     majority = max(labels.count(label) for label in known)
     # One short epoch does not get spaCy far.
     assert sum(a == b for a, b in pairs) >= majority * (1 if peer.name == "spacy" else 2)
+
+
+ENTITIES = "Ada\tS-PER\nsings\tO\n\nin\tO\nNew\tB-LOC\nYork\tE-LOC\n\n"
+
+
+def test_spacy_recognises_entities(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("spacy")
+    path = tmp_path / "train.txt"
+    path.write_text(ENTITIES * 30)
+    sentences = read_task(path, Task.NER).sentences
+    peer = cpu_peers.Spacy(task=Task.NER, width=16, depth=1, epochs=12, patience=12)
+    peer.batch_words = 10
+    peer.train(sentences, sentences[:2], tmp_path)
+    assert peer.load(tmp_path)([sentence.units for sentence in sentences[:2]]) == [
+        ["S-PER", "O"], ["O", "B-LOC", "E-LOC"],
+    ]  # fmt: skip
+
+
+def test_entities_are_compared_by_f1(dmf: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setattr(cpu_peers, "all_peers", lambda task, **options: [Majority()])
+    folder = tmp_path / "names"
+    folder.mkdir()
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.txt").write_text(ENTITIES)
+    model = write_model(tmp_path / "model", task=Task.NER)
+    files = [item for split in ("train", "dev", "test") for item in (f"--{split}", folder / f"{split}.txt")]
+    arguments = ["benchmark", "cpu", "--task", "ner", *files, "--model", f"ours={model}", "--peers", tmp_path / "peers"]
+    outcome = dmf(*arguments, "--passes", 1, "--json")
+    assert outcome.status == 0, outcome.stderr
+    ours, majority = json.loads(outcome.stdout)
+    assert set(ours) == FIELDS | {"f1"}
+    assert ours["corpus"] == "names"
+    assert (majority["f1"], majority["accuracy"]) == (0.0, 40.0)
+    expected = json.loads(dmf("evaluate", model, folder / "test.txt", "--decoder", "mask-viterbi", "--json").stdout)
+    assert ours["f1"] == pytest.approx(expected["f1"], abs=0.005)
 
 
 def test_features_see_the_word_its_affixes_and_its_neighbours() -> None:

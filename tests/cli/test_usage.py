@@ -11,7 +11,7 @@ import pytest
     ("arguments", "sentence"),
     [
         (["frobnicate"], "no such command 'frobnicate'; see dmf --help."),
-        (["tag"], "missing argument 'MODEL'; see dmf tag --help."),
+        (["evaluate"], "missing argument 'MODEL'; see dmf evaluate --help."),
         (["data", "synth"], "missing argument 'DIR'; see dmf data synth --help."),
     ],
 )
@@ -25,7 +25,7 @@ def test_wrong_usage_is_one_sentence(dmf: Callable, arguments: list[str], senten
     [
         (["tag", "model", "--fromat", "text"], "--format"),
         (["tag", "model", "--calls", "few"], "'--calls'"),
-        (["tag", "model", "--to", "json"], "'json'"),
+        (["tag", "model", "--format", "json"], "'json'"),
     ],
 )
 def test_what_typer_says_is_kept(dmf: Callable, arguments: list[str], part: str) -> None:

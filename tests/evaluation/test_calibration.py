@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusion_mf.evaluation.calibration import (
+    UNFITTED,
+    SpanCalibration,
     calibrated,
     expected_calibration_error,
+    fit_span_calibration,
     fit_temperature,
     negative_log_likelihood,
 )
@@ -78,3 +81,37 @@ def test_expected_calibration_error_by_hand() -> None:
     assert expected_calibration_error(scores, is_right, num_bins=10) == pytest.approx(4 / 6 * 0.2, abs=1e-6)
     assert expected_calibration_error(torch.ones(3), torch.ones(3, dtype=torch.bool)) == 0.0
     assert expected_calibration_error(torch.empty(0), torch.empty(0, dtype=torch.bool)) == 0.0
+
+
+def test_span_calibration_of_a_case_worked_by_hand() -> None:
+    # Scores of .5 that are right in a quarter of the cases and .9 in three quarters: the map must meet both, but for the smoothing.
+    lowest = torch.tensor([0.5] * 4000 + [0.9] * 4000)
+    is_right = torch.tensor([True] * 1000 + [False] * 3000 + [True] * 3000 + [False] * 1000)
+    found = fit_span_calibration(lowest, is_right)
+    assert found(0.5) == pytest.approx(0.25, abs=1e-3)
+    assert found(0.9) == pytest.approx(0.75, abs=1e-3)
+    assert (found(0.0), found(1.0)) == (0.0, 1.0)
+
+
+def test_span_calibration_needs_spans() -> None:
+    assert fit_span_calibration(torch.full((49,), 0.9), torch.zeros(49, dtype=torch.bool)) == UNFITTED
+    assert UNFITTED(0.3) == 0.3
+    # All right, or all wrong, or all with one score: finite, and still in order.
+    for is_right in (torch.ones(60, dtype=torch.bool), torch.zeros(60, dtype=torch.bool)):
+        for lowest in (torch.full((60,), 0.9), torch.linspace(0, 1, 60)):
+            found = fit_span_calibration(lowest, is_right)
+            assert math.isfinite(found.offset)
+            assert 0.1 <= found.slope <= 10
+            assert found(0.2) <= found(0.8)
+
+
+@given(st.integers(0, 10_000))
+def test_the_span_fit_calibrates_other_data_of_the_same_kind(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    lowest = torch.rand(6000, generator=generator, dtype=torch.float64)
+    truth = torch.tensor([SpanCalibration(0.6, -0.8)(value) for value in lowest.tolist()], dtype=torch.float64)
+    is_right = torch.rand(6000, generator=generator, dtype=torch.float64) < truth
+    found = fit_span_calibration(lowest[:3000], is_right[:3000])
+    confidences = torch.tensor([found(value) for value in lowest[3000:].tolist()], dtype=torch.float64)
+    assert expected_calibration_error(confidences, is_right[3000:]) < 0.05
+    assert expected_calibration_error(lowest[3000:], is_right[3000:]) > 0.1

@@ -77,6 +77,47 @@ def test_a_loaded_model_is_the_saved_one(tmp_path: Path, system: str) -> None:
     assert rows(Tagger(loaded, device="cpu")) == rows(Tagger(model, device="cpu"))
 
 
+@pytest.mark.parametrize(("storage", "largest_error"), [("float16", 2e-3), ("int8", 1e-2)])
+def test_weights_are_stored_in_fewer_bytes(tmp_path: Path, storage: str, largest_error: float) -> None:
+    model = small_model(settings={"training": {"storage": storage}})
+    save_model(tmp_path / "model", *model)
+    plain = small_model()
+    save_model(tmp_path / "plain", *plain)
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["format_version"] == 2
+    assert json.loads((tmp_path / "plain" / "config.json").read_text())["format_version"] == 1
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    matrices = {name for name, tensor in plain.labeller.state_dict().items() if tensor.dim() > 1}
+    assert {str(weights[name].dtype) for name in matrices} == {f"torch.{storage}"}
+    loaded = load_model(tmp_path / "model")
+    for name, tensor in loaded.labeller.state_dict().items():
+        expected = model.labeller.state_dict()[name]
+        assert tensor.dtype is expected.dtype
+        assert float((tensor - expected).abs().max()) <= largest_error * float(expected.abs().max().clamp(min=1e-6))
+    # Saving it again changes nothing more.
+    save_model(tmp_path / "again", *loaded)
+    again = load_file(tmp_path / "again" / "model.safetensors")
+    assert all(torch.equal(again[name], weights[name]) for name in matrices)
+
+
+def test_rows_of_zeros_are_stored_as_int8(tmp_path: Path) -> None:
+    model = small_model(settings={"training": {"storage": "int8"}})
+    with torch.no_grad():
+        model.labeller.encoder.words.weight[0] = 0
+    save_model(tmp_path / "model", *model)
+    assert not load_model(tmp_path / "model").labeller.encoder.words.weight[0].any()
+
+
+def test_int8_weights_without_their_scales_are_refused(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", settings={"training": {"storage": "int8"}})
+    weights = load_file(folder / "model.safetensors")
+    del weights["encoder.words.weight:scale"]
+    save_file(weights, folder / "model.safetensors")
+    content = (folder / "model.safetensors").read_bytes()
+    checksums = json.loads((folder / "config.json").read_text())["checksums"]
+    change(folder, checksums=checksums | {"model.safetensors": hashlib.sha256(content).hexdigest()})
+    assert "the weights do not fit the model" in refused(folder)
+
+
 def test_pairs_of_neighbours_are_saved_and_older_models_have_none(tmp_path: Path) -> None:
     sizes = {"width": 16, "heads": 2, "layers": 1, "word_width": 8, "character_width": 4, "character_hidden": 4}
     model = small_model("unigram", settings={"encoder": {**sizes, "pair_width": 3}})
@@ -173,7 +214,7 @@ def test_other_files_are_never_replaced(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_the_older_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_model(tmp_path / "model", seed=1)
 
-    def fail(*arguments: object) -> None:
+    def fail(*arguments: object, **options: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(storage_module, "_write_json", fail)
@@ -242,14 +283,15 @@ class TestRefused:
         assert "not a model of this program; name a folder that dmf train wrote." in refused(folder)
 
     def test_a_newer_format(self, folder: Path) -> None:
-        change(folder, format_version=2, written_by="9.1")
+        change(folder, format_version=3, written_by="9.1")
         message = refused(folder)
-        assert "the model has format version 2 (written by diffusion-mf 9.1)" in message
-        assert "reads versions up to 1; upgrade diffusion-mf." in message
+        assert "the model has format version 3 (written by diffusion-mf 9.1)" in message
+        assert "reads versions up to 2; upgrade diffusion-mf." in message
 
     @pytest.mark.parametrize("entry", [
         {"format_version": "1"}, {"format_version": True}, {"format_version": 0}, {"checksums": None}, {"config": []},
         {"scheme": "bmeso"}, {"decoder": "beam"}, {"temperature": 0}, {"temperature": "warm"}, {"decoder": None},
+        {"span_calibration": [1]}, {"span_calibration": [1, None]}, {"span_calibration": "none"},
     ])  # fmt: skip
     def test_impossible_entries(self, folder: Path, entry: dict[str, Any]) -> None:
         change(folder, **entry)

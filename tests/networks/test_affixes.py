@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from diffusion_mf.batches.batching import collate
 from diffusion_mf.batches.vocabulary import Vocabulary
-from diffusion_mf.config import EncoderConfig
+from diffusion_mf.config import Config, EncoderConfig
+from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.model import Labeller, count_parameters
 from diffusion_mf.networks.encoders import build_encoder
 from diffusion_mf.networks.words import LONGEST_AFFIX, Affixes
 
@@ -101,3 +103,14 @@ def test_an_encoder_sees_words_it_does_not_know_by_their_affixes() -> None:
             torch.nn.init.normal_(encoder.affixes.embedding.weight[1:])
         states = encoder(batch, batch.layout)
         assert torch.allclose(states[0], states[1]) != is_seen
+
+
+def test_parameters_are_counted_without_allocating_them() -> None:
+    values = {
+        "task": "pos",
+        "system": "unigram",
+        "encoder": {"kind": "window", "affix_width": 3, "character_hidden": 0},
+    }
+    config = Config.model_validate(values)
+    built = Labeller(config, VOCABULARY, LabelScheme.PLAIN).num_parameters()
+    assert count_parameters(config, VOCABULARY, LabelScheme.PLAIN) == built

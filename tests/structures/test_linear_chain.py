@@ -59,6 +59,21 @@ def test_log_prob_of_every_sequence_equals_enumeration(backend: str, problem: Ch
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(problem=chain_problems())
+def test_conditionals_of_neighbours_equal_enumeration(backend: str, problem: ChainProblem) -> None:
+    chain = LinearChain(*problem.scores, **problem.options, backend=backend)
+    labels = chain.mode()
+    found = chain.log_conditionals(labels)
+    for sentence, oracle in enumerate(problem.enumerated()):
+        marginals, pairs = oracle.marginals(), oracle.pairs()
+        path = labels[sentence].tolist()
+        for index in range(oracle.length - 1):
+            expected = pairs[index, path[index], path[index + 1]] / marginals[index, path[index]]
+            close(found[sentence, index].exp(), expected)
+        assert not found[sentence, oracle.length - 1 :].any()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(problem=chain_problems())
 def test_gradients_equal_those_of_enumeration(backend: str, problem: ChainProblem) -> None:
     problem.require_grad()
     generator = torch.Generator().manual_seed(1)

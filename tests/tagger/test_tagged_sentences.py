@@ -6,15 +6,19 @@ import importlib.resources
 import io
 import json
 import zipfile
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from small_models import small_tagger
+from small_models import small_model, small_tagger
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
-from diffusion_mf.tagger import Span, TaggedSentence, Tagger
+from diffusion_mf.evaluation.calibration import SpanCalibration
+from diffusion_mf.tagger import Span, TaggedSentence, Tagger, save_model
+from oracles.chain_enumeration import Enumerated
 
 SENTENCES = [["Ada", "sings"], [], ["the", "royal", "choir", "of", "Oslo"]]
 
@@ -40,6 +44,53 @@ def test_marginals_are_where_the_scores_come_from(system: str, scheme: str) -> N
         for index, (label, score) in enumerate(zip(result.labels, result.scores, strict=True)):
             if label in labels:
                 assert result.marginals[index, labels.index(label)] == pytest.approx(score, abs=1e-6)
+
+
+@pytest.mark.parametrize("clamp", [None, {1: {"O", "E-PER", "M-ORG"}}])
+def test_span_confidence_of_a_chain_is_the_probability_of_the_span(monkeypatch: pytest.MonkeyPatch, clamp: Any) -> None:
+    tagger = small_tagger("lcrf", temperature=1.7)
+    seen: list[Any] = []
+    chain_scores = Tagger._chain_scores
+    monkeypatch.setattr(
+        Tagger, "_chain_scores", lambda self, *inputs: seen.append(inputs) or chain_scores(self, *inputs)
+    )
+    num_spans = 0
+    for words in (["Ada", "Byron", "sings"], ["the", "choir", "sings"], ["Oslo", "Eve"]):
+        (result,) = tagger.tag([words], scheme="bmes", clamp=None if clamp is None else [clamp])
+        unary, transition, start, end = seen[-1][0].potentials
+        oracle = Enumerated(
+            unary[0].double() / 1.7,
+            (transition if transition.dim() == 2 else transition[0]).double() / 1.7,
+            len(words),
+            None if start is None else start.double() / 1.7,
+            None if end is None else end.double() / 1.7,
+            None if seen[-1][1] is None else seen[-1][1][0],
+        )
+        ids = [tagger.labels.index(label) for label in result.labels]
+        for span in result.spans:
+            num_spans += 1
+            expected = sum(
+                probability
+                for path, probability in zip(oracle.paths, oracle.probabilities().tolist(), strict=True)
+                if list(path[span.start : span.end]) == ids[span.start : span.end]
+            )
+            assert span.confidence == pytest.approx(expected, abs=1e-5)
+    assert num_spans
+
+
+def test_span_confidence_elsewhere_is_fitted(tmp_path: Path) -> None:
+    sentences = [["Ada", "Byron", "sings", "in", "Oslo"], ["the", "royal", "choir"]]
+    for system in ("diffusion-mf", "diffusion-lcrf"):
+        model = small_model(system, settings={"inference": {"scores_from": "first"}})
+        save_model(tmp_path / system, *model._replace(span_calibration=(0.5, -1.0)))
+        plain, fitted = Tagger(model, device="cpu"), Tagger.load(tmp_path / system, device="cpu")
+        spans = [span for result in plain.tag(sentences, scheme="bmes") for span in result.spans]
+        assert spans
+        for span, other in zip(spans, (span for result in fitted.tag(sentences) for span in result.spans), strict=True):
+            assert other == span._replace(confidence=pytest.approx(SpanCalibration(0.5, -1.0)(span.confidence)))
+        # What is known stays certain.
+        (known,) = fitted.tag([["Ada", "Byron"]], clamp=[{"units": [0, 2], "type": "PER"}])
+        assert known.spans == [Span(0, 2, "PER", 1.0)]
 
 
 def test_a_result_as_a_dictionary() -> None:

@@ -120,6 +120,18 @@ def test_sentences_are_lowercased_only_for_the_model() -> None:
     assert (result.units, result.labels) == (("OSLO",), ["S-LOC"])
 
 
+def test_handles_and_links_are_normalised_only_for_the_model() -> None:
+    words = ("@ada", "@", "bob_7", "met", "@", "http://a.org/b", "www.b.org", "//t.co/x", "a@b", "@")
+    seen = ["@USER", "@", "@USER", "met", "@", "HTTPURL", "HTTPURL", "HTTPURL", "a@b", "@"]
+    known = {"@USER": {"S-PER": 1.0}, "HTTPURL": {"S-LOC": 1.0}, "@": {"O": 1.0}, "met": {"O": 1.0}, "a@b": {"O": 1.0}}
+    tagger = stand_in_tagger(known, settings={"data": {"normalise_handles": True}})
+    result = tagger.tag([words])[0]
+    assert result.units == words
+    assert result.labels == [max(known[word], key=known[word].__getitem__) for word in seen]
+    both = stand_in_tagger({"@user": {"S-PER": 1.0}}, settings={"data": {"normalise_handles": True, "lowercase": True}})
+    assert both.tag([["@Ada"]])[0].labels == ["S-PER"]
+
+
 def test_batches_and_order_change_nothing(tagger: Tagger) -> None:
     generator = random.Random(3)
     sentences = [tuple(generator.choices([*DISTRIBUTIONS, "unseen"], k=generator.randint(0, 9))) for _ in range(60)]

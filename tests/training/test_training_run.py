@@ -18,8 +18,10 @@ import small_runs
 import torch
 
 from diffusion_mf.data.formats import read_task
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_spans
 from diffusion_mf.errors import InputError, TerminatedError
 from diffusion_mf.evaluation import score_sentences
+from diffusion_mf.evaluation.calibration import FEWEST_SPANS, UNFITTED, fit_span_calibration
 from diffusion_mf.model import Labeller
 from diffusion_mf.tagger import Tagger, load_model
 from diffusion_mf.training import checkpoint, loop
@@ -82,6 +84,21 @@ def test_the_saved_model_has_the_recorded_scores(finished_run: Path, corpus: Pat
         )
         assert scores == pytest.approx(tagger.metrics[split])
     assert load_model(finished_run / "model").temperature != 1.0
+
+
+def test_the_confidence_of_spans_is_fitted_to_dev(finished_run: Path, corpus: Path) -> None:
+    model = load_model(finished_run / "model")
+    plain = Tagger(model._replace(span_calibration=tuple(UNFITTED)), device="cpu")
+    lowest: list[float] = []
+    is_right: list[bool] = []
+    for sentence in read_task(corpus / "dev.txt", plain.task):
+        right = set(extract_spans(sentence.labels or (), LabelScheme.BMES))
+        for span in plain.tag([sentence.units], scheme="bmes")[0].spans:
+            lowest.append(span.confidence)
+            is_right.append(LabelledSpan(*span[:3]) in right)
+    expected = fit_span_calibration(torch.tensor(lowest, dtype=torch.float64), torch.tensor(is_right))
+    assert model.span_calibration == pytest.approx(expected, abs=1e-2)
+    assert (len(lowest) < FEWEST_SPANS) == (expected == UNFITTED)
 
 
 def test_reported_scores_are_scored_by_hand() -> None:

@@ -25,6 +25,7 @@ from diffusion_mf.cli import (
     experiment,
     explain,
     export,
+    models,
     score,
     serve,
     tag,
@@ -52,6 +53,7 @@ app.command(name="evaluate")(evaluate.evaluate)
 app.command(name="errors")(errors.errors)
 app.command(name="explain")(explain.explain)
 app.command(name="tag")(tag.tag)
+app.command(name="models")(models.models)
 app.command(name="serve")(serve.serve)
 app.command(name="export")(export.export)
 app.command(name="convert-encoder")(convert_encoder.convert_encoder)

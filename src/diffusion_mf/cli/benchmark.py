@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -201,12 +201,13 @@ def cpu(
     ],
     dev: Annotated[str, typer.Option(metavar="FILE", help="Development file for selecting among trained peers.")],
     test: Annotated[str, typer.Option(metavar="FILE", help="File to tag.")],
+    task: Annotated[Literal["pos", "ner"], typer.Option(help="pos or ner.")] = "pos",
     models: Annotated[
         list[str] | None,
         typer.Option(
             "--model",
-            metavar="NAME=DIR[@CALLS]",
-            help="One of our model folders and its number of denoiser calls; may be repeated.",
+            metavar="NAME=MODEL[@CALLS]",
+            help="One of our models, a folder or one of the package, and its number of denoiser calls; may be repeated.",
         ),
     ] = None,
     peers: Annotated[
@@ -220,7 +221,7 @@ def cpu(
         ),
     ] = None,
     udpipe_iterations: Annotated[int, typer.Option(min=1, help="Training iterations of UDPipe.")] = 20,
-    spacy_epochs: Annotated[int, typer.Option(min=1, help="Training epochs of spaCy.")] = 8,
+    spacy_epochs: Annotated[int, typer.Option(min=1, help="The most training epochs of spaCy.")] = 30,
     passes: Annotated[int, typer.Option(min=1, help="Timed passes over the test file; the median is reported.")] = 5,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads PyTorch may use (default: one per core).")] = None,
     output: Annotated[
@@ -228,7 +229,7 @@ def cpu(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """POS tagging on a CPU: accuracy and words per second of our models, python-crfsuite, UDPipe 1 and spaCy."""
+    """Tags or entities on a CPU: scores and words per second of our models, python-crfsuite, UDPipe 1 and spaCy."""
     # Before PyTorch is imported, as in dmf train.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     given = [_parse_model(model) for model in models or ()]
@@ -247,12 +248,12 @@ def cpu(
 
     if output is not None:
         read_rows(output)
-    chosen = all_peers(udpipe_iterations=udpipe_iterations, spacy_epochs=spacy_epochs)
+    chosen = all_peers(Task(task), udpipe_iterations=udpipe_iterations, spacy_epochs=spacy_epochs)
     if only is not None:
         names = [name.strip() for name in only.split(",") if name.strip() not in ("", "none")]
         known = {peer.name: peer for peer in chosen}
         chosen = [known_one("--only", name, known, kind="peer") for name in names]
-    train_corpus, dev_corpus, test_corpus = (read_task(path, Task.POS) for path in (train, dev, test))
+    train_corpus, dev_corpus, test_corpus = (read_task(path, Task(task)) for path in (train, dev, test))
     for read in (train_corpus, dev_corpus, test_corpus):
         if read.repaired is not None:
             note(read.repaired)
@@ -263,8 +264,10 @@ def cpu(
         raise InputError("there is nothing to measure", remedy="name a model with --model NAME=DIR")
     source = provenance(shlex.join(["dmf", *sys.argv[1:]]), packages=[peer.distribution for peer in chosen])
     with progress("measuring", total=len(contestants) * (passes + 1), unit="passes") as advance:
-        measured = measure_cpu(contestants, test_corpus, passes=passes, advance=advance)
-    corpus = Path(test).name.split(".")[0]
+        measured = measure_cpu(contestants, test_corpus, task=Task(task), passes=passes, advance=advance)
+    # A file called test.txt has its name from its folder.
+    name = Path(test).name.split(".")[0]
+    corpus = Path(test).absolute().parent.name if name in ("test", "dev") else name
     rows = [{"corpus": corpus, **row, **source} for row in measured]
     if output is not None:
         write_rows(output, rows, replace_by=CPU_ROW_KEY)
@@ -284,10 +287,11 @@ def _parse_model(text: str) -> tuple[str, str, int | None]:
 
 
 def _print_cpu(rows: list[dict[str, Any]]) -> None:
+    metric = "f1" if "f1" in rows[0] else "accuracy"
     print_table(
         [
             "system",
-            "accuracy",
+            metric,
             "exact match",
             "words/s",
             "slowest",
@@ -298,7 +302,7 @@ def _print_cpu(rows: list[dict[str, Any]]) -> None:
         [
             [
                 row["system"],
-                half_up(row["accuracy"], 2),
+                half_up(row[metric], 2),
                 half_up(row["exact_match"], 1),
                 row["words_per_second"],
                 row["slowest_pass"],

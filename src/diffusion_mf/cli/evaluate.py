@@ -106,6 +106,8 @@ def evaluate(
     if as_json:
         values = summary_values(found.report) | used
         values |= {"mean_score": 100 * found.mean_score, "calibration_error": 100 * found.calibration_error}
+        if found.span_calibration_error is not None:
+            values["span_calibration_error"] = 100 * found.span_calibration_error
         print_json(values | (detail_values(found.report) if details else {}))
         return
     print_report(found.report, details=details)
@@ -114,6 +116,11 @@ def evaluate(
         [
             ("mean score of the predicted labels", half_up(100 * found.mean_score, 2)),
             ("calibration error", half_up(100 * found.calibration_error, 2)),
+            *(
+                [("calibration error of spans", half_up(100 * found.span_calibration_error, 2))]
+                if found.span_calibration_error is not None
+                else []
+            ),
         ],
         title=f"{used['system']}, {used['decoder']}",
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from diffusion_mf.cli.data import LanguageOption
-from diffusion_mf.cli.tag import Calls, Device, LegalDecoderName, Model
+from diffusion_mf.cli.tag import Calls, Device, LegalDecoderName, ModelOption, model_and_others
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import half_up, print_json
 
@@ -16,8 +16,15 @@ MOST_UNITS = 300
 
 
 def explain(
-    model: Model,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A sentence; a page may show several.")],
+    model_and_text: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] TEXT",
+            help="Folder of a trained model, a model of the package (dmf models) or hf:OWNER/NAME on the hub; and a sentence, "
+            "or several for a page.",
+        ),
+    ],
+    model_option: ModelOption = None,
     output: Annotated[
         pathlib.Path | None,
         typer.Option(
@@ -50,6 +57,13 @@ def explain(
     from diffusion_mf.systems import SYSTEMS
     from diffusion_mf.tagger import Tagger
 
+    model, texts = model_and_others(model_and_text, model_option)
+    if len(texts) != 1:
+        raise InputError(
+            f"there are {len(texts)} texts" if texts else "there is no text",
+            remedy="name a model, or none, and give one text in quotes",
+        )
+    (text,) = texts
     tagger = Tagger.load(model, device=device)
     results = tagger.tag_text(text, language=language, calls=calls, decoder=decoder, trajectory=True, marginals=True)
     if not results:

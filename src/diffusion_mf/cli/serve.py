@@ -10,12 +10,14 @@ from diffusion_mf.errors import InputError
 
 def serve(
     models: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="MODEL…",
-            help="Folders of trained models, or hf:OWNER/NAME on the hub; NAME=MODEL gives one a name.",
+            metavar="[MODEL…]",
+            help="Folders of trained models, names of models of the package (dmf models), or hf:OWNER/NAME on the hub; "
+            "NAME=MODEL gives one a name.",
+            show_default="all models of the package",
         ),
-    ],
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is all of them.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")] = 8080,
     token_file: Annotated[
@@ -50,6 +52,7 @@ def serve(
     try:
         from diffusion_mf.serving import run
         from diffusion_mf.serving.settings import Settings
+        from diffusion_mf.tagger.shipped import shipped_models
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "prometheus_client", "uvicorn"):
             raise
@@ -72,4 +75,4 @@ def serve(
         token=run.read_token(token_file),
         origins=tuple(allow_origin or ()),
     )
-    run.serve(models, settings, host=host, port=port, device=device)
+    run.serve(models or list(shipped_models()), settings, host=host, port=port, device=device)

@@ -1,6 +1,8 @@
 """``dmf tag``: labels for a file or for standard input, streaming."""
 
 import contextlib
+import os
+import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -14,8 +16,19 @@ from diffusion_mf.evaluation.terminal import note, progress
 
 if TYPE_CHECKING:
     from diffusion_mf.tagger import Tagger
+    from diffusion_mf.tagger.rendering import Readable
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Folder of a trained model, or hf:OWNER/NAME on the hub.")]
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Folder of a trained model, a model of the package (dmf models), or hf:OWNER/NAME on the hub.",
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", metavar="MODEL", help="The model, if it is not the first argument.", show_default="en-pos"),
+]
 Calls = Annotated[int | None, typer.Option(help="Denoising steps of a diffusion system.", show_default="as configured")]
 DecoderName = Annotated[
     str | None,
@@ -47,21 +60,32 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
 
 def tag(
-    model: Model,
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="File to label; - is standard input.")] = "-",
+    model_and_file: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL] [FILE]",
+            help="Folder of a trained model, a model of the package (dmf models) or hf:OWNER/NAME on the hub; and a file to "
+            "label, - for standard input.",
+            show_default="en-pos, standard input",
+        ),
+    ] = None,
+    model_option: ModelOption = None,
     file_format: Annotated[
         FileFormat | None,
         typer.Option(
             "--format",
             help="Format of FILE.",
-            show_default="detected from its name or first lines; text for standard input",
+            show_default="detected from its name or first lines; text for standard input, raw with a model of the package",
         ),
     ] = None,
     output: Annotated[str, typer.Option(metavar="FILE", help="Output file; - is standard output.")] = "-",
-    output_format: Annotated[
-        FileFormat | None,
+    to: Annotated[
+        str | None,
         typer.Option(
-            "--to", help="Format to write.", show_default="by the name of --output, else as FILE; columns for text"
+            "--to",
+            metavar="FORMAT",
+            help="Format to write: conllu, columns, jsonl and others that --format takes, spans, html or terminal.",
+            show_default="by the name of --output, else as FILE; columns for text; colours on a terminal",
         ),
     ] = None,
     column: Annotated[
@@ -84,6 +108,15 @@ def tag(
         ),
     ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Also write the probability of every label.")] = False,
+    min_confidence: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P", min=0, max=1, help="Leave out spans, and write _ for tags, that are less probable than this."
+        ),
+    ] = None,
+    least_certain: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Write only the N least certain sentences, in that order.")
+    ] = None,
     calls: Calls = None,
     decoder: LegalDecoderName = None,
     batch_tokens: BatchTokens = None,
@@ -93,14 +126,26 @@ def tag(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --to jsonl.")] = False,
 ) -> None:
     """Label sentences; CoNLL-U and column files keep every other byte."""
-    if as_json:
-        if output_format not in (None, FileFormat.JSONL):
-            raise InputError(f"--json contradicts --to {output_format}", remedy="leave one of them out")
-        output_format = FileFormat.JSONL
+    if as_json and to not in (None, FileFormat.JSONL):
+        raise InputError(f"--json contradicts --to {to}", remedy="leave one of them out")
 
     from diffusion_mf.tagger import Tagger
     from diffusion_mf.tagger.files import TaggingOptions, tag_file
+    from diffusion_mf.tagger.rendering import Readable
+    from diffusion_mf.tagger.shipped import is_shipped
 
+    output_format = _output_format(FileFormat.JSONL if as_json else to)
+    if output_format is None and output == "-" and sys.stdout.isatty():
+        output_format = Readable.TERMINAL
+    model, others = model_and_others(model_and_file or [], model_option)
+    file = others[0] if others else "-"
+    if len(others) > 1:
+        raise InputError(
+            f"there are {len(others)} files", remedy="name a model and then one file, or - for standard input"
+        )
+    is_alone = model_and_file == [file] and model_option is None
+    if file != "-" and is_alone and not os.path.exists(file):
+        raise InputError("no such model or file", path=file, remedy="check the path; dmf models lists names of models")
     tagger = Tagger.load(model, device=device)
     settle(tagger, on_long=on_long, one_document=one_document)
     # A progress bar would be mixed with the results.
@@ -115,6 +160,9 @@ def tag(
             ),
             file_format=file_format,
             output_format=output_format,
+            text_format=FileFormat.RAW if is_shipped(model) else FileFormat.TEXT,
+            min_confidence=min_confidence,
+            least_certain=least_certain,
             fields=field_choice(form_column, tag_column, label_names, language)._replace(clamp_column=clamp_column),
             column=column,
             use_scores=scores,
@@ -122,6 +170,34 @@ def tag(
             note=note,
         )
     note_skipped_context(tagger)
+
+
+def model_and_others(arguments: list[str], option: str | None) -> tuple[str, list[str]]:
+    """The model and the other arguments: ``--model``, or else the first of two arguments or a single one that is a model.
+
+    Without any, it is the default model of the package.
+    """
+    from diffusion_mf.tagger.shipped import DEFAULT_MODEL, is_model
+
+    if option is not None:
+        return option, arguments
+    if not arguments:
+        return DEFAULT_MODEL, []
+    first = arguments[0]
+    # The folder of a run is no model, but nothing else either: loading it says where its model is.
+    is_run = os.path.isdir(os.path.join(first, "model"))
+    if len(arguments) > 1 or is_model(first) or is_run:
+        return first, arguments[1:]
+    return DEFAULT_MODEL, arguments
+
+
+def _output_format(name: str | None) -> FileFormat | Readable | None:
+    from diffusion_mf.tagger.rendering import Readable
+
+    formats: dict[str, FileFormat | Readable] = {each.value: each for kind in (FileFormat, Readable) for each in kind}
+    if name is not None and name not in formats:
+        raise InputError(f"there is no format {name!r}", remedy=f"choose one of {', '.join(formats)}")
+    return None if name is None else formats[name]
 
 
 def settle(tagger: "Tagger", *, on_long: Literal["window", "error", "truncate"] | None, one_document: bool) -> None:

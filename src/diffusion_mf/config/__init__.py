@@ -22,6 +22,7 @@ from diffusion_mf.config.sections import (
     REMOVED,
     SIZES,
     BitsConfig,
+    CardConfig,
     DataConfig,
     DenoiserConfig,
     DiffusionConfig,
@@ -44,6 +45,7 @@ from diffusion_mf.systems import SYSTEMS, ObjectiveWeights, System
 
 __all__ = [
     "BitsConfig",
+    "CardConfig",
     "Config",
     "DataConfig",
     "DenoiserConfig",
@@ -83,6 +85,7 @@ class Config(Section):
     objective: ObjectiveConfig = ObjectiveConfig()
     training: TrainingConfig = TrainingConfig()
     inference: InferenceConfig = InferenceConfig()
+    card: CardConfig = CardConfig()
 
     @pydantic.field_validator("plugins")
     @classmethod

@@ -18,7 +18,7 @@ from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.files import FieldChoice, is_encodable
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.sentence import Sentence, with_normalised_handles
 
 AUTO: Final = "auto"
 """the value of ``inference.num_calls`` by which dev data decide"""
@@ -154,6 +154,8 @@ class DataConfig(Section):
     """forms and characters seen less often than this in training are unknown"""
     lowercase: bool = False
     """whether the model sees forms in lower case"""
+    normalise_handles: bool = False
+    """the model sees ``@USER`` and ``HTTPURL`` in the place of handles and links, in training and in use"""
     teacher: str | None = None
     """folder of a model whose marginals for the training sentences are learnt as well, with weight ``objective.teacher``"""
 
@@ -172,7 +174,10 @@ class DataConfig(Section):
 
     def prepare(self, sentence: Sentence) -> Sentence:
         """The sentence as the model sees it; vocabulary and batches are built from these."""
-        return sentence._replace(units=tuple(unit.lower() for unit in sentence.units)) if self.lowercase else sentence
+        units = with_normalised_handles(sentence.units) if self.normalise_handles else sentence.units
+        if self.lowercase:
+            units = tuple(unit.lower() for unit in units)
+        return sentence if units is sentence.units else sentence._replace(units=units)
 
 
 class EncoderConfig(Section):
@@ -421,6 +426,8 @@ class TrainingConfig(Section):
     """epochs"""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """of the networks; auto is bfloat16 on a GPU that has it"""
+    storage: Literal["float32", "float16", "int8"] = "float32"
+    """type of the weights in the model folder; int8 has one scale per row of a matrix; in use all are float32"""
     layout: Literal["auto", "padded", "packed"] = "auto"
     """of units inside the networks: padded to a rectangle, or packed; auto packs on a GPU in bfloat16"""
     use_graphs: bool = True
@@ -431,6 +438,19 @@ class TrainingConfig(Section):
     """of PyTorch on a CPU; None: PyTorch's own choice"""
     log_every: Count = 50
     """steps"""
+
+
+class CardConfig(Section):
+    """What the card of a model says about its origin; nothing else depends on it."""
+
+    language: str | None = None
+    """code of the language, such as en"""
+    licence: str | None = None
+    """of the model, as an SPDX identifier such as CC-BY-SA-4.0"""
+    attribution: str | None = None
+    """whose data it was trained on"""
+    command: str | None = None
+    """that trains it again"""
 
 
 class InferenceConfig(Section):

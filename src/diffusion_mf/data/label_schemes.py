@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 import functools
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -47,8 +48,8 @@ class Span(NamedTuple):
     end: int
     label: str
     confidence: float
-    """the lowest score of its units' BMES labels, which also mark where the span begins and ends; a product would be too low, since
-    the labels inside a span are mostly right or wrong together"""
+    """the probability that this span with this label is right: exact for a chain, elsewhere estimated from the lowest score of its
+    units' BMES labels, which also mark where the span begins and ends (`SpanCalibration`)"""
 
 
 class Boundary(enum.Enum):
@@ -226,9 +227,46 @@ def extract_spans(labels: Sequence[str], scheme: LabelScheme, *, match_types: bo
     return (_closed_spans if scheme.is_closed else _lenient_spans)(labels, _BOUNDARIES[scheme], match_types)
 
 
-def scored_spans(labels: Sequence[str], scores: Sequence[float], scheme: LabelScheme) -> list[Span]:
-    """The complete spans of a possibly malformed sequence, each with the lowest score of its units."""
-    return [Span(start, end, label, min(scores[start:end])) for start, end, label in extract_spans(labels, scheme)]
+class SpanCalibration(NamedTuple):
+    """σ(slope · logit(p) + offset): from the lowest score p of a span's units to the probability that the span is right.
+
+    The lowest score is an estimate that ignores how the units of a span depend on each other; two numbers fitted on development
+    data (Platt, 1999) make it a probability. They never change which of two spans is the more probable.
+    """
+
+    slope: float = 1.0
+    offset: float = 0.0
+
+    def __call__(self, lowest: float) -> float:
+        """The confidence of a span; 0 and 1 stay as they are, and so does what a clamp has fixed."""
+        if self == UNFITTED or not 0 < lowest < 1:
+            return lowest
+        return 1 / (1 + math.exp(-min(max(self.slope * math.log(lowest / (1 - lowest)) + self.offset, -700), 700)))
+
+
+UNFITTED = SpanCalibration()
+
+
+def scored_spans(
+    labels: Sequence[str],
+    scores: Sequence[float],
+    scheme: LabelScheme,
+    *,
+    calibration: SpanCalibration = UNFITTED,
+    chain: tuple[Sequence[float], Sequence[float]] | None = None,
+) -> list[Span]:
+    """The complete spans of a possibly malformed sequence, each with its confidence.
+
+    ``chain`` holds log P(yᵢ) and log P(yᵢ₊₁ | yᵢ) of a chain, whose product along a span is its probability.
+    """
+    found = []
+    for start, end, label in extract_spans(labels, scheme):
+        if chain is None:
+            confidence = calibration(min(scores[start:end]))
+        else:
+            confidence = math.exp(min(chain[0][start] + sum(chain[1][start : end - 1]), 0.0))
+        found.append(Span(start, end, label, confidence))
+    return found
 
 
 def repair_spans(labels: Sequence[str]) -> list[LabelledSpan]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,25 @@ class Sentence(NamedTuple):
     labels: tuple[str, ...] | None = None
     line: int = 0
     document: int = 0
+
+
+_HANDLE = re.compile(r"@\w+")
+_LINK = re.compile(r"(?:https?:|ftp:)?//|www\.", re.IGNORECASE)
+
+
+def with_normalised_handles(units: tuple[str, ...]) -> tuple[str, ...]:
+    """``@USER`` for handles, also where the @ is a unit of its own, and ``HTTPURL`` for links.
+
+    >>> with_normalised_handles(("Thanks", "@ada", "and", "@", "bob", "!", "https://a.org/b"))
+    ('Thanks', '@USER', 'and', '@', '@USER', '!', 'HTTPURL')
+    """
+    found = []
+    before = ""
+    for unit in units:
+        is_handle = _HANDLE.fullmatch(before + unit if before == "@" else unit)
+        found.append("@USER" if is_handle else "HTTPURL" if _LINK.match(unit) else unit)
+        before = unit
+    return tuple(found)
 
 
 def begins_document(document: int, before: int) -> tuple[bool, int]:

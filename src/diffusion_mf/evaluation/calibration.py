@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from diffusion_mf.data.label_schemes import UNFITTED, SpanCalibration
+
 LOWEST_TEMPERATURE = 0.1
 HIGHEST_TEMPERATURE = 10.0
 
@@ -58,6 +60,45 @@ def fit_temperature(marginals: Float[Tensor, "M K"], labels: Int[Tensor, " M"]) 
         if abs(inverse - before) <= _RELATIVE_ACCURACY * before:
             break
     return 1 / inverse
+
+
+FEWEST_SPANS = 50
+"""to fit on; with fewer, the lowest score stands as it is"""
+
+
+def fit_span_calibration(lowest: Float[Tensor, " S"], is_right: Bool[Tensor, " S"]) -> SpanCalibration:
+    """The slope (in [0.1, 10]) and offset with the least negative log-likelihood, by Newton's method.
+
+    As Platt proposes, the targets are (n₁ + 1)/(n₁ + 2) and 1/(n₀ + 2) instead of 1 and 0, for n₁ right and n₀ wrong spans, so that
+    the minimum is finite.
+    """
+    if len(lowest) < FEWEST_SPANS:
+        return UNFITTED
+    inputs = torch.stack([torch.logit(lowest.double(), eps=1e-6), torch.ones(len(lowest), dtype=torch.float64)], 1)
+    num_right = int(is_right.sum())
+    high, low = (num_right + 1) / (num_right + 2), 1 / (len(lowest) - num_right + 2)
+    targets = torch.where(is_right, high, low).double()
+    weights = torch.tensor([1.0, 0.0], dtype=torch.float64)
+
+    def loss(weights: Tensor) -> Tensor:
+        scores = inputs @ weights
+        return (torch.nn.functional.softplus(scores) - targets * scores).sum()
+
+    for _ in range(_MOST_PASSES):
+        probabilities = torch.sigmoid(inputs @ weights)
+        slopes = inputs.T @ (probabilities - targets)
+        curvature = (inputs.T * (probabilities * (1 - probabilities))) @ inputs + 1e-9 * torch.eye(
+            2, dtype=torch.float64
+        )
+        step = torch.linalg.solve(curvature, slopes)
+        # A full step may overshoot where the curvature is small.
+        while loss(weights - step) > loss(weights) and step.abs().max() > _RELATIVE_ACCURACY:
+            step = step / 2
+        weights = weights - step
+        if step.abs().max() <= _RELATIVE_ACCURACY:
+            break
+    slope, offset = weights.tolist()
+    return SpanCalibration(min(max(slope, LOWEST_TEMPERATURE), HIGHEST_TEMPERATURE), offset)
 
 
 def expected_calibration_error(

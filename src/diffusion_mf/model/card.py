@@ -40,6 +40,8 @@ def model_card(
         "library_name: diffusion-mf",
         "pipeline_tag: token-classification",
         "tags: [sequence-labelling, diffusion, structured-prediction]",
+        *([f"language: {config.card.language}"] if config.card.language else []),
+        *([f"license: {config.card.licence.lower()}"] if config.card.licence else []),
         *([f"base_model: {base_model}"] if base_model else []),
         "---",
         "",
@@ -78,8 +80,10 @@ def model_card(
         *table,
         "",
         *_calls(metrics),
+        *_speed(metrics),
         "Scores on text unlike its training data will be lower.",
         "",
+        *_origin(config),
         "## How to use it",
         "",
         "```python",
@@ -107,6 +111,21 @@ def model_card(
         + " `manifest.json` holds the SHA-256 checksum of every file that is loaded.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _speed(metrics: Mapping[str, Any]) -> list[str]:
+    speed = metrics.get("speed")
+    return [f"{speed['words_per_second']:,} words a second on one core ({speed['hardware']}).", ""] if speed else []
+
+
+def _origin(config: Config) -> list[str]:
+    card = config.card
+    lines = [
+        *([card.attribution, ""] if card.attribution else []),
+        *([f"Licence of the model: {card.licence}.", ""] if card.licence else []),
+        *(["This command trains it again:", "", f"    {card.command}", ""] if card.command else []),
+    ]
+    return ["## Where it comes from", "", *lines] if lines else []
 
 
 def _encoder(config: EncoderConfig, hub_name: str | None) -> str:

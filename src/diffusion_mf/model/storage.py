@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 FORMAT = "diffusion-mf model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Increased whenever older versions could not read a folder; they then report which version is needed."""
 
 MANIFEST, CONFIG, VOCABULARY, WEIGHTS, METRICS, CARD = (
@@ -99,6 +99,8 @@ class StoredModel(NamedTuple):
     """the best of those whose output is always legal, or what the configuration names; None for models of earlier versions"""
     chosen_calls: int | None = None
     """the number of denoiser calls that was chosen on dev, which ``config`` has, too; None if the configuration decided"""
+    span_calibration: tuple[float, float] = (1.0, 0.0)
+    """slope and offset of `data.label_schemes.SpanCalibration`"""
 
     @property
     def output_scheme(self) -> LabelScheme:
@@ -131,28 +133,43 @@ def save_model(
     source_scheme: LabelScheme | None = None,
     legal_decoder: str | None = None,
     chosen_calls: int | None = None,
+    span_calibration: tuple[float, float] = (1.0, 0.0),
 ) -> None:
     """Write a model folder, replacing an older model in its place; any other folder is an `InputError` and left unchanged."""
     # Earlier versions know numbers of calls only.
     config = config.with_calls(chosen_calls)
     model = StoredModel(
-        labeller, config, vocabulary, scheme, decoder, temperature, metrics, source_scheme, legal_decoder, chosen_calls
+        labeller,
+        config,
+        vocabulary,
+        scheme,
+        decoder,
+        temperature,
+        metrics,
+        source_scheme,
+        legal_decoder,
+        chosen_calls,
+        span_calibration,
     )
     for name in (decoder, legal_decoder):
         if name is not None and name not in DECODERS:
             raise ValueError(f"there is no decoder {name!r}")
     if not (math.isfinite(temperature) and temperature > 0):
         raise ValueError(f"a temperature must be positive, found {temperature}")
+    if not (all(map(math.isfinite, span_calibration)) and span_calibration[0] > 0):
+        raise ValueError(f"a span calibration has a positive slope and an offset, found {span_calibration}")
     # Weights that share memory are stored separately: safetensors does not support sharing.
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in labeller.state_dict().items()}
     with new_folder(folder, names=(*MODEL_FILES, ENCODER)) as written:
-        write_tensors(written / WEIGHTS, weights, metadata={"format": "pt"})
-        _write_json(written / VOCABULARY, vocabulary.to_dict())
+        write_tensors(written / WEIGHTS, _stored(weights, config.training.storage), metadata={"format": "pt"})
+        # Half the size without indentation: there are tens of thousands of entries.
+        _write_json(written / VOCABULARY, vocabulary.to_dict(), indent=None)
         _write_json(written / METRICS, dict(metrics))
         labeller.encoder.write_files(written / ENCODER)
         description = {
             "format": FORMAT,
-            "format_version": FORMAT_VERSION,
+            # Version 1 has weights of the model's own type only.
+            "format_version": 1 if config.training.storage == "float32" else FORMAT_VERSION,
             "written_by": __version__,
             "scheme": str(scheme),
             **({} if source_scheme is None else {"source_scheme": str(source_scheme)}),
@@ -160,6 +177,7 @@ def save_model(
             **({} if legal_decoder is None else {"legal_decoder": legal_decoder}),
             **({} if chosen_calls is None else {"chosen_calls": chosen_calls}),
             "temperature": temperature,
+            **({"span_calibration": list(span_calibration)} if scheme is not LabelScheme.PLAIN else {}),
             "checksums": {name: _checksum(written / name) for name in (*_CHECKED_FILES, *_encoder_files(written))},
             "config": config.model_dump(mode="json"),
         }
@@ -192,7 +210,9 @@ def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
     path = Path(folder)
     files = _read_files(path)
     description = _object(path / CONFIG, files[CONFIG])
-    config, scheme, decoder, temperature, source_scheme, legal, chosen_calls = _settings(path, description)
+    config, scheme, decoder, temperature, source_scheme, legal, chosen_calls, span_calibration = _settings(
+        path, description
+    )
     try:
         vocabulary = Vocabulary.from_dict(_object(path / VOCABULARY, files[VOCABULARY]))
     except (KeyError, TypeError, ValueError):
@@ -208,6 +228,7 @@ def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
         source_scheme=source_scheme,
         legal_decoder=legal,
         chosen_calls=chosen_calls,
+        span_calibration=span_calibration,
     )
 
 
@@ -375,7 +396,7 @@ def _load_labeller(
     with torch.random.fork_rng(devices=[]), _encoder_copy(path, files) as encoder_files:
         labeller = Labeller(config, vocabulary, scheme, encoder_files=encoder_files, backend=backend)
     try:
-        weights = safetensors.torch.load(files[WEIGHTS])
+        weights = _decoded(safetensors.torch.load(files[WEIGHTS]), config.training.storage)
         added = {name: value for name, value in labeller.state_dict().items() if name.endswith(ADDED_LATER)}
         weights = {**added, **weights}
         _check_tensors(path / WEIGHTS, weights, labeller.state_dict())
@@ -387,6 +408,38 @@ def _load_labeller(
         ) from None
     labeller.requires_grad_(False)
     return labeller.eval()
+
+
+_SCALE = ":scale"
+"""ends the names of the scales of int8 weights; no name of a parameter contains a colon"""
+
+
+def _stored(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
+    """The tensors to write: ``storage`` is that of `TrainingConfig`; int8 rows r are multiples of maxᵢ|rᵢ| / 127."""
+    stored: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if storage == "float16" and tensor.dtype is torch.float32:
+            stored[name] = tensor.half()
+        elif storage == "int8" and tensor.dtype is torch.float32 and tensor.dim() > 1:
+            scale = tensor.abs().amax(dim=-1, keepdim=True) / 127
+            stored[name + _SCALE] = scale
+            stored[name] = (tensor / scale.where(scale > 0, 1)).round().to(torch.int8)
+        else:
+            stored[name] = tensor
+    return stored
+
+
+def _decoded(stored: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
+    """The inverse of `_stored`, up to rounding."""
+    weights = {name: tensor for name, tensor in stored.items() if not name.endswith(_SCALE)}
+    if storage == "float16":
+        return {name: tensor.float() if tensor.dtype is torch.float16 else tensor for name, tensor in weights.items()}
+    if storage == "int8":
+        return {
+            name: tensor * stored[name + _SCALE] if tensor.dtype is torch.int8 else tensor
+            for name, tensor in weights.items()
+        }
+    return dict(stored)
 
 
 def _check_tensors(path: Path, weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
@@ -454,7 +507,7 @@ def _check_format(path: Path, description: Mapping[str, Any]) -> None:
 
 def _settings(
     path: Path, description: Mapping[str, Any]
-) -> tuple[Config, LabelScheme, str, float, LabelScheme | None, str | None, int | None]:
+) -> tuple[Config, LabelScheme, str, float, LabelScheme | None, str | None, int | None, tuple[float, float]]:
     from diffusion_mf.config import saved_config
 
     config = saved_config(_entry(path, description, "config", dict), path=path / CONFIG, is_trained=True)
@@ -473,8 +526,13 @@ def _settings(
             path=path / CONFIG,
             remedy=_COPY_AGAIN,
         )
+    span_calibration = description.get("span_calibration", [1.0, 0.0])
+    is_pair = isinstance(span_calibration, list) and len(span_calibration) == 2
+    if not is_pair or not all(type(value) in (int, float) and math.isfinite(value) for value in span_calibration):
+        raise InputError("no usable 'span_calibration'", path=path / CONFIG, remedy=_COPY_AGAIN)
     source = None if source_scheme is None else LabelScheme(source_scheme)
-    return config, LabelScheme(scheme), decoder, temperature, source, legal, chosen_calls
+    slope, offset = map(float, span_calibration)
+    return config, LabelScheme(scheme), decoder, temperature, source, legal, chosen_calls, (slope, offset)
 
 
 def _entry(path: Path, description: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:
@@ -494,8 +552,8 @@ def _object(path: Path, content: bytes) -> dict[str, Any]:
     return value
 
 
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+def _write_json(path: Path, value: Mapping[str, Any], *, indent: int | None = 1) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _checksum(path: Path) -> str:

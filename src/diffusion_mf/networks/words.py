@@ -270,10 +270,12 @@ class Affixes(nn.Module):
     def __init__(self, vocabulary: Vocabulary, *, width: int, dropout: float, max_characters: int) -> None:
         super().__init__()
         self.width, self.dropout, self.max_characters = width, dropout, max_characters
-        self.codes = AffixCodes(vocabulary)
-        codes = self._codes(*_spelled(list(vocabulary.form_counts), vocabulary.character_ids))
-        distinct, counts = codes[codes > 0].unique(return_counts=True)
-        self.register_buffer("keys", distinct[counts >= MIN_AFFIX_FORMS], persistent=False)
+        # The number of affixes depends on their values, which a device without memory (for counting parameters) does not have.
+        with torch.device("cpu"):
+            self.codes = AffixCodes(vocabulary)
+            codes = self._codes(*_spelled(list(vocabulary.form_counts), vocabulary.character_ids))
+            distinct, counts = codes[codes > 0].unique(return_counts=True)
+            self.register_buffer("keys", distinct[counts >= MIN_AFFIX_FORMS], persistent=False)
         self.embedding = nn.Embedding(len(self.keys) + 1, width, padding_idx=0)
         # What was hardly seen says hardly anything.
         nn.init.zeros_(self.embedding.weight)

@@ -105,6 +105,7 @@ def export_model(
             "no_label": NO_LABEL,
             "decoder": decoder,
             "temperature": model.temperature,
+            "span_calibration": list(model.span_calibration),
             "lowercase": model.config.data.lowercase,
             "max_characters": model.config.encoder.max_characters,
             "vector_width": labeller.encoder.vector_width,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from diffusion_mf.data.files import StrPath
-from diffusion_mf.data.label_schemes import LabelScheme, Span, scored_spans
+from diffusion_mf.data.label_schemes import LabelScheme, Span, SpanCalibration, scored_spans
 from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.onnx import bits
 from diffusion_mf.onnx.decoding import LabelPrinter, SequenceDecoder
@@ -78,6 +78,7 @@ class Tagger:
         self._print = LabelPrinter(self.manifest)
         self._own_names = [*self.manifest["labels"], self.manifest["no_label"]]
         self._scheme = LabelScheme(self.manifest["scheme"])
+        self._span_calibration = SpanCalibration(*self.manifest["span_calibration"])
         self._turn = threading.Lock()
 
     @classmethod
@@ -156,7 +157,8 @@ class Tagger:
             sentences, label_ids.tolist(), own_scores.tolist(), names.tolist(), scores.tolist(), strict=True
         ):
             ids, confidences, printed, printed_scores = (each[: len(units)] for each in values)
-            spans = scored_spans([self._own_names[index] for index in ids], confidences, self._scheme)
+            own_names = [self._own_names[index] for index in ids]
+            spans = scored_spans(own_names, confidences, self._scheme, calibration=self._span_calibration)
             yield TaggedSentence(units, [self._print.names[index] for index in printed], printed_scores, spans)
 
     def _scores(self, inputs: dict[str, np.ndarray], form_ids: np.ndarray) -> _Scores:

@@ -105,7 +105,11 @@ def write_file(model: ServedModel, body: WriteRequest) -> bytes:
     if body.format is FileFormat.BRAT:
         raise InputError("brat's documents are two files each", remedy="choose another format")
     layout = OutputOptions(
-        task=tagger.task, file_format=body.format, column=tagger.model.config.data.column, use_scores=body.scores
+        task=tagger.task,
+        file_format=body.format,
+        labels=tagger.labels,
+        column=tagger.model.config.data.column,
+        use_scores=body.scores,
     )
     with tempfile.TemporaryDirectory(prefix="dmf-") as folder:
         path = os.path.join(folder, "file")

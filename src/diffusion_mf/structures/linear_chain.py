@@ -144,6 +144,19 @@ class LinearChain(LabelDistribution):
         """P(yᵢ = j, yᵢ₊₁ = k), differentiable; O(B N K²) memory."""
         return pair_marginals(self.unary_scores, self.transition_scores, self.lengths, backend=self.backend)
 
+    def log_conditionals(self, labels: Int[Tensor, "B N"]) -> Float[Tensor, "B M"]:
+        """log P(yᵢ₊₁ | yᵢ) of neighbouring ``labels``, 0 past each length; with P(yᵢ) they give the probability of any run of labels."""
+        following = (self.unary_scores.to(self.dtype) + self._pass().backward_messages.to(self.dtype))[:, 1:]
+        transition = self.transition_scores.to(self.dtype)
+        previous = labels[:, :-1].long()
+        if transition.dim() == 2:
+            rows = transition[previous]
+        else:
+            index = previous[..., None, None].expand(-1, -1, 1, self.num_labels)
+            rows = transition.gather(2, index)[:, :, 0]
+        log_probabilities = (rows + following).log_softmax(-1).gather(-1, labels[:, 1:, None].long())[..., 0]
+        return torch.where(self._is_unit[:, 1:], log_probabilities, 0)
+
     def mode(self) -> Int[Tensor, "B N"]:
         """argmax_y score(y) by Viterbi."""
         return self.best_sequence().labels

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import heapq
 import json
 import os
 import re
@@ -14,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from diffusion_mf.data.annotations import Record, TextSpan, records_of, sentences_of
+from diffusion_mf.data.annotations import AnnotationFormat, Record, TextSpan, records_of, sentences_of
 from diffusion_mf.data.columns import COLUMN_FIELD, FREE, ColumnBlock, read_column_blocks
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
 from diffusion_mf.data.corpus import Corpus, Task
@@ -36,15 +38,26 @@ from diffusion_mf.data.formats import (
     suffix_format,
 )
 from diffusion_mf.data.hugging_face import TokenRow, read_token_rows
-from diffusion_mf.data.label_schemes import LabelScheme, split_label
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_spans
 from diffusion_mf.data.raw_text import Offsets, characters_of, read_paragraphs
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence, with_first_document
 from diffusion_mf.errors import DiffusionMFError, InputError, quoted
 from diffusion_mf.evaluation.calibration import expected_calibration_error
 from diffusion_mf.evaluation.report import Report, TaskScorer
+from diffusion_mf.tagger.rendering import (
+    PAGE_END,
+    PAGE_START,
+    Readable,
+    html_text,
+    kind_colours,
+    label_colours,
+    pieces,
+    spans_text,
+    terminal_text,
+)
 from diffusion_mf.tagger.requests import PlacedClamp
-from diffusion_mf.tagger.results import TaggedSentence
+from diffusion_mf.tagger.results import TaggedSentence, without_uncertain
 from diffusion_mf.tagger.tagger import Tagger
 
 
@@ -232,7 +245,9 @@ class OutputOptions:
     """How results are written."""
 
     task: Task
-    file_format: FileFormat
+    file_format: FileFormat | Readable
+    labels: Sequence[str]
+    """all of them, for their colours"""
     column: ConlluColumn | None = None
     """the CoNLL-U column; None means UPOS for POS, MISC for entities, XPOS for Seg-POS"""
     use_scores: bool = False
@@ -242,15 +257,38 @@ class OutputOptions:
     def __post_init__(self) -> None:
         if self.file_format is FileFormat.RAW:
             raise InputError("raw text cannot hold labels", remedy="write columns, jsonl or another format")
-        annotation = self.file_format.annotation
+        annotation = self.annotation
         if self.use_scores and annotation is not None and not annotation.has_scores:
             raise InputError(f"the format {self.file_format} has no place for scores", remedy="leave out --scores")
         if self.file_format is FileFormat.TEXT and self.task is not Task.SEG_POS:
             raise InputError("plain text cannot hold labels", remedy="write columns, jsonl or conllu")
 
-    def text(self, item: SourceSentence, result: TaggedSentence) -> str:
-        """The sentence of ``item`` with its labels, in the format of the output."""
-        return _TEXTS[self.file_format](item, result, self)
+    @property
+    def annotation(self) -> AnnotationFormat | None:
+        """How texts with spans are written; None for formats of units, and for people."""
+        return self.file_format.annotation if isinstance(self.file_format, FileFormat) else None
+
+    def text(self, item: SourceSentence, result: TaggedSentence, number: int) -> str:
+        """The sentence of ``item``, the ``number``-th of the output, with its labels, in the format of the output."""
+        if isinstance(self.file_format, FileFormat):
+            return _TEXTS[self.file_format](item, result, self)
+        if not result.units:
+            return ""
+        text, start = None, 0
+        if item.part is not None:
+            text, start = item.part.record.text, item.part.start
+            result = dataclasses.replace(result, offsets=tuple(item.part.tokens))
+        found = pieces(result, self.task, text)
+        if self.file_format is Readable.SPANS:
+            return spans_text(found, sentence=number, start=start)
+        if self.file_format is Readable.HTML:
+            return html_text(found, self.colours)
+        return terminal_text(found, self.colours, task=self.task)
+
+    @functools.cached_property
+    def colours(self) -> dict[str, str]:
+        """Of tags, or of the types of spans."""
+        return label_colours(self.labels) if self.task is Task.POS else kind_colours(self.labels)
 
 
 class _Words(NamedTuple):
@@ -261,17 +299,10 @@ class _Words(NamedTuple):
 
 def _words(result: TaggedSentence) -> _Words:
     """The predicted words with tags and confidence; a character outside any complete word becomes a word by itself."""
-    words: list[tuple[str, str, float]] = []
-    starts = {span.start: span for span in result.spans}
-    position = 0
-    while position < len(result.units):
-        span = starts.get(position)
-        end = position + 1 if span is None else span.end
-        label, score = result.labels[position], result.scores[position]
-        tag = split_label(label)[1] or label if span is None else span.label
-        words.append(("".join(result.units[position:end]), tag, score if span is None else span.confidence))
-        position = end
-    return _Words(tuple(word for word, _, _ in words), [tag for _, tag, _ in words], [score for _, _, score in words])
+    words = pieces(result, Task.SEG_POS)
+    return _Words(
+        tuple(word.text for word in words), [word.label or "" for word in words], [word.confidence for word in words]
+    )
 
 
 def _conllu(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
@@ -396,9 +427,16 @@ def _shown(score: float) -> str:
 
 _JSON_LINES_FORMATS = (FileFormat.DOCCANO, FileFormat.PRODIGY, FileFormat.HUGGING_FACE)
 
+
+def has_html_suffix(path: StrPath) -> bool:
+    """Whether a file's name asks for a page."""
+    return os.fspath(path).lower().endswith((".html", ".htm"))
+
+
 _OTHER_READINGS = {
     FileFormat.COLUMNS: "read as columns, one unit per line; use --format text if each line is a sentence",
     FileFormat.TEXT: "read as plain text, one sentence per line; use --format columns if each line is a unit",
+    FileFormat.RAW: "read as raw text; use --format columns if each line is a unit, --format text if each is a sentence",
 }
 
 Advance = Callable[[int], None]
@@ -425,10 +463,13 @@ def tag_file(
     *,
     options: TaggingOptions | None = None,
     file_format: FileFormat | None = None,
-    output_format: FileFormat | None = None,
+    output_format: FileFormat | Readable | None = None,
+    text_format: FileFormat = FileFormat.TEXT,
     fields: FieldChoice = DETECTED,
     column: ConlluColumn | None = None,
     use_scores: bool = False,
+    min_confidence: float | None = None,
+    least_certain: int | None = None,
     advance: Advance = lambda count: None,
     note: Callable[[str], None] = lambda message: None,
 ) -> int:
@@ -436,27 +477,38 @@ def tag_file(
 
     Formats that are not given are detected from file names, and for an input from its first lines (`content_format`). Standard
     input is plain text, and an output has the format of its input (columns for plain text). Memory does not grow with the file.
-    ``note`` is called with messages about units without a form and about the format assumed for an ambiguous file.
+    ``note`` is called with messages about units without a form and about the format assumed for an ambiguous file. Text whose format
+    is not named is read as ``text_format``.
+
+    Labels below ``min_confidence`` are left out: an uncertain span is not written, and an uncertain tag is ``_``. With
+    ``least_certain``, only that many sentences are written, the least certain first: a sentence is as certain as its least certain unit.
     """
     options = options or TaggingOptions()
+    if min_confidence is not None and tagger.task is Task.SEG_POS:
+        raise InputError(
+            "a minimum of confidence would leave out words", remedy="leave out --min-confidence, and write --scores"
+        )
     if path != "-" and not os.path.exists(path):
         # A missing file is reported before any complaint about its name.
         raise InputError("no such file", path=path, remedy="check the path")
     named = file_format or (None if path == "-" else input_format(path))
     source_format = named or content_format(path)
+    if named is None and source_format is FileFormat.TEXT:
+        source_format = text_format
     if named is None and source_format is not None and (other := _OTHER_READINGS.get(source_format)) is not None:
         note(f"{os.fspath(path)}: {other}")
     # The first lines of a pipe cannot be read without consuming them.
     is_guess = source_format is None
-    source_format = source_format or FileFormat.TEXT
+    source_format = source_format or text_format
     natural = FileFormat.COLUMNS if source_format in (FileFormat.TEXT, FileFormat.RAW) else source_format
-    asked_for = output_format or suffix_format(output)
+    asked_for = output_format or (Readable.HTML if has_html_suffix(output) else suffix_format(output))
     if output_format is None and asked_for is FileFormat.JSONL and natural in _JSON_LINES_FORMATS:
         asked_for = natural  # these formats share the suffix .jsonl
     fields = fields._replace(language=fields.language or tagger.model.config.data.language)
     layout = OutputOptions(
         task=tagger.task,
         file_format=asked_for or natural,
+        labels=tagger.labels,
         column=column or tagger.model.config.data.column,
         use_scores=use_scores,
         is_bare=output_format is FileFormat.COLUMNS,
@@ -488,39 +540,53 @@ def tag_file(
         decoder=options.decoder,
         clamp=known(),
         scheme=options.scheme,
+        marginals=min_confidence is not None and tagger.task is Task.NER,
     )
-    # The tagger always reads a sentence before it yields its result.
-    pairs = ((pending.popleft(), result) for result in results)
-    num_sentences = write_results(pairs, output, layout, advance=advance)
+    if least_certain is not None and layout.annotation is not None:
+        raise InputError(
+            f"--least-certain writes single sentences, and {layout.file_format} has whole texts",
+            remedy="write jsonl, columns or conllu",
+        )
+    scheme = LabelScheme(options.scheme or tagger.scheme)
+
+    def labelled() -> Iterator[tuple[SourceSentence, TaggedSentence]]:
+        for result in results:
+            if min_confidence is not None:
+                result = without_uncertain(result, min_confidence, scheme, tagger.labels_in(scheme))
+            advance(1)
+            yield pending.popleft(), result
+
+    chosen = labelled()
+    if least_certain is not None:
+        with_units = ((item, result) for item, result in chosen if result.units)
+        chosen = iter(heapq.nsmallest(least_certain, with_units, key=lambda pair: min(pair[1].scores)))
+    num_sentences = write_results(chosen, output, layout)
     if (message := repairs.describe(is_gold=False)) is not None:
         note(message)
     return num_sentences
 
 
 def write_results(
-    pairs: Iterable[tuple[SourceSentence, TaggedSentence]],
-    output: StrPath,
-    layout: OutputOptions,
-    *,
-    advance: Advance = lambda count: None,
+    pairs: Iterable[tuple[SourceSentence, TaggedSentence]], output: StrPath, layout: OutputOptions
 ) -> int:
     """Write labelled sentences to ``output`` (``-`` is standard output), and count them."""
+    annotation = layout.annotation
     num_sentences = 0
-    annotation = layout.file_format.annotation
     with contextlib.ExitStack() as stack:
         if annotation is not None:
             collector = _TextCollector(stack.enter_context(annotation.open(output)), layout)
         else:
             stream = stack.enter_context(open_output(output))
+        if layout.file_format is Readable.HTML:
+            stream.write(PAGE_START.encode())
         for item, result in pairs:
             if annotation is not None:
                 collector.add(item, result)
                 if output == "-":
                     sys.stdout.buffer.flush()
                 num_sentences += bool(result.units)
-                advance(1)
                 continue
-            text = layout.text(item, result)
+            text = layout.text(item, result, num_sentences + 1)
             is_own = item.rows is None or layout.is_bare
             if num_sentences == 0 and is_own and layout.file_format in (FileFormat.COLUMNS, FileFormat.TEXT):
                 # Readers drop a byte order mark at the start of a file, so one that belongs to a unit is doubled.
@@ -530,7 +596,8 @@ def write_results(
                 # A program that writes sentences into a pipe waits for their labels.
                 stream.flush()
             num_sentences += bool(result.units)
-            advance(1)
+        if layout.file_format is Readable.HTML:
+            stream.write(PAGE_END.encode())
     return num_sentences
 
 
@@ -543,6 +610,8 @@ class CorpusEvaluation:
     """of the predicted labels; equal to their accuracy if scores are calibrated"""
     calibration_error: float
     """see `evaluation.calibration.expected_calibration_error`"""
+    span_calibration_error: float | None
+    """the same of the confidence of spans; None where there are none"""
 
 
 def evaluate_corpus(
@@ -560,6 +629,8 @@ def evaluate_corpus(
     scorer = TaskScorer(tagger.task, corpus.scheme)
     scores: list[float] = []
     is_right: list[bool] = []
+    confidences: list[float] = []
+    is_right_span: list[bool] = []
     sentences: Iterable[Sentence] = corpus
     if options.one_document:
         sentences = (sentence._replace(document=1) for sentence in corpus)
@@ -575,10 +646,19 @@ def evaluate_corpus(
         scorer.update(gold, result.labels, sentence.units)
         scores.extend(result.scores)
         is_right.extend(map(str.__eq__, gold, result.labels))
+        right = {*extract_spans(gold, corpus.scheme)} if result.spans else set()
+        confidences.extend(span.confidence for span in result.spans)
+        is_right_span.extend(LabelledSpan(*span[:3]) in right for span in result.spans)
         advance(1)
-    score_tensor = torch.tensor(scores, dtype=torch.float64)
     return CorpusEvaluation(
         scorer.result(),
-        float(score_tensor.mean()) if scores else 0.0,
-        expected_calibration_error(score_tensor, torch.tensor(is_right, dtype=torch.bool)),
+        sum(scores) / len(scores) if scores else 0.0,
+        _calibration_error(scores, is_right),
+        _calibration_error(confidences, is_right_span) if confidences else None,
+    )
+
+
+def _calibration_error(scores: Sequence[float], is_right: Sequence[bool]) -> float:
+    return expected_calibration_error(
+        torch.tensor(scores, dtype=torch.float64), torch.tensor(is_right, dtype=torch.bool)
     )

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float32
 
-from diffusion_mf.data.label_schemes import LabelScheme, Span, scored_spans
+from diffusion_mf.data.label_schemes import (
+    UNFITTED,
+    LabelledSpan,
+    LabelScheme,
+    Span,
+    SpanCalibration,
+    encode_spans,
+    scored_spans,
+)
 from diffusion_mf.decoding import OutputLabels
 from diffusion_mf.evaluation.reconstruction import NO_LABEL
 
@@ -93,6 +101,29 @@ class TaggedSentence:
         return found if self.offsets is None else found | {"offsets": [list(place) for place in self.offsets]}
 
 
+def without_uncertain(
+    result: TaggedSentence, min_confidence: float, scheme: LabelScheme, labels: Sequence[str]
+) -> TaggedSentence:
+    """The sentence without spans below ``min_confidence``; if labels mark no spans, uncertain ones become ``_``.
+
+    The units of such a span are outside of any span, with the score of that; ``labels`` are the columns of `marginals`.
+    """
+    if scheme is LabelScheme.PLAIN:
+        kept_labels = [
+            label if score >= min_confidence else "_" for label, score in zip(result.labels, result.scores, strict=True)
+        ]
+        return dataclasses.replace(result, labels=kept_labels)
+    kept = [span for span in result.spans if span.confidence >= min_confidence]
+    if len(kept) == len(result.spans):
+        return result
+    found = encode_spans([LabelledSpan(*span[:3]) for span in kept], len(result.units), scheme)
+    scores = list(result.scores)
+    for index, label in enumerate(found):
+        if label == "O" != result.labels[index] and result.marginals is not None:
+            scores[index] = float(result.marginals[index, labels.index("O")]) if "O" in labels else 0.0
+    return dataclasses.replace(result, labels=found, scores=scores, spans=kept)
+
+
 Steps = Sequence[tuple[int, np.ndarray]]
 """t and the beliefs (B, N, K) after every call"""
 
@@ -106,13 +137,15 @@ def tagged_sentences(
     scores: list[list[float]] | None = None,
     marginals: Float32[np.ndarray, "B N K"] | None = None,
     best: tuple[list[list[list[int]]], list[list[float]]] | None = None,
+    calibration: SpanCalibration = UNFITTED,
+    chain: tuple[list[list[float]], list[list[float]]] | None = None,
     steps: Steps | None = None,
     separator: str = " ",
 ) -> list[TaggedSentence]:
     """The results of a batch; the lists of ids and scores may be padded, and those of scores are shortened in place.
 
     ``label_ids`` and ``own_scores`` belong to the model's own labels, ``scores`` to the printed labels where they differ. ``best`` holds
-    the label ids and the scores of the best sequences.
+    the label ids and the scores of the best sequences; ``calibration`` and ``chain`` are those of `scored_spans`.
     """
     # `diffusion.NO_LABEL_ID` is −1: the last of the names.
     names = [*output.model_labels, NO_LABEL]
@@ -123,7 +156,10 @@ def tagged_sentences(
         size = len(sentence)
         found = [names[label] for label in label_row[:size]]
         del score_row[size:]
-        spans = scored_spans(found, score_row, scheme) if has_spans else []
+        spans = []
+        if has_spans:
+            chain_rows = None if chain is None else (chain[0][index], chain[1][index])
+            spans = scored_spans(found, score_row, scheme, calibration=calibration, chain=chain_rows)
         if not output.is_same:
             found = output.printed(found)
         if scores is not None:

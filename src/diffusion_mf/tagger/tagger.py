@@ -20,10 +20,10 @@ from torch import Tensor
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.decoding import DECODERS, OutputLabels, k_best_of
+from diffusion_mf.decoding import DECODERS, DecoderInput, OutputLabels, k_best_of
 from diffusion_mf.diffusion import Reading
 from diffusion_mf.errors import InputError, quoted
-from diffusion_mf.evaluation.calibration import calibrated
+from diffusion_mf.evaluation.calibration import SpanCalibration, calibrated
 from diffusion_mf.model.hub import download, upload
 from diffusion_mf.model.storage import HUB_PREFIX, StoredModel, load_model, pack_folder, save_model, unpack_folder
 from diffusion_mf.plugins import import_plugins
@@ -40,6 +40,7 @@ from diffusion_mf.prediction.devices import choose_device
 from diffusion_mf.prediction.memory import DoesNotFitError, placed
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.prediction.sentences import predict_sentences
+from diffusion_mf.structures import InferenceSettings, LinearChain, Potentials
 from diffusion_mf.tagger.requests import (
     Allowed,
     Clamp,
@@ -51,6 +52,7 @@ from diffusion_mf.tagger.requests import (
     whole_number,
 )
 from diffusion_mf.tagger.results import Steps, TaggedSentence, tagged_sentences
+from diffusion_mf.tagger.shipped import is_shipped, model_folder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -137,6 +139,14 @@ class Tagger:
         self._most_units = CPU_BATCH_UNITS if self.device.type == "cpu" and has_transformer(model) else None
         self._own = OutputLabels(model.vocabulary.labels, model.scheme, model.scheme)
         self._output = OutputLabels(model.vocabulary.labels, model.scheme, model.output_scheme)
+        self._span_calibration = SpanCalibration(*model.span_calibration)
+        # The scores that a decoder gets are those of the last call; in a chain they determine the probability of any span.
+        entry = model.config.system_entry
+        self._has_chain = (
+            entry.structure == "linear-chain"
+            and model.scheme is not LabelScheme.PLAIN
+            and not (entry.is_diffusion and model.config.inference.scores_from == "first")
+        )
         self._separator = "" if model.config.task is Task.SEG_POS else " "
         self._read_requests = RequestReader(model.config.task, model.config.data, model.labeller.legality, self._output)
         self._one_thread_units = (
@@ -160,12 +170,14 @@ class Tagger:
     def load(cls, folder: StrPath, *, device: str | torch.device = "auto", plugins: Sequence[str] = ()) -> Tagger:
         """Read a model folder that `save` or ``dmf train`` wrote; ``auto`` uses a GPU if there is one.
 
-        ``hf:OWNER/NAME`` is a model on the Hugging Face hub; for any other name, the network is not used.
+        A name such as ``en-pos`` is a model that comes with the package (`shipped.shipped_models`), unless there is a folder of that
+        name; ``hf:OWNER/NAME`` is a model on the Hugging Face hub. For any other name, the network is not used.
         ``plugins`` are modules, or paths of their files, to import for it: a model says which it needs, but only you may ask.
         """
         import_plugins(plugins)
         name = os.fspath(folder)
-        return cls(load_model(download(name) if name.startswith(HUB_PREFIX) else name), device=device)
+        found = download(name) if name.startswith(HUB_PREFIX) else model_folder(name)
+        return cls(load_model(found), device=device)
 
     @classmethod
     def from_pretrained(
@@ -176,8 +188,9 @@ class Tagger:
         device: str | torch.device = "auto",
         plugins: Sequence[str] = (),
     ) -> Tagger:
-        """The model of a folder or, where there is no such folder, of the repository OWNER/NAME on the Hugging Face hub."""
-        folder = name if os.path.exists(name) else download(os.fspath(name), revision=revision)
+        """The model of a folder or of the package or, elsewhere, of the repository OWNER/NAME on the Hugging Face hub."""
+        is_here = os.path.exists(name) or is_shipped(name)
+        folder = name if is_here else download(os.fspath(name), revision=revision)
         return cls.load(folder, device=device, plugins=plugins)
 
     def save(self, folder: StrPath) -> None:
@@ -467,6 +480,8 @@ class Tagger:
             probabilities = self._probabilities(prediction.marginals, allowed)
             # The confidence of spans comes from the model's own labels, which mark where spans end.
             found = [label_ids, self._own.scores(probabilities, label_ids)]
+            if self._has_chain:
+                found += self._chain_scores(decoder_input, allowed, label_ids)
             if not output.is_one_to_one:
                 found.append(output.scores(probabilities, label_ids, pairs))
             if options.marginals:
@@ -493,6 +508,7 @@ class Tagger:
         try:
             for members, (label_ids, own_scores, *others) in batches:
                 units = [window[index].units for index in members]
+                chain = (others.pop(0).tolist(), others.pop(0).tolist()) if self._has_chain else None
                 scores = None if output.is_one_to_one else others.pop(0).tolist()
                 marginals = others.pop(0).numpy().copy() if options.marginals else None
                 best = None if options.k_best is None else (others.pop(0).tolist(), others.pop(0).tolist())
@@ -504,6 +520,8 @@ class Tagger:
                     scores=scores,
                     marginals=marginals,
                     best=best,
+                    calibration=self._span_calibration,
+                    chain=chain,
                     steps=_as_arrays(others),
                     separator=self._separator,
                 )
@@ -512,6 +530,22 @@ class Tagger:
             raise InputError(error.problem, remedy="split it") from None
         # What has no units was in no batch.
         return [found.get(index) or _without_units(options) for index in range(len(window))]
+
+    def _chain_scores(self, decoder_input: DecoderInput, allowed: Tensor | None, label_ids: Tensor) -> list[Tensor]:
+        """log P(yᵢ) and log P(yᵢ₊₁ | yᵢ) of the chosen labels under the chain with its scores divided by the temperature."""
+        potentials = decoder_input.potentials
+        if potentials is None:
+            raise ValueError("a chain has unary and transition scores")
+        temperature = self._model.temperature
+        unary, *others = potentials
+        tempered = Potentials(
+            unary.float() / temperature,
+            *(None if scores is None else scores.float() / temperature for scores in others),
+        )
+        settings = InferenceSettings(backend=decoder_input.backend, check=False)
+        chain = LinearChain.from_potentials(tempered, decoder_input.lengths, allowed=allowed, settings=settings)
+        of_units = chain.log_marginals().gather(-1, label_ids[..., None])[..., 0]
+        return [of_units, chain.log_conditionals(label_ids)]
 
     def _checked_calls(self, calls: int | None) -> int | None:
         if calls is None:

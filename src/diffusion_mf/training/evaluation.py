@@ -15,15 +15,18 @@ from torch import Tensor
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
 from diffusion_mf.config.sections import AUTO
-from diffusion_mf.data.label_schemes import LabelScheme, translate_label
+from diffusion_mf.data.label_schemes import LabelScheme, extract_spans, translate_label
 from diffusion_mf.data.sentence import Sentence, cut_documents, grouped
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.diffusion import CategoricalDiffusion
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import NO_LABEL, PRIMARY_METRICS, score_sentences
 from diffusion_mf.evaluation.calibration import (
+    UNFITTED,
+    SpanCalibration,
     calibrated,
     expected_calibration_error,
+    fit_span_calibration,
     fit_temperature,
     negative_log_likelihood,
 )
@@ -54,6 +57,8 @@ class DecoderEvaluation:
     score: float
     temperature: float
     """fitted to the marginals of the units whose gold label is known; 1 where there are none"""
+    span_calibration: SpanCalibration = UNFITTED
+    """fitted to the spans of `legal_decoder`"""
     score_quality: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     """by decoder, how good the reported scores are: their negative log-likelihood (nats per unit) and calibration error (%)"""
     confusions: Sequence[Mapping[str, Any]] = ()
@@ -167,10 +172,22 @@ def evaluate(
     printed = functools.cache(lambda label: _printed(label, scheme, source_scheme))
     for right, found in zip(gold, predicted[best], strict=True):
         tokens.update([*map(printed, right)], [*map(printed, found)])
+    legal = best_legal(config, scheme, decoders, {name: found[metric] for name, found in scores.items()})
+    span_calibration = UNFITTED
+    if scheme is not LabelScheme.PLAIN and legal in decoders:
+        of_legal = labels[decoders.index(legal)]
+        found_scores = _scores_of(calibrated(marginals, temperature), of_legal).double().nan_to_num(0.0)
+        span_calibration = _fitted_to_spans(
+            [[names[index] for index in row.tolist()] for row in of_legal.split(lengths)],
+            [row.tolist() for row in found_scores.split(lengths)],
+            gold,
+            scheme,
+        )
     return DecoderEvaluation(
         scores=scores,
         decoder=best,
-        legal_decoder=best_legal(config, scheme, decoders, {name: found[metric] for name, found in scores.items()}),
+        legal_decoder=legal,
+        span_calibration=span_calibration,
         score=scores[best][metric],
         temperature=temperature,
         score_quality=score_quality,
@@ -180,6 +197,22 @@ def evaluate(
         ],
         confidence=_confidence(marginals, chosen, reported_temperature or temperature),
     )
+
+
+def _fitted_to_spans(
+    predicted: Sequence[Sequence[str]],
+    scores: Sequence[Sequence[float]],
+    gold: Sequence[Sequence[str]],
+    scheme: LabelScheme,
+) -> SpanCalibration:
+    lowest: list[float] = []
+    is_right: list[bool] = []
+    for labels, of_labels, right_labels in zip(predicted, scores, gold, strict=True):
+        right = {*extract_spans(right_labels, scheme)}
+        for span in extract_spans(labels, scheme):
+            lowest.append(min(of_labels[span.start : span.end]))
+            is_right.append(span in right)
+    return fit_span_calibration(torch.tensor(lowest, dtype=torch.float64), torch.tensor(is_right, dtype=torch.bool))
 
 
 def _printed(label: str, scheme: LabelScheme, source_scheme: LabelScheme | None) -> str:
@@ -287,12 +320,13 @@ def teacher_marginals(
             path=folder,
             remedy="train it on the same data",
         )
-    if teacher.config.data.lowercase != config.data.lowercase:
-        raise InputError(
-            f"the teacher was trained with data.lowercase = {str(teacher.config.data.lowercase).lower()}",
-            path=folder,
-            remedy="set the same here",
-        )
+    for name in ("lowercase", "normalise_handles"):
+        if (value := getattr(teacher.config.data, name)) != getattr(config.data, name):
+            raise InputError(
+                f"the teacher was trained with data.{name} = {str(value).lower()}",
+                path=folder,
+                remedy="set the same here",
+            )
     note(f"the teacher is labelling {len(data.train):,} training sentences")
     predictor = Predictor(placed(teacher.labeller, processes.device).eval(), teacher.config, processes.device)
     _, marginals = predict_all(predictor, data.train, teacher.config, teacher.vocabulary, [teacher.decoder], processes)

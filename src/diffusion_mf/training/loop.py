@@ -577,6 +577,7 @@ class _Run:
                     decoder=found.decoder,
                     legal_decoder=found.legal_decoder,
                     temperature=found.temperature,
+                    span_calibration=found.span_calibration,
                     metrics={**_dev_metrics(found), **self._position()},
                 )
         state.is_stopped = bool(self.settings.patience) and state.epoch - state.best_epoch >= self.settings.patience

@@ -19,6 +19,7 @@ from diffusion_mf.config.sections import AUTO
 from diffusion_mf.data.files import try_lock
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.errors import InputError
+from diffusion_mf.evaluation.calibration import UNFITTED, SpanCalibration
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.storage import load_model, restore, save_model
 from diffusion_mf.training.checkpoint import (
@@ -350,11 +351,19 @@ class BestModel:
         self._decoder = self._legal_decoder = ""
         self._chosen_calls: int | None = None
         self.temperature = 1.0
+        self._span_calibration = UNFITTED
         self.metrics: Mapping[str, Any] = {}
 
     @torch.no_grad()
     def take(
-        self, labeller: Labeller, *, decoder: str, legal_decoder: str, temperature: float, metrics: Mapping[str, Any]
+        self,
+        labeller: Labeller,
+        *,
+        decoder: str,
+        legal_decoder: str,
+        temperature: float,
+        metrics: Mapping[str, Any],
+        span_calibration: SpanCalibration = UNFITTED,
     ) -> None:
         """Keep ``labeller`` as it is now, and start writing it."""
         self.wait()
@@ -363,6 +372,7 @@ class BestModel:
         self._labeller.load_state_dict(labeller.state_dict())
         self._decoder, self._legal_decoder, self.temperature = decoder, legal_decoder, temperature
         self._chosen_calls = None
+        self._span_calibration = span_calibration
         self.metrics, self._is_saved = dict(metrics), False
         self.save()
 
@@ -385,6 +395,7 @@ class BestModel:
             self._labeller = stored.labeller.to(device)
             self._decoder, self.temperature, self.metrics = stored.decoder, stored.temperature, stored.metrics
             self._legal_decoder, self._chosen_calls = stored.tagging_decoder, stored.chosen_calls
+            self._span_calibration = SpanCalibration(*stored.span_calibration)
         return self._labeller, self._decoder
 
     @property
@@ -415,6 +426,7 @@ class BestModel:
             self._data.source_scheme,
             self._legal_decoder,
             self._chosen_calls,
+            self._span_calibration,
         )
         self._is_saved = True
 

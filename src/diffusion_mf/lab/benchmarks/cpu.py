@@ -17,11 +17,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from diffusion_mf.data.corpus import Corpus
+from diffusion_mf.data.corpus import Corpus, Task
 from diffusion_mf.data.files import StrPath
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, convert_labels, encode_spans
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import DiffusionMFError, InputError
-from diffusion_mf.evaluation.metrics import TokenScorer
+from diffusion_mf.evaluation import PRIMARY_METRICS, score_sentences
 from diffusion_mf.lab.benchmarks.timing import seconds_of
 from diffusion_mf.lab.results import num_cores
 from diffusion_mf.tagger import Tagger
@@ -63,14 +64,14 @@ class Crfsuite(Peer):
     """python-crfsuite: a linear-chain CRF over the features its users usually give it."""
 
     name, distribution, module, file = "python-crfsuite", "python-crfsuite", "pycrfsuite", "model.crfsuite"
-    description = "word, affixes, shape and window features; L-BFGS, 100 iterations, L2 0.1, features seen twice"
+    description = "word, affixes, shape and window features; L-BFGS, 100 iterations, L2 0.1, all features"
 
     def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
         """Train by L-BFGS with a little L2 regularisation; dev is not used."""
         trainer = self.import_module().Trainer(verbose=False)
         for sentence in train:
             trainer.append(features(sentence.units), sentence.labels)
-        trainer.set_params({"c1": 0.0, "c2": 0.1, "max_iterations": 100, "feature.minfreq": 2})
+        trainer.set_params({"c1": 0.0, "c2": 0.1, "max_iterations": 100, "feature.minfreq": 1})
         trainer.train(str(folder / "unfinished"))
         (folder / "unfinished").rename(folder / self.file)
 
@@ -134,7 +135,7 @@ class UDPipe(Peer):
 
     def __init__(self, *, iterations: int = 20) -> None:
         self.iterations = iterations
-        self.description = f"tagger of UPOS alone, default templates, best on dev of {iterations} iterations"
+        self.description = f"tagger of these labels alone, default templates, best on dev of {iterations} iterations"
 
     def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
         """Its own trainer, tagger only; dev stops it early."""
@@ -174,7 +175,8 @@ class UDPipe(Peer):
     def _sentence(udpipe: Any, words: Sequence[str], labels: Iterable[str] | None = None) -> Any:
         sentence = udpipe.Sentence()
         for word in words:
-            sentence.addWord(word)
+            # Its dictionary cannot hold forms of more than 255 bytes; tweets have some.
+            sentence.addWord(word[:60])
         if labels is not None:
             for index, label in enumerate(labels, 1):
                 sentence.words[index].upostag = label
@@ -182,14 +184,19 @@ class UDPipe(Peer):
 
 
 class Spacy(Peer):
-    """spaCy's tagger on its convolutional tok2vec layers."""
+    """spaCy's tagger, or its recogniser of entities, on its convolutional tok2vec layers."""
 
     name, distribution, module, file = "spacy", "spacy", "spacy", "model"
-    batch_words = 1000
+    batch_words: int = 1000
 
-    def __init__(self, *, width: int = 256, depth: int = 8, epochs: int = 8) -> None:
-        self.width, self.depth, self.epochs = width, depth, epochs
-        self.description = f"tok2vec of width {width} and depth {depth}, best on dev of {epochs} epochs"
+    def __init__(
+        self, *, task: Task = Task.POS, width: int = 96, depth: int = 4, epochs: int = 30, patience: int = 3
+    ) -> None:
+        self.task, self.width, self.depth, self.epochs, self.patience = task, width, depth, epochs, patience
+        self.description = (
+            f"{'tagger' if task is Task.POS else 'ner'}, tok2vec of width {width} and depth {depth}, until dev has not risen for "
+            f"{patience} epochs, at most {epochs}"
+        )
 
     def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
         """Adam with spaCy's defaults on batches of about a thousand words; the epoch best on dev is kept."""
@@ -207,18 +214,36 @@ class Spacy(Peer):
             "maxout_pieces": 3,
             "subword_features": True,
         }
-        nlp.add_pipe("tagger", config={"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": tok2vec}})
+        if self.task is Task.POS:
+            nlp.add_pipe("tagger", config={"model": {"@architectures": "spacy.Tagger.v2", "tok2vec": tok2vec}})
+        else:
+            parser = {
+                "@architectures": "spacy.TransitionBasedParser.v2",
+                "state_type": "ner",
+                "extra_state_tokens": False,
+                "hidden_width": 64,
+                "maxout_pieces": 2,
+                "use_upper": True,
+                "nO": None,
+                "tok2vec": tok2vec,
+            }
+            nlp.add_pipe("ner", config={"model": parser})
 
         def example(sentence: Sentence) -> Any:
             doc = spacy.tokens.Doc(nlp.vocab, words=list(sentence.units))
-            return Example.from_dict(doc, {"tags": list(sentence.labels or ())})
+            labels = list(sentence.labels or ())
+            if self.task is Task.POS:
+                return Example.from_dict(doc, {"tags": labels})
+            return Example.from_dict(doc, {"entities": convert_labels(labels, LabelScheme.BMES, LabelScheme.BILOU)})
 
         generator = random.Random(1)
         # spaCy takes its own random numbers from here.
         spacy.util.fix_random_seed(1)
         optimizer = nlp.initialize(lambda: [example(sentence) for sentence in train])
-        best, steps = -1, 0
-        for _ in range(self.epochs):
+        best, steps, epoch_of_best = -1.0, 0, 0
+        for epoch in range(self.epochs):
+            if epoch - epoch_of_best > self.patience:
+                break
             order = generator.sample(range(len(train)), len(train))
             for batch in _batches([train[index] for index in order], self.batch_words):
                 # Warm-up, then a slow decline: the rates of spaCy's own training configurations.
@@ -227,9 +252,9 @@ class Spacy(Peer):
                 nlp.update([example(sentence) for sentence in batch], sgd=optimizer, drop=0.1)
             with nlp.use_params(optimizer.averages):
                 tagged = self._tag(spacy, nlp, [sentence.units for sentence in dev])
-                score = _num_right(dev, tagged)
+                score = _scores(self.task, dev, tagged)[PRIMARY_METRICS[self.task]]
                 if score > best:
-                    best = score
+                    best, epoch_of_best = score, epoch
                     nlp.to_disk(folder / "unfinished")
         (folder / "unfinished").rename(folder / self.file)
 
@@ -239,10 +264,19 @@ class Spacy(Peer):
         nlp = spacy.load(folder / self.file)
         return lambda sentences: self._tag(spacy, nlp, sentences)
 
-    @staticmethod
-    def _tag(spacy: Any, nlp: Any, sentences: Sequence[Sequence[str]]) -> Labels:
+    def _tag(self, spacy: Any, nlp: Any, sentences: Sequence[Sequence[str]]) -> Labels:
         documents = (spacy.tokens.Doc(nlp.vocab, words=list(words)) for words in sentences)
-        return [[token.tag_ for token in document] for document in nlp.pipe(documents, batch_size=256)]
+        tagged = nlp.pipe(documents, batch_size=256)
+        if self.task is Task.POS:
+            return [[token.tag_ for token in document] for document in tagged]
+        return [
+            encode_spans(
+                [LabelledSpan(entity.start, entity.end, entity.label_) for entity in document.ents],
+                len(document),
+                LabelScheme.BMES,
+            )
+            for document in tagged
+        ]
 
 
 def _batches(sentences: Iterable[Sentence], num_words: int) -> Iterable[list[Sentence]]:
@@ -258,18 +292,13 @@ def _batches(sentences: Iterable[Sentence], num_words: int) -> Iterable[list[Sen
         yield batch
 
 
-def _num_right(sentences: Iterable[Sentence], found: Labels) -> int:
-    """How many labels are those of the sentences."""
-    return sum(
-        label == gold
-        for sentence, labels in zip(sentences, found, strict=True)
-        for label, gold in zip(labels, sentence.labels or (), strict=True)
-    )
+def _scores(task: Task, sentences: Iterable[Sentence], found: Labels) -> Mapping[str, float]:
+    return score_sentences(task, task.scheme, [sentence.labels or () for sentence in sentences], found)
 
 
-def all_peers(*, udpipe_iterations: int, spacy_epochs: int) -> list[Peer]:
+def all_peers(task: Task, *, udpipe_iterations: int, spacy_epochs: int) -> list[Peer]:
     """All peers, in the order of tables."""
-    return [Crfsuite(), UDPipe(iterations=udpipe_iterations), Spacy(epochs=spacy_epochs)]
+    return [Crfsuite(), UDPipe(iterations=udpipe_iterations), Spacy(task=task, epochs=spacy_epochs)]
 
 
 CPU_ROW_KEY = ("corpus", "system", "calls", "pytorch_threads", "hardware")
@@ -332,30 +361,30 @@ def measure_cpu(
     contestants: Sequence[Contestant],
     test: Corpus,
     *,
+    task: Task = Task.POS,
     passes: int = PASSES,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[dict[str, Any]]:
-    """A row per contestant: accuracy and exact match (from an untimed pass), words per second (median of ``passes``) and both compared."""
+    """A row per contestant: scores (from an untimed pass), words per second (median of ``passes``) and both compared."""
     gold = [sentence for sentence in test if sentence.units]
     sentences = [list(sentence.units) for sentence in gold]
     num_words = sum(map(len, sentences))
     if not num_words:
         raise InputError("there is nothing to tag", path=test.path, remedy="name a file with sentences")
-    results = []
+    scores = []
     for contestant in contestants:
-        scorer = TokenScorer()
-        for sentence, labels in zip(gold, contestant.tag(sentences), strict=True):
-            scorer.update(sentence.labels or (), labels)
-        results.append(scorer.result())
+        scores.append(_scores(task, gold, contestant.tag(sentences)))
         advance(1)
     seconds = _alternating_seconds(contestants, sentences, passes, advance)
     rows = []
-    for contestant, result, times in zip(contestants, results, seconds, strict=True):
+    for contestant, found, times in zip(contestants, scores, seconds, strict=True):
         rows.append(
             {
                 **contestant.facts,
-                "accuracy": round(result.accuracy, 2),
-                "exact_match": round(result.exact_match, 2),
+                # Of tags, F1 says nothing that accuracy does not.
+                **({} if task is Task.POS else {"f1": round(found["f1"], 2)}),
+                "accuracy": round(found["accuracy"], 2),
+                "exact_match": round(found["exact_match"], 2),
                 "words_per_second": round(num_words / statistics.median(times)),
                 "fastest_pass": round(num_words / min(times)),
                 "slowest_pass": round(num_words / max(times)),
@@ -371,13 +400,12 @@ def measure_cpu(
 
 
 def best_match(peer: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """The fastest of our models that is at least as accurate and as fast as a peer; None if there is none."""
+    """The fastest of our models that is at least as good and as fast as a peer; None if there is none."""
+    metric = "f1" if "f1" in peer else "accuracy"
     matching = [
         row
         for row in rows
-        if row["is_ours"]
-        and row["accuracy"] >= peer["accuracy"]
-        and row["words_per_second"] >= peer["words_per_second"]
+        if row["is_ours"] and row[metric] >= peer[metric] and row["words_per_second"] >= peer["words_per_second"]
     ]
     return max(matching, key=lambda row: row["words_per_second"])["system"] if matching else None
 

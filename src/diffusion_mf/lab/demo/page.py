@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from diffusion_mf.data.files import StrPath, open_output
 from diffusion_mf.evaluation.metrics import half_up
-from diffusion_mf.lab.demo.picture import decisions, label_colours, readable, trajectory_svg
+from diffusion_mf.lab.demo.picture import decisions, trajectory_svg
 from diffusion_mf.tagger import TaggedSentence
+from diffusion_mf.tagger.rendering import OUTSIDE_COLOUR, label_colours, readable_on
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #22252B; background: #FCFBF8; margin: 2rem; }
@@ -65,8 +66,8 @@ def _section(number: int, result: TaggedSentence, labels: Sequence[str], first_s
 
 
 def _label(label: str, colours: dict[str, str]) -> str:
-    colour = colours.get(label, "#DADCDF")
-    style = f"background: {colour}; color: {readable(colour)}"
+    colour = colours.get(label, OUTSIDE_COLOUR)
+    style = f"background: {colour}; color: {readable_on(colour)}"
     return f'<td><span class="label" style="{style}">{html.escape(label)}</span></td>'
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import colorsys
 import functools
 import io
 import time
@@ -14,57 +13,15 @@ import numpy as np
 from matplotlib import font_manager, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.text import Text
 
 from diffusion_mf.data.files import StrPath, open_output
-from diffusion_mf.data.label_schemes import split_label
 from diffusion_mf.evaluation.terminal import note
 from diffusion_mf.lab.synthetic import DependentGroup
 from diffusion_mf.tagger import TaggedSentence
-
-# Neighbours in this list differ in hue, so that neighbouring labels in sorted order rarely look alike.
-_COLOURS = (
-    "#4E79A7", "#F28E2B", "#59A14F", "#E15759", "#B07AA1", "#EDC948", "#76B7B2", "#FF9DA7", "#9C755F",
-    "#3B4262", "#D37295", "#8CD17D", "#6B6ECF", "#D4A017", "#A0CBE8", "#B6992D", "#499894", "#BAB0AC",
-)  # fmt: skip
-
-
-_OUTSIDE = "#DADCDF"
-# How far a boundary's shade is from its type's colour, towards white (positive) or black (negative).
-_SHADES = {"S": -0.22, "U": -0.22, "B": 0.0, "E": 0.22, "L": 0.22, "M": 0.42, "I": 0.42}
-
-
-def label_colours(labels: Sequence[str]) -> dict[str, str]:
-    """Hexadecimal colours by label: the labels of one type are shades of one colour, and O is light grey."""
-    parts = {label: split_label(label) for label in labels}
-    if not any(kind for _, kind in parts.values()) or not all(
-        kind or label == "O" for label, (_, kind) in parts.items()
-    ):
-        return dict(zip(labels, _palette(len(labels)), strict=True))
-    kinds = list(dict.fromkeys(kind for _, kind in parts.values() if kind))
-    of_kind = dict(zip(kinds, _palette(len(kinds)), strict=True))
-    return {
-        label: _shaded(of_kind[kind], _SHADES.get(boundary, 0.0)) if kind else _OUTSIDE
-        for label, (boundary, kind) in parts.items()
-    }
-
-
-def _palette(num_colours: int) -> list[str]:
-    """Different colours: those of the list, then further ones around the colour wheel."""
-    colours = list(_COLOURS[:num_colours])
-    for index in range(num_colours - len(colours)):
-        # Multiples of the golden angle never coincide.
-        colours.append(to_hex(colorsys.hls_to_rgb((index * 0.381966) % 1, 0.45 + 0.2 * (index % 3) / 2, 0.5)).upper())
-    return colours
-
-
-def _shaded(colour: str, amount: float) -> str:
-    target = 1.0 if amount > 0 else 0.0
-    red, green, blue = (value + abs(amount) * (target - value) for value in to_rgb(colour))
-    return to_hex((red, green, blue)).upper()
+from diffusion_mf.tagger.rendering import INK, OUTSIDE_COLOUR, label_colours, readable_on
 
 
 class Decision(NamedTuple):
@@ -94,7 +51,6 @@ def decisions(result: TaggedSentence, labels: Sequence[str]) -> list[Decision]:
     return found
 
 
-_INK = "#22252B"
 _FAINT = "#8A8F98"
 _PAPER = "#FCFBF8"
 _STREAM_WIDTH = 0.86
@@ -180,7 +136,7 @@ def _draw_picture(
         _draw_stream(axes, position, beliefs[:, position], heights, labels, colours)
     _draw_calls(axes, [first_step, *(step.t for step in trajectory)], heights)
     for position, decision in enumerate(decisions(result, labels)):
-        colour = colours.get(decision.label, _OUTSIDE)
+        colour = colours.get(decision.label, OUTSIDE_COLOUR)
         _draw_decision(axes, position, heights[decision.call], colour)
         _draw_ends(axes, position, heights[-1], result, colour)
     axes.set_xlim(-0.6, num_units - 0.4)
@@ -192,7 +148,7 @@ def _draw_picture(
     legend = "The width of a colour is the belief in a label."
     if first_step is not None:
         legend += " A ring marks the call that settles a word."
-    figure.text(left, 1 - 0.32 * inch, title, fontsize=15, fontweight="bold", color=_INK, va="center")
+    figure.text(left, 1 - 0.32 * inch, title, fontsize=15, fontweight="bold", color=INK, va="center")
     figure.text(left, 1 - 0.62 * inch, legend, fontsize=10, color=_FAINT, va="center")
     return figure
 
@@ -276,7 +232,7 @@ def _draw_stream(
         if beliefs[-1, column] < 0.5 and shares[widest, index] > _RIVAL_BELIEF:
             axes.text(
                 (left[widest] + right[widest]) / 2, places[widest], labels[column], rotation=90, fontsize=6.5,
-                fontweight="bold", ha="center", va="center", color=readable(colour), zorder=4,
+                fontweight="bold", ha="center", va="center", color=readable_on(colour), zorder=4,
             )  # fmt: skip
 
 
@@ -306,12 +262,12 @@ def _draw_calls(axes: Axes, steps: Sequence[int | None], heights: np.ndarray) ->
     for height, words in ((heights[0], "uniform" if is_direct else "noise"), (heights[-1], "labels")):
         axes.annotate(
             words, (0, height), xytext=(-50, 0), textcoords="offset points", xycoords=("axes fraction", "data"),
-            ha="right", va="center", rotation=90, fontsize=10, fontweight="bold", color=_INK, annotation_clip=False,
+            ha="right", va="center", rotation=90, fontsize=10, fontweight="bold", color=INK, annotation_clip=False,
         )  # fmt: skip
 
 
 def _draw_decision(axes: Axes, position: int, height: float, colour: str) -> None:
-    edge = _FAINT if colour == _OUTSIDE else "white"
+    edge = _FAINT if colour == OUTSIDE_COLOUR else "white"
     axes.plot(
         position, height, "o", markersize=9, markerfacecolor=colour, markeredgecolor=edge, markeredgewidth=1.6,
         zorder=5, clip_on=False,
@@ -322,8 +278,8 @@ def _draw_ends(axes: Axes, position: int, height: float, result: TaggedSentence,
     """The unit above its stream, label and score below."""
     pill = {"boxstyle": "round,pad=0.32", "fc": colour, "ec": "none"}
     score = f"{100 * result.scores[position]:.0f} %"
-    _write(axes, result.units[position], (position, 0), above=13, size=10.5, color=_INK)
-    _write(axes, result.labels[position], (position, height), above=-15, color=readable(colour), bold=True, box=pill)
+    _write(axes, result.units[position], (position, 0), above=13, size=10.5, color=INK)
+    _write(axes, result.labels[position], (position, height), above=-15, color=readable_on(colour), bold=True, box=pill)
     _write(axes, score, (position, height), above=-34, color=_FAINT)
 
 
@@ -370,12 +326,6 @@ def _in_points(axes: Axes, position: float, above: float) -> tuple[float, float]
     """The position a number of points above a stream, in points of the figure."""
     x, y = axes.transData.transform((position, 0)) * 72 / axes.figure.dpi
     return float(x), float(y) + above
-
-
-def readable(colour: str) -> str:
-    """The colour of text on ``colour``."""
-    red, green, blue = to_rgb(colour)
-    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.62 else _INK
 
 
 _UNDECIDED, _SURE = 0.35, 0.75
