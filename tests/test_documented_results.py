@@ -19,7 +19,9 @@ from diffusion_mf.lab.experiments.record import pretrained_table, results_table
 from diffusion_mf.lab.experiments.selection import paired_difference
 from diffusion_mf.lab.experiments.tables.grid import system_title
 from diffusion_mf.lab.results import read_rows
+from diffusion_mf.model.storage import read_config, read_metrics
 from diffusion_mf.systems import SYSTEMS
+from diffusion_mf.tagger.shipped import shipped_models
 
 ROOT = pathlib.Path(__file__).parent.parent
 SYSTEM_OF_TITLE = {system_title(name): name for name in SYSTEMS}
@@ -337,6 +339,28 @@ def promises(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     return [row[0], f"{found['cases']:,}", str(found["failures"]), half_up(found["seconds"], 1)]
 
 
+def shipped_model(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    folder = shipped_models()[row[0].strip("`")]
+    config, metrics = read_config(folder), read_metrics(folder)
+    metric = PRIMARY_METRICS[config.task]
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    return [
+        *row[:2],
+        config.system,
+        metric.replace("_", " "),
+        *(half_up(metrics[split][metric], 2) for split in ("dev", "test")),
+        grouped(metrics["speed"]["words_per_second"]),
+        half_up(size / 1e6, 1),
+        config.card.licence or "",
+    ]
+
+
+def shipped_beside_others(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    found = one("shipped", corpus={"EWT": "en_ewt-ud-test", "BTC": "btc"}[row[0]], system=row[1].strip("`"))
+    score = half_up(found.get("f1", found["accuracy"]), 2)
+    return [*row[:2], score, f"{found['words_per_second']:,} ({found['slowest_pass']:,} – {found['fastest_pass']:,})"]
+
+
 # A table is known by its document and by how its head begins.
 CHECKS: dict[tuple[str, str], Expected] = {
     ("README.md", "test | EN-EWT POS accuracy"): generated,
@@ -359,6 +383,8 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/benchmarks.md", "fifteen Mean-Field iterations"): fifteen_iterations,
     ("docs/benchmarks.md", "% more time without a family"): kernel_families,
     ("docs/benchmarks.md", "tagger | accuracy"): on_a_cpu,
+    ("docs/benchmarks.md", "test | on one core | score"): shipped_beside_others,
+    ("docs/tagging.md", "name | labels | system"): shipped_model,
     ("docs/data.md", "corpus | tokenizer | tokens, dev"): tokens_of_raw_text,
     ("docs/deployment.md", "exported model | parameters"): exported,
     ("docs/reliability.md", "promise | cases"): promises,
@@ -378,6 +404,7 @@ TRIALS = {
         "little data, a stronger baseline",
         "little data, features, GPU",
         "kernels | ms",
+        "tweets, F1",
     )
 }
 

@@ -191,10 +191,10 @@ def model_and_others(arguments: list[str], option: str | None) -> tuple[str, lis
     return DEFAULT_MODEL, arguments
 
 
-def _output_format(name: str | None) -> FileFormat | Readable | None:
+def _output_format(name: str | None) -> "FileFormat | Readable | None":
     from diffusion_mf.tagger.rendering import Readable
 
-    formats: dict[str, FileFormat | Readable] = {each.value: each for kind in (FileFormat, Readable) for each in kind}
+    formats: "dict[str, FileFormat | Readable]" = {each.value: each for kind in (FileFormat, Readable) for each in kind}
     if name is not None and name not in formats:
         raise InputError(f"there is no format {name!r}", remedy=f"choose one of {', '.join(formats)}")
     return None if name is None else formats[name]
