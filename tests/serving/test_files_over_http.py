@@ -113,7 +113,7 @@ def test_what_cannot_be_read_is_said_with_the_name_of_the_file(client: TestClien
 
 def labelled(client: TestClient, model: str) -> tuple[list[dict[str, Any]], list[str]]:
     (answer,) = client.post("/tag", json={"model": model, "texts": [TEXT], "scores": True}).json()["texts"]
-    keys = ("units", "labels", "scores", "offsets")
+    keys = ("units", "labels", "scores", "offsets", "spans")
     return [{"text": 0} | {key: sentence[key] for key in keys} for sentence in answer["sentences"]], [TEXT]
 
 

@@ -264,7 +264,7 @@ def read_config(folder: StrPath) -> Config:
     _check_files(path)
     description = _object(path / CONFIG, _Reader(path).read(CONFIG))
     _check_format(path, description)
-    config, *_, chosen_calls = _settings(path, description)
+    config, *_, chosen_calls, _ = _settings(path, description)
     if chosen_calls is None:
         return config
     return config.model_copy(update={"inference": config.inference.model_copy(update={"num_calls": AUTO})})

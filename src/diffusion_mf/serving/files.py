@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from diffusion_mf.data.annotations import Record
+from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import COMPRESSED_SUFFIXES, DETECTED, open_input
 from diffusion_mf.data.formats import FileFormat, content_format, input_format
 from diffusion_mf.data.label_schemes import LabelScheme
@@ -113,13 +114,15 @@ def write_file(model: ServedModel, body: WriteRequest) -> bytes:
     )
     with tempfile.TemporaryDirectory(prefix="dmf-") as folder:
         path = os.path.join(folder, "file")
-        write_results(_pairs(body, labels, scheme), path, layout)
+        # Characters are written without spaces between them.
+        separator = "" if tagger.task is Task.SEG_POS else " "
+        write_results(_pairs(body, labels, scheme, separator=separator), path, layout)
         with open(path, "rb") as stream:
             return stream.read()
 
 
 def _pairs(
-    body: WriteRequest, labels: frozenset[str], scheme: LabelScheme
+    body: WriteRequest, labels: frozenset[str], scheme: LabelScheme, *, separator: str
 ) -> Iterator[tuple[SourceSentence, TaggedSentence]]:
     last = -1
     following = itertools.chain(body.sentences[1:], [None])
@@ -138,7 +141,10 @@ def _pairs(
             part = _text_part(body, sentence, number, is_last=after is None or after.text != sentence.text)
         units, scores = tuple(sentence.units), sentence.scores or [1.0] * len(sentence.units)
         spans = [] if scheme is LabelScheme.PLAIN else scored_spans(sentence.labels, scores, scheme)
-        result = TaggedSentence(units, sentence.labels, scores, spans, offsets=part and tuple(part.tokens))
+        known = {(span.start, span.end, span.label): span.confidence for span in sentence.spans or ()}
+        spans = [span._replace(confidence=known.get(span[:3], span.confidence)) for span in spans]
+        offsets = part and tuple(part.tokens)
+        result = TaggedSentence(units, sentence.labels, scores, spans, offsets=offsets, separator=separator)
         yield SourceSentence(Sentence(units, None, number), part=part), result
 
 

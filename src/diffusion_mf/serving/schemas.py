@@ -95,12 +95,25 @@ Offsets = Annotated[list[int], pydantic.Field(min_length=2, max_length=2)]
 Probability = Annotated[float, pydantic.Field(ge=0, le=1)]
 
 
+class LabelledSpanInput(_Input):
+    """A span as ``/tag`` answers it."""
+
+    start: int
+    end: int
+    label: str
+    confidence: Probability
+    characters: Offsets | None = None
+
+
 class LabelledSentence(_Input):
     """A sentence with labels, to be written to a file."""
 
     units: Annotated[list[Unit], pydantic.Field(max_length=MAX_ITEMS)]
     labels: Annotated[list[str], pydantic.Field(max_length=MAX_ITEMS)]
     scores: Annotated[list[Probability], pydantic.Field(max_length=MAX_ITEMS)] | None = None
+    spans: Annotated[list[LabelledSpanInput], pydantic.Field(max_length=MAX_ITEMS)] | None = pydantic.Field(
+        None, description="The answer's spans, for their confidence; without them it is the least of the scores."
+    )
     text: Annotated[int, pydantic.Field(ge=0)] | None = pydantic.Field(
         None, description="The text it belongs to, counted from 0; sentences of a text follow each other."
     )
@@ -161,7 +174,7 @@ class SpanAnswer(_Output):
     start: int
     end: int
     label: str
-    confidence: Probability = pydantic.Field(description="The least probability of its units.")
+    confidence: Probability = pydantic.Field(description="The probability that it is right.")
     characters: Offsets | None = pydantic.Field(None, description="Where it begins and ends in the text (texts only).")
 
 

@@ -713,8 +713,8 @@ async function exportFile() {
     scores: useScores,
     texts: state.source.texts,
     sentences: state.sentences.map(({ units, text, offsets }, number) => {
-      const { labels, scores } = state.results[number];
-      return { units, labels, scores, ...(offsets ? { text, offsets } : {}) };
+      const { labels, scores, spans } = state.results[number];
+      return { units, labels, scores, spans, ...(offsets ? { text, offsets } : {}) };
     }),
   });
   const link = element("a", { href: URL.createObjectURL(contents), download: name });
