@@ -146,6 +146,13 @@ class TestTensors:
         assert f"has the type {dtype}, not torch.float32" in refused(folder)
 
 
+@pytest.mark.parametrize("value", ["0", "1e-3", "1e300", "1e999", "-1", f"1{'0' * 400}", "true"])
+def test_temperatures_beyond_reason_are_refused(folder: Path, value: str) -> None:
+    (folder / "manifest.json").unlink()
+    edit(folder / "config.json", '"temperature": 1.5', f'"temperature": {value}')
+    assert "temperature" in refused(folder)
+
+
 class TestJson:
     def test_output_is_json_or_an_error(self) -> None:
         with pytest.raises(DiffusionMFError, match="scores that are not numbers, which JSON cannot hold"):

@@ -19,7 +19,6 @@ import contextlib
 import hashlib
 import io
 import json
-import math
 import os
 import re
 import shutil
@@ -40,7 +39,7 @@ from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.data.files import StrPath, current_umask, is_temporary, open_regular, refuse_constant, try_lock
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS, OutputLabels
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.model.card import model_card
 from diffusion_mf.networks.tensor_files import write_tensors
 from diffusion_mf.ops.backends import Backend
@@ -73,6 +72,9 @@ MOST_BYTES = {MANIFEST: 1 << 20, CONFIG: 1 << 24, METRICS: 1 << 26, VOCABULARY: 
 """sizes beyond which files are not read"""
 MOST_ENCODER_BYTES = 1 << 28
 """the same for each file of an encoder"""
+
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 100.0
+"""of scores: ten times as wide as calibration chooses from; beyond, scores would be 0, 1 or not finite"""
 
 _COPY_AGAIN = "copy the model again"
 SECONDS_TO_WAIT = 2.0
@@ -135,8 +137,8 @@ def save_model(
     for name in (decoder, legal_decoder):
         if name is not None and name not in DECODERS:
             raise ValueError(f"there is no decoder {name!r}")
-    if not (math.isfinite(temperature) and temperature > 0):
-        raise ValueError(f"a temperature must be positive, found {temperature}")
+    if not LEAST_TEMPERATURE <= temperature <= MOST_TEMPERATURE:
+        raise ValueError(f"a temperature must be in {LEAST_TEMPERATURE}…{MOST_TEMPERATURE:g}, found {temperature}")
     # Weights that share memory are stored separately: safetensors does not support sharing.
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in labeller.state_dict().items()}
     with _new_folder(folder) as written:
@@ -444,21 +446,22 @@ def _settings(
     config = saved_config(_entry(path, description, "config", dict), path=path / CONFIG, is_trained=True)
     scheme = _entry(path, description, "scheme", str)
     decoder = _entry(path, description, "decoder", str)
-    temperature = float(_entry(path, description, "temperature", (int, float)))
+    temperature = _entry(path, description, "temperature", (int, float))
     # Earlier versions did not write these two.
     source_scheme, legal = (
         _entry(path, description, key, str) if key in description else None
         for key in ("source_scheme", "legal_decoder")
     )
     has_schemes = {scheme, source_scheme or scheme} <= {*LabelScheme}
-    if not has_schemes or not {decoder, legal or decoder} <= DECODERS.keys() or not (0 < temperature < math.inf):
+    has_decoders = {decoder, legal or decoder} <= DECODERS.keys()
+    if not (has_schemes and has_decoders and LEAST_TEMPERATURE <= temperature <= MOST_TEMPERATURE):
         raise InputError(
-            f"the scheme {scheme}, the decoder {decoder} or the temperature {temperature} is invalid",
+            f"the scheme {scheme}, the decoder {decoder} or the temperature {quoted(temperature)} is invalid",
             path=path / CONFIG,
             remedy=_COPY_AGAIN,
         )
     source = None if source_scheme is None else LabelScheme(source_scheme)
-    return config, LabelScheme(scheme), decoder, temperature, source, legal
+    return config, LabelScheme(scheme), decoder, float(temperature), source, legal
 
 
 def _entry(path: Path, description: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:
