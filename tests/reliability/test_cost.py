@@ -116,4 +116,6 @@ def test_the_time_to_read_a_text_grows_with_its_length(file_format: FileFormat, 
         return time.process_time() - start
 
     seconds(10)  # builds the patterns
-    assert seconds(16_000) < 8 * seconds(4_000), "four times the text, sixteen times the time if it grows with the square"
+    assert seconds(16_000) < 8 * seconds(4_000), (
+        "four times the text, sixteen times the time if it grows with the square"
+    )

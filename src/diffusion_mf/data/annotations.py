@@ -536,7 +536,7 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
             "brat's format needs files in a folder", remedy="name a folder to write, or a file that ends in .ann"
         )
     if not is_file:
-        path.mkdir(parents=True, exist_ok=True)
+        _make_folder(path)
     count = 0
 
     def write(record: Record) -> None:
@@ -545,7 +545,7 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
         if is_file and count > 1:
             raise InputError("one file cannot hold more than one text", path=target, remedy="name a folder to write")
         base = path.with_suffix("") if is_file else path / (record.name or f"{count:06}")
-        base.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(base.parent)
         with open_output(f"{base}.txt") as stream:
             _put(stream, record.text)
         if record.spans is not None:
@@ -554,6 +554,15 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
                     _put(stream, _text_bound(number, span, record))
 
     yield write
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot be made a folder ({error.strerror})", path=path, remedy="name another folder to write"
+        ) from None
 
 
 def _text_bound(number: int, span: TextSpan, record: Record) -> str:

@@ -22,6 +22,7 @@ import json
 import os
 import re
 import shutil
+import struct
 import tempfile
 import time
 import zipfile
@@ -217,14 +218,18 @@ def unpack_folder(data: bytes, folder: Path) -> None:
     """Write the files of `pack_folder` to a new folder; what is no such archive is an `InputError`."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            for name in archive.namelist():
+            for entry in archive.infolist():
+                name = entry.filename
                 if name not in MODEL_FILES and not _is_encoder_file(name):
                     raise InputError(
-                        f"the bytes of a model hold {name!r}, which is no file of one", remedy="save it again"
+                        f"the bytes of a model hold {quoted(name)}, which is no file of one", remedy="save it again"
                     )
+                # Only what is compressed can be larger than the bytes it comes from.
+                if entry.compress_type != zipfile.ZIP_STORED:
+                    raise InputError(f"{name} in the bytes of a model is compressed", remedy="save it again")
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(archive.read(name))
-    except (zipfile.BadZipFile, EOFError):
+                (folder / name).write_bytes(archive.read(entry))
+    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, OSError, struct.error):
         raise InputError("these bytes are no model", remedy="give what Tagger.to_bytes returned") from None
 
 
