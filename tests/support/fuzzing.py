@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import itertools
 import json
 import os
@@ -21,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from small_models import small_tagger
+from small_models import small_tagger, write_model
 
 from diffusion_mf.config import Config, load_config, saved_config
 from diffusion_mf.data.check import check_files
@@ -34,6 +35,7 @@ from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.evaluation.paired_files import score_files
+from diffusion_mf.model.storage import pack_folder
 from diffusion_mf.tagger import Tagger
 from diffusion_mf.tagger.files import TaggingOptions, tag_file
 
@@ -194,8 +196,7 @@ def readers(folder: Path, generator: Random, num_cases: int) -> Iterator[bool]:
     for _ in range(num_cases):
         file_format = generator.choice(_FORMATS)
         path, data = _write(folder, file_format, generator)
-        state = generator.getstate()
-        yield is_fine(lambda: _read(path, file_format, generator), (path.name, file_format, data, state[1][-1]))  # noqa: B023
+        yield is_fine(lambda: _read(path, file_format, generator), (path.name, file_format, data))  # noqa: B023
 
 
 def scorer(folder: Path, generator: Random, num_cases: int) -> Iterator[bool]:
@@ -300,11 +301,64 @@ def tagged_files(folder: Path, generator: Random, num_cases: int) -> Iterator[bo
         yield is_fine(lambda: tag_file(tagger, path, folder / "out", **options), (path.name, options, data))  # noqa: B023
 
 
+def hostile_models(folder: Path, generator: Random, num_cases: int) -> Iterator[bool]:
+    """Model folders and archives whose contents were changed by somebody who also corrected their checksums."""
+    good = {path.name: path.read_bytes() for path in write_model(folder / "good", "unigram").iterdir()}
+    archive = pack_folder(folder / "good")
+    model = folder / "model"
+    model.mkdir()
+
+    def load() -> None:
+        Tagger.load(model, device="cpu").tag([["Ada", "sings"]], marginals=True)
+
+    for _ in range(num_cases):
+        if generator.random() < 0.2:
+            data = damaged(archive, generator)
+            yield is_fine(lambda: Tagger.from_bytes(data, device="cpu"), data)  # noqa: B023
+            continue
+        name = generator.choice(
+            ("config.json", "vocabulary.json", "model.safetensors", "metrics.json", "manifest.json")
+        )
+        size = 600 if name == "model.safetensors" else len(good[name])  # the header of the weights
+        data = damaged(good[name][:size], generator) + good[name][size:]
+        if name == "config.json" and generator.random() < 0.5:
+            data = _with_odd_value(good[name], generator)
+        files = {**good, name: data}
+        if name in ("vocabulary.json", "model.safetensors"):
+            checksum = hashlib.sha256(good[name]).hexdigest().encode()
+            files["config.json"] = files["config.json"].replace(checksum, hashlib.sha256(data).hexdigest().encode())
+        if name != "manifest.json":
+            listed = json.loads(good["manifest.json"])["files"]
+            entries = {
+                key: {"bytes": len(files[key]), "sha256": hashlib.sha256(files[key]).hexdigest()} for key in listed
+            }
+            files["manifest.json"] = json.dumps({"files": entries}).encode()
+        for key, content in files.items():
+            (model / key).write_bytes(content)
+        yield is_fine(load, (name, data))
+
+
+def _with_odd_value(good: bytes, generator: Random) -> bytes:
+    """A JSON object in which one value, at any depth, has another type or size."""
+    values = json.loads(good)
+    place: Any = values
+    while True:
+        key = generator.choice([*place])
+        if not isinstance(place[key], dict) or not place[key] or generator.random() < 0.2:
+            break
+        place = place[key]
+    place[key] = generator.choice(
+        (None, True, -1, 0, 3, 1.5, 10**9, 10**30, 1e300, "", "x", [], {}, [1], {"a": 1}, "x" * 5000)
+    )
+    return json.dumps(values).encode()
+
+
 FUZZERS: dict[str, tuple[Callable[[Path, Random, int], Iterator[bool]], float]] = {
-    "a damaged data file is read or refused in a sentence": (readers, 0.60),
-    "a damaged file is scored or refused in a sentence": (scorer, 0.20),
-    "a damaged configuration is loaded or refused in a sentence": (configurations, 0.06),
-    "a damaged file is tagged or refused in a sentence": (tagged_files, 0.06),
-    "odd arguments of a tagger are understood or refused in a sentence": (tagger_arguments, 0.08),
+    "a damaged data file is read or refused in a sentence": (readers, 0.63),
+    "a damaged file is scored or refused in a sentence": (scorer, 0.22),
+    "a damaged configuration is loaded or refused in a sentence": (configurations, 0.05),
+    "a damaged file is tagged or refused in a sentence": (tagged_files, 0.04),
+    "a hostile model folder or archive is loaded or refused in a sentence": (hostile_models, 0.01),
+    "odd arguments of a tagger are understood or refused in a sentence": (tagger_arguments, 0.05),
 }
 """the promise: how it is tried, and its share of the cases"""

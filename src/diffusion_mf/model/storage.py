@@ -284,10 +284,11 @@ class _Reader:
         limit = MOST_BYTES.get(name, MOST_ENCODER_BYTES)
         with open_regular(path, limit=limit, remedy=_COPY_AGAIN) as stream:
             # Compared before reading: a damaged file may be much larger than what fits into memory.
-            if size is not None and os.fstat(stream.fileno()).st_size != size:
+            found = os.fstat(stream.fileno()).st_size
+            if size is not None and found != size:
                 raise _changed(path, remedy)
             try:
-                return stream.read(limit)
+                return stream.read(found)  # Python allocates as much as is asked for
             except OSError as error:
                 raise InputError(f"cannot be read ({error.strerror})", path=path, remedy=_COPY_AGAIN) from None
 
@@ -365,8 +366,14 @@ def _load_labeller(
     from diffusion_mf.model import Labeller
 
     # The initial weights of a network are random; loading a model must not change the random state.
-    with torch.random.fork_rng(devices=[]), _encoder_copy(path, files) as encoder_files:
-        labeller = Labeller(config, vocabulary, scheme, encoder_files=encoder_files, backend=backend)
+    try:
+        with torch.random.fork_rng(devices=[]), _encoder_copy(path, files) as encoder_files:
+            labeller = Labeller(config, vocabulary, scheme, encoder_files=encoder_files, backend=backend)
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"the configuration and the vocabulary do not fit each other ({reason})", path=path, remedy=_COPY_AGAIN
+        ) from None
     try:
         weights = safetensors.torch.load(files[WEIGHTS])
         _check_tensors(path / WEIGHTS, weights, labeller.state_dict())
