@@ -31,6 +31,7 @@ import endurance  # noqa: E402
 import fuzzing  # noqa: E402
 import small_runs  # noqa: E402
 import torch  # noqa: E402
+import torch._inductor.config  # noqa: E402 (every training run needs it, and forks share what is imported)
 from child_processes import (  # noqa: E402
     close_pipe,
     cut_network,

@@ -11,6 +11,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from diffusion_mf.errors import DiffusionMFError
+
 NOBODY = 65534
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
 """of unshare(2)"""
@@ -29,6 +31,8 @@ def in_child(work: Callable[[], object]) -> int:
         status = 0
     except SystemExit as stop:
         status = 0 if stop.code is None else int(stop.code)
+    except DiffusionMFError as error:
+        print(error, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
