@@ -191,7 +191,7 @@ def kills(root: Path, job: Job, num_kills: int, generator: random.Random) -> Ite
     root.mkdir()
     start = time.monotonic()
     yield status_of(in_child(lambda: job.work(root / "whole"))) == 0
-    seconds = time.monotonic() - start
+    seconds = 0.7 * (time.monotonic() - start)  # what was started once is faster afterwards
     expected = job.outcome(root / "whole")
     attempt = num_done = 0
     while num_done < num_kills:

@@ -180,6 +180,11 @@ def test_loading_asks_for_as_much_memory_as_the_files_need(folder: Path) -> None
     )
 
 
+def test_loading_needs_no_place_to_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage.tempfile, "tempdir", "/nowhere")
+    assert load_model(folder)
+
+
 def test_hostile_archives_are_refused(folder: Path) -> None:
     def archive(name: str, **options: int) -> bytes:
         buffer = io.BytesIO()

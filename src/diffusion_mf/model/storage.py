@@ -405,6 +405,9 @@ def _check_tensors(path: Path, weights: Mapping[str, Tensor], expected: Mapping[
 @contextlib.contextmanager
 def _encoder_copy(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
     """A folder with the verified files of an encoder, which its library reads by name; errors name the model's own."""
+    if not any(map(_is_encoder_file, files)) and not os.path.lexists(path / ENCODER):
+        yield path / ENCODER  # nothing to copy, and perhaps nowhere to write
+        return
     with tempfile.TemporaryDirectory(prefix="diffusion-mf-") as temporary:
         copy = Path(temporary) / ENCODER
         copy.mkdir()

@@ -231,7 +231,10 @@ class Search:
             for trial in self.counted(subject, number)
             if trial.value is not None and trial.state.name == "COMPLETE"
         ]
-        best = max(complete, key=lambda trial: trial.value, default=None)
+        # Of equal ones the first; a retry counts as the trial it repeats, so that an interruption changes nothing.
+        best = max(
+            complete, key=lambda trial: (trial.value, -trial.system_attrs.get(RETRIED, trial.number)), default=None
+        )
         return {} if best is None else dict(best.params)
 
     def is_finished(self, subject: Subject) -> bool:
