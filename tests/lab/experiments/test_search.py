@@ -221,6 +221,19 @@ def test_trials_of_a_search_that_was_killed_come_back_when_their_heartbeats_have
     assert lost.name in PretendedProcess.started
 
 
+def test_a_kill_while_the_database_is_created_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(*paths: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", end)
+        with pytest.raises(KeyboardInterrupt):
+            open_storage(default_storage(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    open_storage(default_storage(tmp_path))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_of_equal_trials_the_first_is_chosen_also_if_it_was_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
