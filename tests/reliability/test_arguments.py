@@ -88,6 +88,12 @@ def test_what_is_no_model_is_refused(tagger: Tagger, value: Any) -> None:
             call(value)
 
 
+@pytest.mark.parametrize("name", ["\ud800", "x" * 5000, "a\0b"])
+def test_names_that_no_folder_can_have_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="no such model folder"):
+        Tagger.load(name)
+
+
 def test_a_text_that_is_none_is_refused(tagger: Tagger) -> None:
     with pytest.raises(InputError, match="the text is None"):
         tagger.tag_text(None)  # type: ignore[arg-type]

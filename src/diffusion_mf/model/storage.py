@@ -343,7 +343,7 @@ def _identity(path: Path) -> tuple[int, ...] | None:
     """Something that changes when another folder takes the place of this one."""
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # a ValueError if no file can have such a name
         return None
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
@@ -424,7 +424,7 @@ def _encoder_copy(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def _check_files(path: Path) -> None:
-    if not path.exists():
+    if not os.path.exists(path):
         # A mistyped path must never load the model of a stranger, so that names of the hub are marked as such.
         is_like_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path)) is not None
         remedy = f"check the path, or write {HUB_PREFIX}{path} for a model on the Hugging Face hub"
