@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Spinning OpenMP threads starve each other on busy cores; passive ones made training many times faster there.
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: setup demo test docs build smoke torture serve-load lint format constraints clean
+.PHONY: setup demo test docs build smoke torture serve-load lint format constraints lock sbom clean
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -37,7 +37,7 @@ smoke:
 	PYTHON=$(PYTHON) deploy/smoke_test.sh dist/*.whl
 	PYTHON=$(PYTHON) deploy/smoke_test.sh dist/*.tar.gz
 
-# Minutes of damage, kills and races; rewrites the rows of results/reliability.json.
+# Damage, kills, races and a million odd inputs, for half an hour; rewrites the rows of results/reliability.json.
 torture: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/torture.py
 
@@ -58,6 +58,17 @@ format: setup
 constraints:
 	{ head -n 1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/^torch==\([0-9.]*\).*/torch==\1/'; } > constraints.new
 	mv constraints.new constraints.txt
+
+# The same versions with the checksums of their files; UV=path of uv.
+UV ?= uv
+lock:
+	{ head -n 1 requirements.lock; $(UV) pip compile --quiet pyproject.toml --extra dev --constraint constraints.txt --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links; } > lock.new
+	mv lock.new requirements.lock
+
+# The software bill of materials, as CycloneDX JSON.
+sbom: setup
+	$(BIN)/python deploy/sbom.py dist/sbom.json
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

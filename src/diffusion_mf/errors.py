@@ -76,7 +76,8 @@ class InputError(DiffusionMFError):
         parts = [self.problem] if not place else [f"{place}: {self.problem}"]
         if self.remedy:
             parts.append(self.remedy)
-        return "; ".join(part.rstrip(".") for part in parts) + "."
+        # Names and values of the user's may contain line ends.
+        return " ".join(line.strip() for line in "; ".join(part.rstrip(".") for part in parts).splitlines()) + "."
 
 
 class NoLegalSequenceError(InputError):

@@ -40,6 +40,9 @@ def tagger() -> Tagger:
         ([Sentence(("",))], "unit 0 of sentence 1 is ''"),
         ([["a", "\ud800"]], "unit 1 of sentence 1 is '.ud800'"),
         ([["a", "x" * 70_000 + "\ud800"]], "unit 1 of sentence 1 is 'x"),
+        (torch.tensor(2), "sentences must be given as a list"),
+        ([np.array("a")], "sentence 1 is array"),
+        ([Sentence(("a",), document=10**30)], "the document of sentence 1 is 10"),
     ],
 )
 def test_what_is_no_sentence_is_refused(tagger: Tagger, sentences: Any, message: str) -> None:
@@ -59,6 +62,10 @@ def test_what_is_no_sentence_is_refused(tagger: Tagger, sentences: Any, message:
         {"batch_tokens": "x"},
         {"batch_tokens": True},
         {"decoder": []},
+        {"scheme": np.array(["a", "b"])},
+        {"trajectory": np.array([0, 1])},
+        {"marginals": "no"},
+        {"k_best": 10**30},
         {"clamp": 5},
         {"clamp": "ab"},
         {"clamp": [0]},
@@ -72,6 +79,19 @@ def test_what_is_no_sentence_is_refused(tagger: Tagger, sentences: Any, message:
 def test_options_of_the_wrong_kind_are_refused(tagger: Tagger, options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         tagger.tag(WORDS, **options)
+
+
+@pytest.mark.parametrize("value", [None, 1, b"model", {}, np.array([0, 1])])
+def test_what_is_no_model_is_refused(tagger: Tagger, value: Any) -> None:
+    for call in (Tagger.load, Tagger.from_pretrained, Tagger.from_bytes, tagger.set_on_long, tagger.set_posterior):
+        with pytest.raises(InputError):
+            call(value)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 5000, "a\0b"])
+def test_names_that_no_folder_can_have_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="no such model folder"):
+        Tagger.load(name)
 
 
 def test_a_text_that_is_none_is_refused(tagger: Tagger) -> None:

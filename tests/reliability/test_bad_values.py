@@ -25,7 +25,8 @@ def assert_sentence(outcome: tuple[int, bytes, str], *, status: int = 2) -> str:
     assert outcome[0] == status
     assert outcome[2].startswith("dmf: ")
     assert "Traceback" not in outcome[2]
-    assert len(outcome[2]) < 600, "a sentence"
+    assert len(outcome[2]) < 1000, "a sentence"
+    assert outcome[2].count("\n") <= 1
     return outcome[2]
 
 
@@ -39,6 +40,8 @@ def assert_sentence(outcome: tuple[int, bytes, str], *, status: int = 2) -> str:
         f"{'a.' * 3000}b=1",
         f"{LONG_LABEL}=1",
         f"size={LONG_LABEL}",
+        "tra[ining.epochs=3",
+        "tra\nining.epochs=3",
         f"data.tag_column={LONG_NUMBER}",
         "seed=9223372036854775808",
         "encoder.width=1000000000",
@@ -87,6 +90,13 @@ def test_toml_beyond_reason_is_refused(dmf: Callable, text: str, tmp_path: Path)
     path = tmp_path / "a.toml"
     path.write_text(text)
     assert f"{path}: not usable TOML" in assert_sentence(dmf("config", "show", path))
+
+
+@pytest.mark.parametrize("name", ["n" * 3000, "a\\u0000b"])
+def test_configurations_that_no_file_can_be_are_refused(dmf: Callable, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(f'extends = "{name}"')
+    assert "there is no configuration" in assert_sentence(dmf("config", "show", path))
 
 
 @pytest.mark.parametrize(

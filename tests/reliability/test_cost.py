@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import time
+from pathlib import Path
+
 import pytest
 import torch
 
 from diffusion_mf.batches import layouts
 from diffusion_mf.batches.layouts import CompactLayout, PaddedLayout
+from diffusion_mf.data.formats import FileFormat, read_source
+from diffusion_mf.data.repair import Repairs
 from diffusion_mf.evaluation.reconstruction import majority
 from diffusion_mf.ops.chain_scores import unit_mask
 
@@ -85,3 +91,31 @@ def test_votes_in_a_long_word_are_counted_once() -> None:
     tags = [Tag("NN" if index % 3 else "VV") for index in range(3000)]
     assert majority(tags) == "NN"
     assert comparisons <= 10 * len(tags)
+
+
+def _lines(number: int) -> str:
+    return "a!\n" * number
+
+
+def _texts(number: int) -> str:
+    """Every sentence of one text has a span, and every second span overlaps the one before."""
+    spans = [[3 * index, 3 * index + 1 + index % 2, "X"] for index in range(number)]
+    return json.dumps({"text": _lines(number), "label": spans + spans})
+
+
+@pytest.mark.parametrize(
+    ("file_format", "write"),
+    [(FileFormat.RAW, _lines), (FileFormat.RAW, lambda n: "a@" * n), (FileFormat.DOCCANO, _texts)],
+)
+def test_the_time_to_read_a_text_grows_with_its_length(file_format: FileFormat, write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    def seconds(number: int) -> float:
+        path = tmp_path / "text"
+        path.write_text(write(number))
+        start = time.process_time()
+        assert sum(1 for _ in read_source(path, file_format, repairs=Repairs(path)).sentences)
+        return time.process_time() - start
+
+    seconds(10)  # builds the patterns
+    assert seconds(16_000) < 8 * seconds(4_000), (
+        "four times the text, sixteen times the time if it grows with the square"
+    )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import resource
 import shutil
 import threading
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
+from child_processes import holds_in_child
 from safetensors.torch import load_file, save_file
 from small_models import small_model, small_tagger, write_model
 
@@ -144,6 +148,65 @@ class TestTensors:
     def test_other_types_are_refused(self, folder: Path, dtype: torch.dtype) -> None:
         self._replace(folder, to=torch.ones((), dtype=dtype))
         assert f"has the type {dtype}, not torch.float32" in refused(folder)
+
+
+@pytest.mark.parametrize("value", ["0", "1e-3", "1e300", "1e999", "-1", f"1{'0' * 400}", "true"])
+def test_temperatures_beyond_reason_are_refused(folder: Path, value: str) -> None:
+    (folder / "manifest.json").unlink()
+    edit(folder / "config.json", '"temperature": 1.5', f'"temperature": {value}')
+    assert "temperature" in refused(folder)
+
+
+def with_checksums(folder: Path) -> None:
+    """Correct the checksums after a change, as somebody would who means it."""
+    path = folder / "config.json"
+    description = json.loads(path.read_text())
+    description["checksums"] = {name: storage._checksum(folder / name) for name in description["checksums"]}
+    path.write_text(json.dumps(description))
+    (folder / "manifest.json").unlink()
+
+
+def test_labels_of_another_scheme_are_refused(folder: Path) -> None:
+    edit(folder / "vocabulary.json", "M-ORG", "MM-ORG")
+    with_checksums(folder)
+    assert "the configuration and the vocabulary do not fit each other (label 'MM-ORG'" in refused(folder)
+
+
+def test_loading_asks_for_as_much_memory_as_the_files_need(folder: Path) -> None:
+    """As many bytes are allocated as are asked for, which limits of the operating system count."""
+    limit = (3 << 30) + int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    assert holds_in_child(
+        lambda: bool(load_model(folder)), lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    )
+
+
+def test_loading_needs_no_place_to_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage.tempfile, "tempdir", "/nowhere")
+    assert load_model(folder)
+
+
+def test_hostile_archives_are_refused(folder: Path) -> None:
+    def archive(name: str, **options: int) -> bytes:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as written:
+            for path in folder.iterdir():
+                if path.name != name:
+                    written.write(path, path.name)
+            written.writestr(name, bytes(10**6), **options)
+        return buffer.getvalue()
+
+    for data in (
+        archive("metrics.json", compress_type=zipfile.ZIP_DEFLATED),
+        archive("../config.json"),
+        archive("/etc/passwd"),
+        archive("encoder/../../x"),
+        archive("x" * 5000),
+        b"",
+        b"PK",
+    ):
+        with pytest.raises(InputError) as caught:
+            Tagger.from_bytes(data, device="cpu")
+        assert len(str(caught.value)) < 300
 
 
 class TestJson:

@@ -127,7 +127,9 @@ def _first_problem(error: pydantic.ValidationError) -> tuple[Any, Key]:
     if any(_is_alternative(part) for part in first["loc"]):
         rivals = [each for each in problems if each["loc"][:1] == first["loc"][:1]]
         first = max(rivals, key=lambda each: len(each["loc"]))
-    return first, tuple(str(part) for part in first["loc"] if not _is_alternative(part))
+    *above, last = first["loc"] or ("",)
+    is_key = first["type"] == "extra_forbidden"  # whatever it looks like
+    return first, tuple(str(part) for part in (*above, last) if (is_key and part is last) or not _is_alternative(part))
 
 
 def _is_alternative(part: int | str) -> bool:

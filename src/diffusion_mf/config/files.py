@@ -92,17 +92,17 @@ def _package_name(name: StrPath) -> str:
 
 
 def _found(path: Path) -> _Found | None:
-    if path.is_file():
+    if os.path.isfile(path):  # unlike Path.is_file, also answers for names that no file can have
         return _Found(path, {})
     rest = path.with_suffix("") if path.suffix == ".toml" else path
     chosen: dict[str, str] = {}
     systems = [*SYSTEMS, *installed_names()]
     for kind, known in (("system", systems), ("task", [task.value for task in Task]), ("encoder", None)):
-        if (file := rest.parent / f"{rest.name}.toml").is_file():
+        if os.path.isfile(file := rest.parent / f"{rest.name}.toml"):
             return _Found(file, chosen)
         if known is None or rest.name in known:
             chosen[kind], rest = rest.name, rest.parent
-    if not (file := rest.parent / f"{rest.name}.toml").is_file():
+    if not os.path.isfile(file := rest.parent / f"{rest.name}.toml"):
         return None
     encoders = read_toml(file)[0].get("encoders")
     return _Found(file, chosen) if isinstance(encoders, dict) and chosen["encoder"] in encoders else None

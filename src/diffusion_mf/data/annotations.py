@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
@@ -236,7 +237,7 @@ def _code_points(text: str, region: Mapping[str, Any]) -> tuple[Any, Any]:
     return before, before + len(expected)
 
 
-_TEXT_BOUND = re.compile(r"(T\S*)\t(\S+) ([0-9]+ [0-9]+(?:;[0-9]+ [0-9]+)*)(?:\t(.*))?")
+_TEXT_BOUND = re.compile(r"(T\S*)\t(\S+) ([0-9]{1,18} [0-9]{1,18}(?:;[0-9]{1,18} [0-9]{1,18})*)(?:\t(.*))?")
 
 
 def read_brat(path: StrPath, repairs: Repairs | None = None) -> Iterator[Record]:
@@ -307,9 +308,13 @@ def sentences_of(record: Record, *, language: str | None = None) -> list[list[Of
             own[max(0, bisect.bisect_right(starts, token[0]) - 1)].append(token)
         sentences = [sentence for sentence in own if sentence]
     merged: list[list[Offsets]] = []
+    spans = deque(sorted((span.start, span.end) for span in record.spans or ()))
+    reached = 0  # the last end of the spans that start before the sentence
     for sentence in sentences:
         begin = sentence[0][0]
-        if merged and any(span.start < begin < span.end for span in record.spans or ()):
+        while spans and spans[0][0] < begin:
+            reached = max(reached, spans.popleft()[1])
+        if merged and begin < reached:
             merged[-1] += sentence
         else:
             merged.append(sentence)
@@ -337,16 +342,18 @@ def token_spans(record: Record, tokens: Sequence[Offsets], repairs: Repairs | No
         if first >= last:
             report(SpanProblem.LEFT_OUT, f"the span {shown} ({span.label}) contains no token")
             continue
-        clash = next((other for other in kept if other.start < last and first < other.end), None)
-        if clash is not None:
+        # Spans that are kept do not overlap, so that the first to end after this one starts is the first to overlap it.
+        index = bisect.bisect_right(kept, first, key=lambda other: other.end)
+        if index < len(kept) and kept[index].start < last:
+            clash = kept[index]
             other = record.shown(starts[clash.start], ends[clash.end - 1])
             report(SpanProblem.OVERLAP, f"the span {shown} ({span.label}) overlaps {other} ({clash.label})")
             continue
         if span.start > starts[first] or span.end < ends[last - 1]:
             cut = first if span.start > starts[first] else last - 1
             report(SpanProblem.WIDENED, f"the span {shown} ({span.label}) cuts the token {record.shown(*tokens[cut])}")
-        kept.append(LabelledSpan(first, last, span.label))
-    return sorted(kept)
+        kept.insert(index, LabelledSpan(first, last, span.label))
+    return kept
 
 
 def labelled_sentences(
@@ -368,12 +375,13 @@ def labelled_sentences(
         labels: Sequence[str] | None = None
         if record.spans is not None:
             labels = encode_spans(token_spans(record, tokens, repairs), len(tokens), LabelScheme.BIO2)
-        position = 0
+        position, line, counted = 0, record.line, 0
         for sentence in sentences if use_sentences else [tokens] if tokens else []:
             end = position + len(sentence)
             units = tuple(record.text[slice(*token)] for token in sentence)
             own = None if labels is None else tuple(labels[position:end])
-            line = record.line if record.name is None else 1 + record.text.count("\n", 0, sentence[0][0])
+            if record.name is not None:  # a file of its own
+                line, counted = line + record.text.count("\n", counted, sentence[0][0]), sentence[0][0]
             result = Sentence(units, own, line, number)
             if len(record.text) > limits.unit_size:
                 limits.check_units(result, record.path)
@@ -528,7 +536,7 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
             "brat's format needs files in a folder", remedy="name a folder to write, or a file that ends in .ann"
         )
     if not is_file:
-        path.mkdir(parents=True, exist_ok=True)
+        _make_folder(path)
     count = 0
 
     def write(record: Record) -> None:
@@ -537,7 +545,7 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
         if is_file and count > 1:
             raise InputError("one file cannot hold more than one text", path=target, remedy="name a folder to write")
         base = path.with_suffix("") if is_file else path / (record.name or f"{count:06}")
-        base.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(base.parent)
         with open_output(f"{base}.txt") as stream:
             _put(stream, record.text)
         if record.spans is not None:
@@ -546,6 +554,15 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
                     _put(stream, _text_bound(number, span, record))
 
     yield write
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot be made a folder ({error.strerror})", path=path, remedy="name another folder to write"
+        ) from None
 
 
 def _text_bound(number: int, span: TextSpan, record: Record) -> str:

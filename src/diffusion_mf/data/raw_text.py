@@ -332,8 +332,9 @@ def read_raw_text(path: StrPath, *, language: str | None = None) -> Iterator[Sen
     """Stream the unlabelled sentences of ``path``, which is one document."""
     limits = SentenceLimits.from_environment()
     for paragraph in read_paragraphs(path):
+        line, position = paragraph.line, 0
         for tokens in split_sentences(paragraph.text, language=language):
-            line = paragraph.line + paragraph.text.count("\n", 0, tokens[0][0])
+            line, position = line + paragraph.text.count("\n", position, tokens[0][0]), tokens[0][0]
             sentence = Sentence(tuple(paragraph.text[start:end] for start, end in tokens), None, line, 1)
             if len(paragraph.text) > limits.unit_size:
                 limits.check_units(sentence, path)

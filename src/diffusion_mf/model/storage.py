@@ -19,10 +19,10 @@ import contextlib
 import hashlib
 import io
 import json
-import math
 import os
 import re
 import shutil
+import struct
 import tempfile
 import time
 import zipfile
@@ -40,7 +40,7 @@ from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.data.files import StrPath, current_umask, is_temporary, open_regular, refuse_constant, try_lock
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS, OutputLabels
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.model.card import model_card
 from diffusion_mf.networks.denoisers import ADDED_LATER
 from diffusion_mf.networks.tensor_files import write_tensors
@@ -74,6 +74,9 @@ MOST_BYTES = {MANIFEST: 1 << 20, CONFIG: 1 << 24, METRICS: 1 << 26, VOCABULARY: 
 """sizes beyond which files are not read"""
 MOST_ENCODER_BYTES = 1 << 28
 """the same for each file of an encoder"""
+
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 100.0
+"""of scores: ten times as wide as calibration chooses from; beyond, scores would be 0, 1 or not finite"""
 
 _COPY_AGAIN = "copy the model again"
 SECONDS_TO_WAIT = 2.0
@@ -154,8 +157,8 @@ def save_model(
     for name in (decoder, legal_decoder):
         if name is not None and name not in DECODERS:
             raise ValueError(f"there is no decoder {name!r}")
-    if not (math.isfinite(temperature) and temperature > 0):
-        raise ValueError(f"a temperature must be positive, found {temperature}")
+    if not LEAST_TEMPERATURE <= temperature <= MOST_TEMPERATURE:
+        raise ValueError(f"a temperature must be in {LEAST_TEMPERATURE}…{MOST_TEMPERATURE:g}, found {temperature}")
     if not (all(map(math.isfinite, span_calibration)) and span_calibration[0] > 0):
         raise ValueError(f"a span calibration has a positive slope and an offset, found {span_calibration}")
     # Weights that share memory are stored separately: safetensors does not support sharing.
@@ -245,14 +248,18 @@ def unpack_folder(data: bytes, folder: Path) -> None:
     """Write the files of `pack_folder` to a new folder; what is no such archive is an `InputError`."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            for name in archive.namelist():
+            for entry in archive.infolist():
+                name = entry.filename
                 if name not in MODEL_FILES and not _is_encoder_file(name):
                     raise InputError(
-                        f"the bytes of a model hold {name!r}, which is no file of one", remedy="save it again"
+                        f"the bytes of a model hold {quoted(name)}, which is no file of one", remedy="save it again"
                     )
+                # Only what is compressed can be larger than the bytes it comes from.
+                if entry.compress_type != zipfile.ZIP_STORED:
+                    raise InputError(f"{name} in the bytes of a model is compressed", remedy="save it again")
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(archive.read(name))
-    except (zipfile.BadZipFile, EOFError):
+                (folder / name).write_bytes(archive.read(entry))
+    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, OSError, struct.error):
         raise InputError("these bytes are no model", remedy="give what Tagger.to_bytes returned") from None
 
 
@@ -312,10 +319,11 @@ class _Reader:
         limit = MOST_BYTES.get(name, MOST_ENCODER_BYTES)
         with open_regular(path, limit=limit, remedy=_COPY_AGAIN) as stream:
             # Compared before reading: a damaged file may be much larger than what fits into memory.
-            if size is not None and os.fstat(stream.fileno()).st_size != size:
+            found = os.fstat(stream.fileno()).st_size
+            if size is not None and found != size:
                 raise _changed(path, remedy)
             try:
-                return stream.read(limit)
+                return stream.read(found)  # Python allocates as much as is asked for
             except OSError as error:
                 raise InputError(f"cannot be read ({error.strerror})", path=path, remedy=_COPY_AGAIN) from None
 
@@ -370,7 +378,7 @@ def _identity(path: Path) -> tuple[int, ...] | None:
     """Something that changes when another folder takes the place of this one."""
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # a ValueError if no file can have such a name
         return None
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
@@ -393,8 +401,14 @@ def _load_labeller(
     from diffusion_mf.model import Labeller
 
     # The initial weights of a network are random; loading a model must not change the random state.
-    with torch.random.fork_rng(devices=[]), _encoder_copy(path, files) as encoder_files:
-        labeller = Labeller(config, vocabulary, scheme, encoder_files=encoder_files, backend=backend)
+    try:
+        with torch.random.fork_rng(devices=[]), _encoder_copy(path, files) as encoder_files:
+            labeller = Labeller(config, vocabulary, scheme, encoder_files=encoder_files, backend=backend)
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"the configuration and the vocabulary do not fit each other ({reason})", path=path, remedy=_COPY_AGAIN
+        ) from None
     try:
         weights = _decoded(safetensors.torch.load(files[WEIGHTS]), config.training.storage)
         added = {name: value for name, value in labeller.state_dict().items() if name.endswith(ADDED_LATER)}
@@ -460,6 +474,9 @@ def _check_tensors(path: Path, weights: Mapping[str, Tensor], expected: Mapping[
 @contextlib.contextmanager
 def _encoder_copy(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
     """A folder with the verified files of an encoder, which its library reads by name; errors name the model's own."""
+    if not any(map(_is_encoder_file, files)) and not os.path.lexists(path / ENCODER):
+        yield path / ENCODER  # nothing to copy, and perhaps nowhere to write
+        return
     with tempfile.TemporaryDirectory(prefix="diffusion-mf-") as temporary:
         copy = Path(temporary) / ENCODER
         copy.mkdir()
@@ -476,7 +493,7 @@ def _encoder_copy(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def _check_files(path: Path) -> None:
-    if not path.exists():
+    if not os.path.exists(path):
         # A mistyped path must never load the model of a stranger, so that names of the hub are marked as such.
         is_like_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path)) is not None
         remedy = f"check the path, or write {HUB_PREFIX}{path} for a model on the Hugging Face hub"
@@ -513,16 +530,17 @@ def _settings(
     config = saved_config(_entry(path, description, "config", dict), path=path / CONFIG, is_trained=True)
     scheme = _entry(path, description, "scheme", str)
     decoder = _entry(path, description, "decoder", str)
-    temperature = float(_entry(path, description, "temperature", (int, float)))
+    temperature = _entry(path, description, "temperature", (int, float))
     # Earlier versions did not write these three.
     source_scheme, legal, chosen_calls = (
         _entry(path, description, key, kind) if key in description else None
         for key, kind in (("source_scheme", str), ("legal_decoder", str), ("chosen_calls", int))
     )
     has_schemes = {scheme, source_scheme or scheme} <= {*LabelScheme}
-    if not has_schemes or not {decoder, legal or decoder} <= DECODERS.keys() or not (0 < temperature < math.inf):
+    has_decoders = {decoder, legal or decoder} <= DECODERS.keys()
+    if not (has_schemes and has_decoders and LEAST_TEMPERATURE <= temperature <= MOST_TEMPERATURE):
         raise InputError(
-            f"the scheme {scheme}, the decoder {decoder} or the temperature {temperature} is invalid",
+            f"the scheme {scheme}, the decoder {decoder} or the temperature {quoted(temperature)} is invalid",
             path=path / CONFIG,
             remedy=_COPY_AGAIN,
         )
@@ -532,7 +550,7 @@ def _settings(
         raise InputError("no usable 'span_calibration'", path=path / CONFIG, remedy=_COPY_AGAIN)
     source = None if source_scheme is None else LabelScheme(source_scheme)
     slope, offset = map(float, span_calibration)
-    return config, LabelScheme(scheme), decoder, temperature, source, legal, chosen_calls, (slope, offset)
+    return config, LabelScheme(scheme), decoder, float(temperature), source, legal, chosen_calls, (slope, offset)
 
 
 def _entry(path: Path, description: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:

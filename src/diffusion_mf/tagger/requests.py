@@ -33,6 +33,9 @@ from diffusion_mf.data.sentence import DocumentNumbers, Sentence, cut_documents
 from diffusion_mf.decoding import Legality, OutputLabels
 from diffusion_mf.errors import InputError, NoLegalSequenceError, quoted
 
+MOST_DOCUMENTS = 2**63 - 1
+"""the greatest number of a document, an integer of 64 bits"""
+
 
 def whole_number(value: object) -> int | None:
     """``value`` as an int, also of NumPy's types; None for what is no whole number, such as 1.0 or True."""
@@ -42,6 +45,15 @@ def whole_number(value: object) -> int | None:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+
+
+def _is_iterable(value: object) -> bool:
+    """Whether ``value`` has items; an array without dimensions has a method for them, but none."""
+    try:
+        iter(value)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True
 
 
 LabelClamp: TypeAlias = Mapping[int, str | Collection[str]]
@@ -276,13 +288,13 @@ class RequestReader:
 
         ``output`` is the scheme of the labels in clamps, except for clamps from files, which are in the training data's scheme.
         """
-        if documents is not None and (isinstance(documents, str) or not isinstance(documents, Iterable)):
+        if documents is not None and (isinstance(documents, str) or not _is_iterable(documents)):
             raise InputError(
                 "documents must be given per sentence", remedy="give a list of names, one for each sentence"
             )
-        if isinstance(sentences, str | bytes | Mapping) or not isinstance(sentences, Iterable):
+        if isinstance(sentences, str | bytes | Mapping) or not _is_iterable(sentences):
             raise InputError("sentences must be given as a list", remedy="put the sentence into a list")
-        if clamps is not None and (isinstance(clamps, str | Mapping) or not isinstance(clamps, Iterable)):
+        if clamps is not None and (isinstance(clamps, str | Mapping) or not _is_iterable(clamps)):
             raise InputError(
                 "clamps must be given per sentence", remedy="give a list of mappings, one for each sentence"
             )
@@ -329,7 +341,7 @@ class RequestReader:
                 allowed = read_clamp(clamp, len(units), meaning, self._legality, sentence=number)
             given = sentence.document if isinstance(sentence, Sentence) else 0
             document = int(given) if isinstance(given, bool) else whole_number(given)
-            if document is None or document < 0:
+            if document is None or not 0 <= document <= MOST_DOCUMENTS:
                 raise InputError(
                     f"the document of sentence {number} is {quoted(given)}",
                     remedy="give a number from 1, or 0 for none",
@@ -342,7 +354,7 @@ class RequestReader:
         given = sentence.units if isinstance(sentence, Sentence) else sentence
         if isinstance(sentence, str) and self._task is not Task.SEG_POS:
             raise InputError(f"sentence {number} is a string", remedy='split it into words, such as ["a", "b"]')
-        if isinstance(given, bytes | Mapping | Set) or not isinstance(given, Iterable):
+        if isinstance(given, bytes | Mapping | Set) or not _is_iterable(given):
             raise InputError(f"sentence {number} is {quoted(given)}", remedy='give a list of words, such as ["a", "b"]')
         units = tuple(given)
         try:

@@ -68,6 +68,8 @@ WINDOW_BATCHES = 8
 """how many batches of units are read ahead, so that sentences of similar length share a batch"""
 TRAJECTORY_CALLS = 10
 """of a model whose number of calls was chosen on dev, unless another is asked for"""
+MOST_SEQUENCES = 10_000
+"""what ``k_best`` may ask for"""
 MAX_WINDOW_ITEMS = 4096
 """the maximum number of sentences read ahead, which bounds memory if sentences are short"""
 
@@ -175,7 +177,7 @@ class Tagger:
         ``plugins`` are modules, or paths of their files, to import for it: a model says which it needs, but only you may ask.
         """
         import_plugins(plugins)
-        name = os.fspath(folder)
+        name = _name_of_model(folder)
         found = download(name) if name.startswith(HUB_PREFIX) else model_folder(name)
         return cls(load_model(found), device=device)
 
@@ -189,8 +191,9 @@ class Tagger:
         plugins: Sequence[str] = (),
     ) -> Tagger:
         """The model of a folder or of the package or, elsewhere, of the repository OWNER/NAME on the Hugging Face hub."""
+        name = _name_of_model(name)
         is_here = os.path.exists(name) or is_shipped(name)
-        folder = name if is_here else download(os.fspath(name), revision=revision)
+        folder = name if is_here else download(name, revision=revision)
         return cls.load(folder, device=device, plugins=plugins)
 
     def save(self, folder: StrPath) -> None:
@@ -206,6 +209,8 @@ class Tagger:
     @classmethod
     def from_bytes(cls, data: bytes, *, device: str | torch.device = "auto", plugins: Sequence[str] = ()) -> Tagger:
         """The tagger that `to_bytes` put into ``data``; runs no code of the model's, as `load` runs none."""
+        if not isinstance(data, bytes):
+            raise InputError(f"the model is {quoted(data)}", remedy="give the bytes that Tagger.to_bytes returned")
         with tempfile.TemporaryDirectory(prefix="diffusion-mf-") as temporary:
             unpack_folder(data, Path(temporary) / "model")
             return cls.load(Path(temporary) / "model", device=device, plugins=plugins)
@@ -255,8 +260,8 @@ class Tagger:
         ``window`` encodes them in overlapping windows; ``error`` raises an `InputError`; ``truncate`` encodes only the units that
         training with this setting would see, and labels the rest without encoding.
         """
-        if on_long not in ("window", "error", "truncate"):
-            raise InputError(f"on_long cannot be {on_long!r}", remedy="choose window, error or truncate")
+        if not isinstance(on_long, str) or on_long not in ("window", "error", "truncate"):
+            raise InputError(f"on_long cannot be {quoted(on_long)}", remedy="choose window, error or truncate")
         encoder = self._pretrained_encoder()
         if encoder is not None:
             with self._turn:
@@ -264,8 +269,8 @@ class Tagger:
 
     def set_posterior(self, reading: Reading) -> None:
         """Choose the form of the reverse posterior in categorical diffusion (`diffusion.Reading`); the model is not changed."""
-        if reading not in get_args(Reading):
-            raise InputError(f"posterior cannot be {reading!r}", remedy=f"choose {', '.join(get_args(Reading))}")
+        if not isinstance(reading, str) or reading not in get_args(Reading):
+            raise InputError(f"posterior cannot be {quoted(reading)}", remedy=f"choose {', '.join(get_args(Reading))}")
         config = self._model.config
         if config.system_entry.process != "categorical":
             raise InputError(
@@ -438,13 +443,16 @@ class Tagger:
             # Few calls are chosen because further ones change nothing; whoever looks at a trajectory wants to see that.
             calls = min(TRAJECTORY_CALLS, self._model.config.diffusion.num_steps)
         num_best = None if k_best is None else whole_number(k_best)
-        if k_best is not None and (num_best is None or num_best < 1):
-            raise InputError(f"k_best cannot be {quoted(k_best)}", remedy="ask for 1 or more sequences")
+        if k_best is not None and (num_best is None or not 1 <= num_best <= MOST_SEQUENCES):
+            raise InputError(f"k_best cannot be {quoted(k_best)}", remedy=f"ask for 1 to {MOST_SEQUENCES:,} sequences")
+        for name, value in (("trajectory", trajectory), ("marginals", marginals)):
+            if not isinstance(value, bool | np.bool_):
+                raise InputError(f"{name} cannot be {quoted(value)}", remedy="give True or False")
         return _Options(
             self._checked_calls(calls),
             self._checked_decoder(decoder),
-            trajectory,
-            marginals,
+            bool(trajectory),
+            bool(marginals),
             budget,
             output,
             num_best,
@@ -570,7 +578,7 @@ class Tagger:
         return name or self.decoder
 
     def _checked_output(self, scheme: LabelScheme | str) -> OutputLabels:
-        if scheme not in list(LabelScheme):
+        if not isinstance(scheme, str) or scheme not in list(LabelScheme):
             raise InputError(f"no scheme is called {quoted(scheme)}", remedy=f"choose one of {', '.join(LabelScheme)}")
         scheme = LabelScheme(scheme)
         if scheme is not self._model.scheme and (self.task is not Task.NER or scheme is LabelScheme.PLAIN):
@@ -609,6 +617,12 @@ class Tagger:
         from diffusion_mf.tagger.frames import tag_frame
 
         return tag_frame(self, frame, column, **options)
+
+
+def _name_of_model(given: object) -> str:
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"the model is {quoted(given)}", remedy="give the path of its folder")
+    return os.fspath(given)
 
 
 def _without_units(options: _Options) -> TaggedSentence:

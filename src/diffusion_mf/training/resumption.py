@@ -166,8 +166,10 @@ class RunFolder(NamedTuple):
                 )
             if is_locked is None:
                 note(f"{self.root} is on a file system without locks: do not start a second run there")
-            os.ftruncate(handle, 0)
-            os.write(handle, f"process {os.getpid()} on {platform.node()}\n".encode())
+            # Only messages need the name: a full disk is reported by what has to be written.
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, 0)
+                os.write(handle, f"process {os.getpid()} on {platform.node()}\n".encode())
             restore(self.model)
             yield
         finally:

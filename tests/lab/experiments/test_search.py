@@ -18,6 +18,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -218,6 +219,32 @@ def test_trials_of_a_search_that_was_killed_come_back_when_their_heartbeats_have
     third = make_search(tmp_path)
     assert finish(third)
     assert lost.name in PretendedProcess.started
+
+
+def test_a_kill_while_the_database_is_created_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(*paths: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", end)
+        with pytest.raises(KeyboardInterrupt):
+            open_storage(default_storage(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    open_storage(default_storage(tmp_path))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_of_equal_trials_the_first_is_chosen_also_if_it_was_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = make_search(tmp_path, storage=optuna.storages.InMemoryStorage())
+    complete = {"state": optuna.trial.TrialState.COMPLETE, "value": 5.0}
+    trials = [
+        SimpleNamespace(number=1, params={"a": "second"}, system_attrs={}, **complete),
+        SimpleNamespace(number=2, params={"a": "first"}, system_attrs={"failed_trial": 0}, **complete),
+    ]
+    monkeypatch.setattr(Search, "counted", lambda *_: trials)
+    assert search.best_settings(search.plan.subjects[0], 0) == {"a": "first"}
 
 
 def test_a_trial_that_is_stopped_between_two_seeds_goes_on_at_once(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import os
 import statistics
+import tempfile
 import time
 import warnings
 import zlib
@@ -80,6 +82,8 @@ def open_storage(url: str) -> Any:
     if url.startswith(("postgresql://", "postgres://")):
         url = "postgresql+psycopg://" + url.partition("://")[2]
     try:
+        if url.startswith("sqlite:///"):
+            _create_database(Path(url.removeprefix("sqlite:///")))
         with warnings.catch_warnings():
             # Heartbeats have been "experimental" for years.
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -101,6 +105,21 @@ def open_storage(url: str) -> Any:
         raise InputError(
             f"the database {without_password(url)} cannot be used ({reason})", remedy="check --storage"
         ) from None
+
+
+def _create_database(path: Path) -> None:
+    """Create a database under another name first: one in which only some tables have been created when it ends is of no use."""
+    if path.exists():
+        return
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as temporary:
+        new = Path(temporary, path.name)
+        optuna.storages.RDBStorage(f"sqlite:///{new}").engine.dispose()
+        try:
+            os.link(new, path)
+        except FileExistsError:
+            pass  # another search was faster
+        except OSError:
+            new.rename(path)  # a file system without links
 
 
 def without_password(url: str) -> str:
@@ -231,7 +250,10 @@ class Search:
             for trial in self.counted(subject, number)
             if trial.value is not None and trial.state.name == "COMPLETE"
         ]
-        best = max(complete, key=lambda trial: trial.value, default=None)
+        # Of equal ones the first; a retry counts as the trial it repeats, so that an interruption changes nothing.
+        best = max(
+            complete, key=lambda trial: (trial.value, -trial.system_attrs.get(RETRIED, trial.number)), default=None
+        )
         return {} if best is None else dict(best.params)
 
     def is_finished(self, subject: Subject) -> bool:

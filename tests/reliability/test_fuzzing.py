@@ -1,0 +1,39 @@
+"""Damaged files, configurations and arguments are understood or refused in a sentence; `make torture` tries a million."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import fuzzing
+import pytest
+
+from diffusion_mf.errors import InputError
+
+CASES = 1000
+
+
+@pytest.mark.parametrize("promise", fuzzing.FUZZERS)
+def test_a_promise(promise: str, tmp_path: Path) -> None:
+    tried, share = fuzzing.FUZZERS[promise]
+    outcomes = list(tried(tmp_path, random.Random(1), int(CASES * share)))
+    assert len(outcomes) > 0.9 * CASES * share
+    assert all(outcomes)
+
+
+def _refuse(message: str) -> Callable[[], None]:
+    def call() -> None:
+        raise InputError(message)
+
+    return call
+
+
+def test_what_is_not_fine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fuzzing.is_fine(lambda: None, 1)
+    assert fuzzing.is_fine(_refuse("no"), 2)
+    assert not fuzzing.is_fine(_refuse("no " * 1000), 3)
+    assert not fuzzing.is_fine(lambda: [][0], 4)
+    monkeypatch.setattr(fuzzing, "MOST_SECONDS", -1.0)
+    assert not fuzzing.is_fine(lambda: None, 5)
+    assert "IndexError" in capsys.readouterr().err
