@@ -75,7 +75,8 @@ MOST_BYTES = {MANIFEST: 1 << 20, CONFIG: 1 << 24, METRICS: 1 << 26, VOCABULARY: 
 MOST_ENCODER_BYTES = 1 << 28
 """the same for each file of an encoder"""
 
-LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 100.0
+LEAST_TEMPERATURE, MOST_CALIBRATION = 1000
+MOST_TEMPERATURE = 0.01, 100.0
 """of scores: ten times as wide as calibration chooses from; beyond, scores would be 0, 1 or not finite"""
 
 _COPY_AGAIN = "copy the model again"
@@ -159,7 +160,7 @@ def save_model(
             raise ValueError(f"there is no decoder {name!r}")
     if not LEAST_TEMPERATURE <= temperature <= MOST_TEMPERATURE:
         raise ValueError(f"a temperature must be in {LEAST_TEMPERATURE}…{MOST_TEMPERATURE:g}, found {temperature}")
-    if not (all(map(math.isfinite, span_calibration)) and span_calibration[0] > 0):
+    if not _is_span_calibration([*span_calibration]):
         raise ValueError(f"a span calibration has a positive slope and an offset, found {span_calibration}")
     # Weights that share memory are stored separately: safetensors does not support sharing.
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in labeller.state_dict().items()}
@@ -545,12 +546,17 @@ def _settings(
             remedy=_COPY_AGAIN,
         )
     span_calibration = description.get("span_calibration", [1.0, 0.0])
-    is_pair = isinstance(span_calibration, list) and len(span_calibration) == 2
-    if not is_pair or not all(type(value) in (int, float) and math.isfinite(value) for value in span_calibration):
+    if not _is_span_calibration(span_calibration):
         raise InputError("no usable 'span_calibration'", path=path / CONFIG, remedy=_COPY_AGAIN)
     source = None if source_scheme is None else LabelScheme(source_scheme)
     slope, offset = map(float, span_calibration)
     return config, LabelScheme(scheme), decoder, float(temperature), source, legal, chosen_calls, (slope, offset)
+
+
+def _is_span_calibration(value: Any) -> bool:
+    """Whether it is a list of a positive slope and an offset, both within reason."""
+    is_pair = isinstance(value, list) and len(value) == 2 and all(type(number) in (int, float) for number in value)
+    return is_pair and 0 < value[0] <= MOST_CALIBRATION and abs(value[1]) <= MOST_CALIBRATION
 
 
 def _entry(path: Path, description: Mapping[str, Any], key: str, kind: type | tuple[type, ...]) -> Any:
