@@ -75,8 +75,8 @@ MOST_BYTES = {MANIFEST: 1 << 20, CONFIG: 1 << 24, METRICS: 1 << 26, VOCABULARY: 
 MOST_ENCODER_BYTES = 1 << 28
 """the same for each file of an encoder"""
 
-LEAST_TEMPERATURE, MOST_CALIBRATION = 1000
-MOST_TEMPERATURE = 0.01, 100.0
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 100.0
+MOST_CALIBRATION = 1000
 """of scores: ten times as wide as calibration chooses from; beyond, scores would be 0, 1 or not finite"""
 
 _COPY_AGAIN = "copy the model again"
