@@ -76,8 +76,9 @@ MOST_ENCODER_BYTES = 1 << 28
 """the same for each file of an encoder"""
 
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 100.0
-MOST_CALIBRATION = 1000
 """of scores: ten times as wide as calibration chooses from; beyond, scores would be 0, 1 or not finite"""
+MOST_CALIBRATION = 1000
+"""of the confidence of spans, for the same reason"""
 
 _COPY_AGAIN = "copy the model again"
 SECONDS_TO_WAIT = 2.0
