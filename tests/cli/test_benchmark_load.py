@@ -93,8 +93,8 @@ def test_tables(dmf, options: list[str], tmp_path: Path) -> None:  # type: ignor
     arguments = ("--tasks", "ner", "--systems", "diffusion-mf", "--only-plain")
     outcome = dmf("benchmark", "throughput", *arguments, *options, "--repeats", "1")
     header, row = (line for line in outcome.stdout.decode().splitlines() if "calls" in line or "inference" in line)
-    assert header.split()[-4:] == ["calls", "%", "peak", "GB"]
-    assert "10" in row.split()[-3:]
+    assert header.split()[-3:] == ["%", "peak", "GB"]
+    assert "10" in row.split()
     sizes = ("--task", "ner", "--times", "1", "--lengths", "40", "--units", "80", "--repeats", "1")
     table = dmf("benchmark", "scaling", *sizes, *options).stdout.decode()
     assert "1× data" in table

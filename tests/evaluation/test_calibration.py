@@ -115,3 +115,11 @@ def test_the_span_fit_calibrates_other_data_of_the_same_kind(seed: int) -> None:
     confidences = torch.tensor([found(value) for value in lowest[3000:].tolist()], dtype=torch.float64)
     assert expected_calibration_error(confidences, is_right[3000:]) < 0.05
     assert expected_calibration_error(lowest[3000:], is_right[3000:]) > 0.1
+
+
+@pytest.mark.parametrize("is_right", [False, True])
+@pytest.mark.parametrize("lowest", [1e-9, 1 - 1e-9])
+def test_spans_that_are_all_wrong_or_all_right_are_fitted_within_reason(lowest: float, is_right: bool) -> None:
+    found = fit_span_calibration(torch.full((200,), lowest, dtype=torch.float64), torch.full((200,), is_right))
+    assert found(min(max(lowest, 1e-6), 1 - 1e-6)) == pytest.approx(201 / 202 if is_right else 1 / 202, rel=1e-3)
+    assert abs(found.offset) < 200

@@ -12,7 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from diffusion_mf.errors import DiffusionMFError
+from diffusion_mf.prediction.cpu import one_thread
 
+LONGEST = 300
+"""seconds that a child may take: one that hangs must not stop the suite"""
 NOBODY = 65534
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
 """of unshare(2)"""
@@ -26,8 +29,11 @@ def in_child(work: Callable[[], object]) -> int:
     if child:
         return child
     status = 1
+    signal.alarm(LONGEST)
     try:
-        work()
+        # OpenMP's threads stay with the parent process; the child must not wait for them.
+        with one_thread():
+            work()
         status = 0
     except SystemExit as stop:
         status = 0 if stop.code is None else int(stop.code)

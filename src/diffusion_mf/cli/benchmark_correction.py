@@ -1,16 +1,14 @@
 """``dmf benchmark correction``: how many labels an annotator has to fix when the rest follows."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from diffusion_mf.cli.benchmark_options import AsJson, Device, collect, known_one, rounded
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def correction(

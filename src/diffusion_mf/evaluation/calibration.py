@@ -74,31 +74,44 @@ def fit_span_calibration(lowest: Float[Tensor, " S"], is_right: Bool[Tensor, " S
     """
     if len(lowest) < FEWEST_SPANS:
         return UNFITTED
-    inputs = torch.stack([torch.logit(lowest.double(), eps=1e-6), torch.ones(len(lowest), dtype=torch.float64)], 1)
+    logits = torch.logit(lowest.double(), eps=1e-6)
     num_right = int(is_right.sum())
     high, low = (num_right + 1) / (num_right + 2), 1 / (len(lowest) - num_right + 2)
     targets = torch.where(is_right, high, low).double()
-    weights = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    slope, offset = _logistic_fit(torch.stack([logits, torch.ones_like(logits)], 1), targets, torch.zeros_like(logits))
+    bounded = min(max(slope, LOWEST_TEMPERATURE), HIGHEST_TEMPERATURE)
+    if bounded != slope:
+        (offset,) = _logistic_fit(torch.ones_like(logits)[:, None], targets, bounded * logits)
+    return SpanCalibration(bounded, offset)
+
+
+def _logistic_fit(
+    inputs: Float[Tensor, "S D"], targets: Float[Tensor, " S"], constant: Float[Tensor, " S"]
+) -> list[float]:
+    """The weights w with the least cross-entropy between ``targets`` and σ(inputs·w + constant), by Newton's method.
+
+    The last column of ``inputs`` is 1. The start is the best weight of that column alone for small constants: where scores are far
+    too high or low the curvature vanishes, and steps lead nowhere.
+    """
+    weights = torch.zeros(inputs.shape[1], dtype=torch.float64)
+    weights[-1] = torch.logit(targets.mean()) - constant.mean()
 
     def loss(weights: Tensor) -> Tensor:
-        scores = inputs @ weights
+        scores = inputs @ weights + constant
         return (torch.nn.functional.softplus(scores) - targets * scores).sum()
 
     for _ in range(_MOST_PASSES):
-        probabilities = torch.sigmoid(inputs @ weights)
+        probabilities = torch.sigmoid(inputs @ weights + constant)
         slopes = inputs.T @ (probabilities - targets)
-        curvature = (inputs.T * (probabilities * (1 - probabilities))) @ inputs + 1e-9 * torch.eye(
-            2, dtype=torch.float64
-        )
-        step = torch.linalg.solve(curvature, slopes)
+        curvature = (inputs.T * (probabilities * (1 - probabilities))) @ inputs
+        step = torch.linalg.solve(curvature + 1e-9 * torch.eye(len(weights), dtype=torch.float64), slopes)
         # A full step may overshoot where the curvature is small.
         while loss(weights - step) > loss(weights) and step.abs().max() > _RELATIVE_ACCURACY:
             step = step / 2
         weights = weights - step
         if step.abs().max() <= _RELATIVE_ACCURACY:
             break
-    slope, offset = weights.tolist()
-    return SpanCalibration(min(max(slope, LOWEST_TEMPERATURE), HIGHEST_TEMPERATURE), offset)
+    return weights.tolist()
 
 
 def expected_calibration_error(

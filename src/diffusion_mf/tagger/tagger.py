@@ -439,15 +439,15 @@ class Tagger:
                 "a tagger on a GPU cannot be used in a forked process",
                 remedy="start processes with the spawn method, or load a tagger in each process",
             )
+        for name, value in (("trajectory", trajectory), ("marginals", marginals)):
+            if not isinstance(value, bool | np.bool_):
+                raise InputError(f"{name} cannot be {quoted(value)}", remedy="give True or False")
         if trajectory and calls is None and self._model.chosen_calls is not None:
             # Few calls are chosen because further ones change nothing; whoever looks at a trajectory wants to see that.
             calls = min(TRAJECTORY_CALLS, self._model.config.diffusion.num_steps)
         num_best = None if k_best is None else whole_number(k_best)
         if k_best is not None and (num_best is None or not 1 <= num_best <= MOST_SEQUENCES):
             raise InputError(f"k_best cannot be {quoted(k_best)}", remedy=f"ask for 1 to {MOST_SEQUENCES:,} sequences")
-        for name, value in (("trajectory", trajectory), ("marginals", marginals)):
-            if not isinstance(value, bool | np.bool_):
-                raise InputError(f"{name} cannot be {quoted(value)}", remedy="give True or False")
         return _Options(
             self._checked_calls(calls),
             self._checked_decoder(decoder),
