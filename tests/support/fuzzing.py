@@ -231,9 +231,8 @@ def scorer(folder: Path, seeds: Iterable[int]) -> Iterator[bool]:
         generator.shuffle(paths)
         options: dict[str, Any] = {"scheme": generator.choice(_SCHEMES), "strict": generator.random() < 0.3}
         named = file_format if generator.random() < 0.8 else None
-        yield is_fine(
-            lambda: score_files(*paths, task, file_format=named, **options), seed, (paths, task, options, data)
-        )  # noqa: B023
+        call = lambda: score_files(*paths, task, file_format=named, **options)  # noqa: E731, B023
+        yield is_fine(call, seed, (paths, task, options, data))
 
 
 def configurations(folder: Path, seeds: Iterable[int]) -> Iterator[bool]:
