@@ -488,7 +488,7 @@ def promises(
         found[promise] = lambda growth=growth, index=index: growth(folder(f"growth{index}"), generator, number(10_000))  # type: ignore[misc]
     for index, (promise, (tried, share)) in enumerate(fuzzing.FUZZERS.items()):
         found[promise] = lambda tried=tried, share=share, index=index: tried(  # type: ignore[misc]
-            folder(f"fuzz{index}"), generator, number(round(1_005_000 * share))
+            folder(f"fuzz{index}"), (generator.randrange(2**32) for _ in range(number(round(1_005_000 * share))))
         )
     found |= {
         "a model with a flipped bit is refused or labels as before": lambda: flips_in_models(

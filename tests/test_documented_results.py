@@ -336,7 +336,9 @@ def exported(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
 
 def promises(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     found = one("reliability", promise=row[0])
-    return [row[0], f"{found['cases']:,}", str(found["failures"]), half_up(found["seconds"], 1)]
+    share = re.search(r"--share (\S+)", found["command"])
+    counts = [f"{found['cases']:,}", str(found["failures"]), half_up(found["seconds"], 1)]
+    return [row[0], *counts, share[1] if share else "1", found["commit"][:7]]
 
 
 def shipped_model(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:

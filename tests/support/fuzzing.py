@@ -1,7 +1,8 @@
 """Inputs made from good ones by small damage, for everything that reads what users give.
 
 A case is fine if the input is accepted, or refused in one sentence, within `MOST_SECONDS`. `FUZZERS` has one entry per promise; each
-turns a folder, a random generator and a number of cases into outcomes.
+turns a folder and the seeds of its cases into outcomes. A failure is printed with its seed: ``list(readers(folder, [seed]))`` tries that
+case again.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import hashlib
 import itertools
 import json
 import os
+import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -40,6 +42,9 @@ from diffusion_mf.tagger import Tagger
 from diffusion_mf.tagger.files import TaggingOptions, tag_file
 
 MOST_SECONDS = 5.0
+"""of processor time"""
+SECONDS_UNTIL_ALARM = 30.0
+"""after which a case is stopped: more than `MOST_SECONDS`, because other processes may need the processor, too"""
 LONGEST_MESSAGE = 1000
 MOST_SHOWN = 20
 """failures whose traceback is printed"""
@@ -123,22 +128,36 @@ def damaged(good: bytes, generator: Random) -> bytes:
 _num_shown = 0
 
 
-def is_fine(call: Callable[[], object], case: object) -> bool:
+class CaseTimeout(BaseException):
+    """A case did not end; not an `Exception`, which the code that is tried could catch."""
+
+
+def _stop(number: int, frame: object) -> None:
+    raise CaseTimeout
+
+
+def is_fine(call: Callable[[], object], seed: int, case: object) -> bool:
     """Whether ``call`` succeeds or raises one of our errors, whose message is one short sentence, soon enough."""
     global _num_shown
+    before = signal.signal(signal.SIGALRM, _stop)
     start = time.process_time()
     try:
+        signal.setitimer(signal.ITIMER_REAL, SECONDS_UNTIL_ALARM)
         call()
         problem = ""
     except DiffusionMFError as error:
         message = str(error)
         problem = "" if "\n" not in message and len(message) < LONGEST_MESSAGE else f"the message {message[:1000]!r}"
-    except Exception:
+    except (Exception, CaseTimeout):
         problem = traceback.format_exc()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
     if not problem and time.process_time() - start > MOST_SECONDS:
         problem = f"took {time.process_time() - start:.0f} seconds"
     if problem and _num_shown < MOST_SHOWN:
         _num_shown += 1
+        print(f"the case with the seed {seed}:", file=sys.stderr)
         with contextlib.suppress(ValueError, RecursionError):  # numbers of thousands of digits have no repr
             print(repr(case)[:3000], file=sys.stderr)
         print(problem, file=sys.stderr, flush=True)
@@ -192,16 +211,18 @@ def _read(path: Path, file_format: FileFormat, generator: Random) -> None:
                 pass
 
 
-def readers(folder: Path, generator: Random, num_cases: int) -> Iterator[bool]:
-    for _ in range(num_cases):
+def readers(folder: Path, seeds: Iterable[int]) -> Iterator[bool]:
+    for seed in seeds:
+        generator = Random(seed)
         file_format = generator.choice(_FORMATS)
         path, data = _write(folder, file_format, generator)
-        yield is_fine(lambda: _read(path, file_format, generator), (path.name, file_format, data))  # noqa: B023
+        yield is_fine(lambda: _read(path, file_format, generator), seed, (path.name, file_format, data))  # noqa: B023
 
 
-def scorer(folder: Path, generator: Random, num_cases: int) -> Iterator[bool]:
+def scorer(folder: Path, seeds: Iterable[int]) -> Iterator[bool]:
     formats = [FileFormat.CONLLU, FileFormat.COLUMNS, FileFormat.JSONL]
-    for _ in range(num_cases):
+    for seed in seeds:
+        generator = Random(seed)
         file_format, task = generator.choice(formats), generator.choice(_TASKS)
         gold = folder / "gold"
         gold.write_text(generator.choice(SEEDS[file_format]))
@@ -210,14 +231,16 @@ def scorer(folder: Path, generator: Random, num_cases: int) -> Iterator[bool]:
         generator.shuffle(paths)
         options: dict[str, Any] = {"scheme": generator.choice(_SCHEMES), "strict": generator.random() < 0.3}
         named = file_format if generator.random() < 0.8 else None
-        yield is_fine(lambda: score_files(*paths, task, file_format=named, **options), (paths, task, options, data))  # noqa: B023
+        call = lambda: score_files(*paths, task, file_format=named, **options)  # noqa: E731, B023
+        yield is_fine(call, seed, (paths, task, options, data))
 
 
-def configurations(folder: Path, generator: Random, num_cases: int) -> Iterator[bool]:
+def configurations(folder: Path, seeds: Iterable[int]) -> Iterator[bool]:
     saved = Config.model_validate({"task": "ner", "system": "diffusion-mf"}).model_dump(mode="json")
     good = json.dumps(saved).encode()
     path = folder / "a.toml"
-    for _ in range(num_cases):
+    for seed in seeds:
+        generator = Random(seed)
         kind = generator.randrange(3)
         if kind == 0:
             path.write_bytes(data := damaged(generator.choice(CONFIGURATIONS).encode(), generator))
@@ -235,7 +258,7 @@ def configurations(folder: Path, generator: Random, num_cases: int) -> Iterator[
             if not isinstance(values, dict):
                 continue  # the reader of the file refuses it
             call = lambda: saved_config(values, path=path, is_trained=True)  # noqa: E731, B023
-        yield is_fine(call, data)
+        yield is_fine(call, seed, data)
 
 
 class Odd:
@@ -258,7 +281,7 @@ def _iterator(value: Any) -> Any:
     return value if not isinstance(value, list) else itertools.chain(value)
 
 
-def tagger_arguments(folder: Path, generator: Random, num_cases: int) -> Iterator[bool]:
+def tagger_arguments(folder: Path, seeds: Iterable[int]) -> Iterator[bool]:
     few_calls = {"inference": {"num_calls": 1}}
     taggers = [small_tagger(settings=few_calls), small_tagger("unigram"), small_tagger("lcrf", Task.SEG_POS)]
     names = ["batch_tokens", "calls", "decoder", "clamp", "scheme", "trajectory", "marginals", "k_best", "documents"]
@@ -266,7 +289,8 @@ def tagger_arguments(folder: Path, generator: Random, num_cases: int) -> Iterato
         "batch_tokens": [1, 100], "calls": [1, 3], "decoder": ["argmax", "mask-viterbi"], "clamp": [[{0: "O"}]], "scheme": ["bmes"],
         "trajectory": [True], "marginals": [True], "k_best": [1, 3], "documents": [["a"]],
     }  # fmt: skip
-    for _ in range(num_cases):
+    for seed in seeds:
+        generator = Random(seed)
         tagger = generator.choice(taggers)
         given = generator.sample(names, generator.choice((0, 1, 1, 2, 3)))
         options = {name: generator.choice(ODD if generator.random() < 0.7 else good[name]) for name in given}
@@ -282,13 +306,14 @@ def tagger_arguments(folder: Path, generator: Random, num_cases: int) -> Iterato
             call, sentences = (lambda: method(value)), (method, value)  # type: ignore[operator]  # noqa: B023
         else:
             call = lambda: list(tagger.stream(_iterator(sentences), **options))  # noqa: E731, B023
-        yield is_fine(call, (sentences, options))
+        yield is_fine(call, seed, (sentences, options))
 
 
-def tagged_files(folder: Path, generator: Random, num_cases: int) -> Iterator[bool]:
+def tagged_files(folder: Path, seeds: Iterable[int]) -> Iterator[bool]:
     taggers = [small_tagger("unigram"), small_tagger("unigram", Task.SEG_POS)]
     outputs = [None, None, None, *FileFormat]
-    for _ in range(num_cases):
+    for seed in seeds:
+        generator = Random(seed)
         tagger, file_format = generator.choice(taggers), generator.choice(_FORMATS)
         path, data = _write(folder, file_format, generator)
         options: dict[str, Any] = {
@@ -298,10 +323,10 @@ def tagged_files(folder: Path, generator: Random, num_cases: int) -> Iterator[bo
             "use_scores": generator.random() < 0.3,
             "options": TaggingOptions(scheme=generator.choice(_SCHEMES)),
         }
-        yield is_fine(lambda: tag_file(tagger, path, folder / "out", **options), (path.name, options, data))  # noqa: B023
+        yield is_fine(lambda: tag_file(tagger, path, folder / "out", **options), seed, (path.name, options, data))  # noqa: B023
 
 
-def hostile_models(folder: Path, generator: Random, num_cases: int) -> Iterator[bool]:
+def hostile_models(folder: Path, seeds: Iterable[int]) -> Iterator[bool]:
     """Model folders and archives whose contents were changed by somebody who also corrected their checksums."""
     good = {path.name: path.read_bytes() for path in write_model(folder / "good", "unigram").iterdir()}
     archive = pack_folder(folder / "good")
@@ -311,10 +336,11 @@ def hostile_models(folder: Path, generator: Random, num_cases: int) -> Iterator[
     def load() -> None:
         Tagger.load(model, device="cpu").tag([["Ada", "sings"]], marginals=True)
 
-    for _ in range(num_cases):
+    for seed in seeds:
+        generator = Random(seed)
         if generator.random() < 0.2:
             data = damaged(archive, generator)
-            yield is_fine(lambda: Tagger.from_bytes(data, device="cpu"), data)  # noqa: B023
+            yield is_fine(lambda: Tagger.from_bytes(data, device="cpu"), seed, data)  # noqa: B023
             continue
         name = generator.choice(
             ("config.json", "vocabulary.json", "model.safetensors", "metrics.json", "manifest.json")
@@ -335,7 +361,7 @@ def hostile_models(folder: Path, generator: Random, num_cases: int) -> Iterator[
             files["manifest.json"] = json.dumps({"files": entries}).encode()
         for key, content in files.items():
             (model / key).write_bytes(content)
-        yield is_fine(load, (name, data))
+        yield is_fine(load, seed, (name, data))
 
 
 def _with_odd_value(good: bytes, generator: Random) -> bytes:
@@ -353,7 +379,7 @@ def _with_odd_value(good: bytes, generator: Random) -> bytes:
     return json.dumps(values).encode()
 
 
-FUZZERS: dict[str, tuple[Callable[[Path, Random, int], Iterator[bool]], float]] = {
+FUZZERS: dict[str, tuple[Callable[[Path, Iterable[int]], Iterator[bool]], float]] = {
     "a damaged data file is read or refused in a sentence": (readers, 0.63),
     "a damaged file is scored or refused in a sentence": (scorer, 0.22),
     "a damaged configuration is loaded or refused in a sentence": (configurations, 0.05),

@@ -221,6 +221,32 @@ def test_trials_of_a_search_that_was_killed_come_back_when_their_heartbeats_have
     assert lost.name in PretendedProcess.started
 
 
+@pytest.mark.parametrize(
+    "space",
+    ["structure.num_iterations = [1, 3, 5, 10]", "training.learning_rate = { low = 1e-4, high = 1e-2, log = true }"],
+    ids=["combinations", "range"],
+)
+def test_a_search_killed_before_the_first_heartbeat_of_a_trial_goes_on_as_if_nothing_had_happened(
+    space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffusion_mf.lab.experiments.search.SECONDS_BETWEEN_HEARTBEATS", 1)
+    monkeypatch.setattr("diffusion_mf.lab.experiments.search.SECONDS_UNTIL_STALE", 1)
+    text = ONE_SYSTEM[: ONE_SYSTEM.index("[[stages]]")]
+    text += f'[[stages]]\nname = "only"\ntrials = 1\n[stages.space]\n{space}\n'
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    for folder in (undisturbed, killed):
+        folder.mkdir()
+    expected = make_search(undisturbed, text=text, storage=optuna.storages.InMemoryStorage())
+    assert finish(expected)
+    first = make_search(killed, text=text)
+    subject = first.plan.subjects[0]
+    with pytest.warns(UserWarning, match="Heartbeat"):
+        first.study(subject, 0).ask()
+    second = make_search(killed)
+    assert finish(second, time_limit=20)
+    assert second.best_settings(subject, 0) == expected.best_settings(subject, 0) != {}
+
+
 def test_a_kill_while_the_database_is_created_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def end(*paths: object) -> None:
         raise KeyboardInterrupt

@@ -25,6 +25,7 @@ from diffusion_mf.lab.experiments.search_plan import Range, SearchPlan, Subject
 
 try:
     import optuna
+    import sqlalchemy
 except ImportError:
     raise InputError("the search needs Optuna", remedy="pip install 'diffusion-mf[experiments]'") from None
 from optuna.distributions import BaseDistribution
@@ -35,9 +36,15 @@ RETRIED = "failed_trial"
 """Optuna's attribute of trials that repeat a lost trial"""
 
 
+def first_number(trial: FrozenTrial) -> int:
+    """The number of a trial, or of the lost trial that it repeats."""
+    return int(trial.system_attrs.get(RETRIED, trial.number))
+
+
 class CombinationSampler(BaseSampler):
     """Draws every combination once, in random order: the r-th trial that is not a retry takes the r-th combination.
 
+    A retry takes that of the trial it repeats.
     Optuna's own samplers of combinations may draw the same one in two concurrent searches, and work only in Optuna's loop.
     """
 
@@ -59,12 +66,19 @@ class CombinationSampler(BaseSampler):
     ) -> Any:
         """The setting's value in the trial's combination."""
         trials = study.get_trials(deepcopy=False)
-        rank = sum(other.number < trial.number and RETRIED not in other.system_attrs for other in trials)
+        rank = sum(other.number < first_number(trial) and RETRIED not in other.system_attrs for other in trials)
         return self._order[rank % len(self._order)][param_name]
 
 
 SECONDS_BETWEEN_HEARTBEATS = 20
 SECONDS_UNTIL_STALE = 120
+
+WITHOUT_HEARTBEAT = sqlalchemy.text(
+    "SELECT trials.trial_id FROM trials JOIN studies ON studies.study_id = trials.study_id "
+    "LEFT JOIN trial_heartbeats ON trial_heartbeats.trial_id = trials.trial_id "
+    "WHERE studies.study_name = :study AND trials.state = 'RUNNING' AND trial_heartbeats.trial_id IS NULL"
+)
+"""the running trials of a study whose process was killed, or is about to send its first heartbeat"""
 
 
 def retry_trial() -> Callable[[optuna.Study, FrozenTrial], None]:
@@ -217,8 +231,8 @@ class Search:
             raise InputError(f"the database cannot be used ({error})", remedy="check --storage") from None
         return study
 
-    def sampler(self, subject: Subject, number: int, trial: optuna.Trial) -> BaseSampler:
-        """The sampler of one trial of a stage, seeded with its number.
+    def sampler(self, subject: Subject, number: int, trial: FrozenTrial) -> BaseSampler:
+        """The sampler of one trial of a stage, seeded with its number; a retry has the number of the trial it repeats.
 
         Searches that share a study then never draw the same values by accident, whereas one sampler for all trials would start
         over in every process and after every interruption.
@@ -228,7 +242,7 @@ class Search:
         combinations = stage.combinations()
         if combinations is not None:
             return CombinationSampler(name, combinations)
-        seed = zlib.crc32(f"{name}/{trial.number}".encode())
+        seed = zlib.crc32(f"{name}/{first_number(trial)}".encode())
         if file.sampler == "random":
             return optuna.samplers.RandomSampler(seed=seed)
         return optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(2, stage.trials // 3))
@@ -251,9 +265,7 @@ class Search:
             if trial.value is not None and trial.state.name == "COMPLETE"
         ]
         # Of equal ones the first; a retry counts as the trial it repeats, so that an interruption changes nothing.
-        best = max(
-            complete, key=lambda trial: (trial.value, -trial.system_attrs.get(RETRIED, trial.number)), default=None
-        )
+        best = max(complete, key=lambda trial: (trial.value, -first_number(trial)), default=None)
         return {} if best is None else dict(best.params)
 
     def is_finished(self, subject: Subject) -> bool:
@@ -275,17 +287,26 @@ class Search:
                     # Heartbeats are "experimental" and normally sent by Optuna's own loop, which is not used here.
                     warnings.simplefilter("ignore")
                     # Other processes may run the last trials; if they die, their heartbeats stop and this process takes over.
+                    self._watch(study)
                     optuna.storages.fail_stale_trials(study)
                     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
                     if num_counted + len(running) >= stage.trials:
                         break
                     trial = study.ask()
-                study.sampler = self.sampler(subject, number, trial)
+                study.sampler = self.sampler(subject, number, study.get_trials(deepcopy=False)[trial.number])
                 chosen = {name: _suggest(trial, name, values) for name, values in stage.space.items()}
                 self._open.append(_OpenTrial(trial, study, subject, number, {**settings, **chosen}))
                 self._beat(at_once=True)
                 return self._open[-1]
         return None
+
+    def _watch(self, study: optuna.Study) -> None:
+        """Send a first heartbeat for trials whose process has sent none, since Optuna never takes those for lost."""
+        if isinstance(self.storage, optuna.storages.RDBStorage):
+            with self.storage.engine.connect() as connection:
+                unwatched = list(connection.execute(WITHOUT_HEARTBEAT, {"study": study.study_name}).scalars())
+            for trial in unwatched:
+                self.storage.record_heartbeat(trial)
 
     def _beat(self, *, at_once: bool = False) -> None:
         """Send heartbeats for the running trials, so that they do not count as lost."""
