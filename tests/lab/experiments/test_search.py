@@ -230,7 +230,7 @@ def test_a_search_killed_before_the_first_heartbeat_of_a_trial_goes_on_as_if_not
     space: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diffusion_mf.lab.experiments.search.SECONDS_BETWEEN_HEARTBEATS", 1)
-    monkeypatch.setattr("diffusion_mf.lab.experiments.search.SECONDS_UNTIL_STALE", 1)
+    monkeypatch.setattr("diffusion_mf.lab.experiments.search.SECONDS_UNTIL_STALE", 5)
     text = ONE_SYSTEM[: ONE_SYSTEM.index("[[stages]]")]
     text += f'[[stages]]\nname = "only"\ntrials = 1\n[stages.space]\n{space}\n'
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
@@ -243,7 +243,7 @@ def test_a_search_killed_before_the_first_heartbeat_of_a_trial_goes_on_as_if_not
     with pytest.warns(UserWarning, match="Heartbeat"):
         first.study(subject, 0).ask()
     second = make_search(killed)
-    assert finish(second, time_limit=20)
+    assert finish(second, time_limit=120)
     assert second.best_settings(subject, 0) == expected.best_settings(subject, 0) != {}
 
 
