@@ -241,6 +241,8 @@ def run_together(count: int, config: Config, *, device: str, seconds: float) -> 
         start = manager.Barrier(count)
         task = (config, plugins.environment(), device, seconds, start)
         runs = [pool.submit(_train, *task) for _ in range(count)]
+        # A pool that starts a process on demand watches over it only after the next task has been submitted.
+        pool.submit(int)
         errors = [error for run in runs if (error := run.exception()) is not None]
         # If one run fails, the others must not wait for it.
         for error in sorted(errors, key=lambda each: isinstance(each, threading.BrokenBarrierError)):
