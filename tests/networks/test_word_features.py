@@ -79,3 +79,10 @@ def test_features_need_a_window_and_words_may_be_left_to_them_alone() -> None:
         EncoderConfig(features=True)
     with pytest.raises(pydantic.ValidationError, match="word_width"):
         EncoderConfig(kind="window", word_width=0)
+
+
+def test_parameters_can_be_counted_without_memory() -> None:
+    with torch.device("meta"):
+        counted = build_encoder(CONFIG, VOCABULARY)
+    sizes = {name: tensor.shape for name, tensor in counted.state_dict().items()}
+    assert sizes == {name: tensor.shape for name, tensor in encoder_of().state_dict().items()}

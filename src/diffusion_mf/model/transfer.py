@@ -19,16 +19,11 @@ from diffusion_mf.networks.denoisers import ADDED_LATER
 Rows = list[tuple[int, int]]
 """what both models share: the index in the old one and in the new one"""
 
-# Which dimensions of a tensor count forms, characters, pairs of forms, affixes, labels, or pairs of labels.
+# Which dimensions of a tensor count forms, characters, pairs of forms, labels, or pairs of labels.
 _AXES: tuple[tuple[re.Pattern[str], dict[int, str]], ...] = (
     (re.compile(r"encoder\.(.+\.)?words\.weight"), {0: "forms"}),
     (re.compile(r"encoder\.(.+\.)?characters\.embedding\.weight"), {0: "characters"}),
     (re.compile(r"encoder\.(.+\.)?pairs\.embeddings\.weight"), {0: "pairs"}),
-    (re.compile(r"encoder\.(.+\.)?affixes\.embedding\.weight"), {0: "affixes"}),
-    *(
-        (re.compile(rf"encoder\.features\.tables\.{distance}\.weight"), {0: f"features {distance}"})
-        for distance in range(65)
-    ),
     (re.compile(r"(core\.scorer\.unary|auxiliary)\.3\.(weight|bias)"), {0: "labels"}),
     (re.compile(r"core\.scorer\.local_transitions\.3\.(weight|bias)"), {0: "label pairs"}),
     (re.compile(r"core\.scorer\.global_transitions"), {0: "labels", 1: "labels"}),
@@ -63,12 +58,12 @@ def start_from(labeller: Labeller, vocabulary: Vocabulary, start: StoredModel, *
     """
     rows = _common_rows(start.vocabulary, vocabulary)
     old_keys, new_keys = _spelling_keys(start.labeller), _spelling_keys(labeller)
-    for kind in old_keys.keys() & new_keys.keys():
-        rows[kind] = _common(*({key: row for row, key in enumerate(keys[kind])} for keys in (old_keys, new_keys)))
+    for name in old_keys.keys() & new_keys.keys():
+        rows[name] = _common(*({key: row for row, key in enumerate(keys[name])} for keys in (old_keys, new_keys)))
     old, new = start.labeller.state_dict(), labeller.state_dict()
     has_other_labels = start.vocabulary.labels != vocabulary.labels
     for name in [*new, *(name for name in old if name not in new)]:
-        axes = next((axes for pattern, axes in _AXES if pattern.fullmatch(name)), {})
+        axes = {0: name} if name in rows else next((axes for pattern, axes in _AXES if pattern.fullmatch(name)), {})
         if name in new and name in old and has_other_labels and _OF_BITS.fullmatch(name):
             continue
         if name not in old and name.endswith(ADDED_LATER):
@@ -111,12 +106,12 @@ def _copy(old: Tensor, new: Tensor, rows: dict[int, Rows]) -> None:
 
 
 def _spelling_keys(labeller: Labeller) -> dict[str, list[int]]:
-    """Of every row of the encoder's tables of affixes and features; the first row is that of all others."""
+    """Of every row of the encoder's tables of affixes and features, by the table's name; the first row is that of all others."""
     affixes, features = (getattr(labeller.encoder, name, None) for name in ("affixes", "features"))
-    found = {} if affixes is None else {"affixes": [0, *affixes.keys.tolist()]}
+    found = {} if affixes is None else {"encoder.affixes.embedding.weight": [0, *affixes.keys.tolist()]}
     if features is not None:
         for distance in range(len(features.tables)):
-            found[f"features {distance}"] = [0, *features.keys(distance).tolist()]
+            found[f"encoder.features.tables.{distance}.weight"] = [0, *features.keys(distance).tolist()]
     return found
 
 

@@ -139,16 +139,12 @@ class WindowEncoder(WordEncoder):
         )
         # Models of versions that had no pairs here know none, whatever their configuration says.
         self.pairs = (
-            NeighbourPairs(
-                vocabulary,
-                width=2 * config.width if config.features else config.pair_width,
-                dropout=0.0 if config.features else config.word_dropout,
-            )
-            if (config.pair_width or config.features) and vocabulary.pairs
-            else None
+            None
+            if not (config.pair_width or config.features) or not vocabulary.pairs
+            else NeighbourPairs(vocabulary, width=2 * config.width, dropout=0.0, deviation=FEATURE_DEVIATION)
+            if config.features
+            else NeighbourPairs(vocabulary, width=config.pair_width, dropout=config.word_dropout)
         )
-        if self.pairs is not None and self.features is not None:
-            self.pairs.reset(FEATURE_DEVIATION)
         self.pair_weights = (
             nn.Linear(self.pairs.width, config.width, bias=False) if self.pairs and not config.features else None
         )

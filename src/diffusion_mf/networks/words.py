@@ -212,11 +212,13 @@ class AffixCodes(nn.Module):
         super().__init__()
         # Padding and unknown come first. What the vocabulary says need not be saved.
         characters = list(vocabulary.character_counts)
-        self.register_buffer("code_points", torch.tensor([0, 1, *map(ord, characters)]), persistent=False)
-        self.register_buffer(
-            "lowered", torch.tensor([0, 1, *(ord(character.lower()[0]) for character in characters)]), persistent=False
-        )
-        self.register_buffer("kinds", torch.tensor([0, 0, *map(_kind, characters)]), persistent=False)
+        values = {
+            "code_points": [0, 1, *map(ord, characters)],
+            "lowered": [0, 1, *(ord(character.lower()[0]) for character in characters)],
+            "kinds": [0, 0, *map(_kind, characters)],
+        }
+        for name, numbers in values.items():
+            self.register_buffer(name, torch.tensor(numbers, device="cpu"), persistent=False)
 
     def forward(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, "W F"]:
         """Of shape, prefixes and suffixes, from short to long: positive numbers; 0 for affixes longer than the word."""
@@ -270,12 +272,10 @@ class Affixes(nn.Module):
     def __init__(self, vocabulary: Vocabulary, *, width: int, dropout: float, max_characters: int) -> None:
         super().__init__()
         self.width, self.dropout, self.max_characters = width, dropout, max_characters
-        # The number of affixes depends on their values, which a device without memory (for counting parameters) does not have.
-        with torch.device("cpu"):
-            self.codes = AffixCodes(vocabulary)
-            codes = self._codes(*_spelled(list(vocabulary.form_counts), vocabulary.character_ids))
-            distinct, counts = codes[codes > 0].unique(return_counts=True)
-            self.register_buffer("keys", distinct[counts >= MIN_AFFIX_FORMS], persistent=False)
+        self.codes = AffixCodes(vocabulary)
+        codes = _of_training_forms(self._codes, vocabulary)
+        distinct, counts = codes[codes > 0].unique(return_counts=True)
+        self.register_buffer("keys", distinct[counts >= MIN_AFFIX_FORMS], persistent=False)
         self.embedding = nn.Embedding(len(self.keys) + 1, width, padding_idx=0)
         # What was hardly seen says hardly anything.
         nn.init.zeros_(self.embedding.weight)
@@ -314,16 +314,14 @@ class WordFeatures(nn.Module):
         super().__init__()
         self.width, self.radius, self.max_characters = width, radius, max_characters
         self.codes = AffixCodes(vocabulary)
-        codes = self._codes(*_spelled(list(vocabulary.form_counts), vocabulary.character_ids))
+        codes = _of_training_forms(self._codes, vocabulary)
         self.tables = nn.ModuleList()
         for distance in range(radius + 1):
             seen = codes[:, self.columns(distance)]
             keys = seen[seen > 0].unique()
             self.register_buffer(f"keys{distance}", keys, persistent=False)
             table = nn.Embedding(len(keys) + 1, (2 if distance else 1) * width, padding_idx=0)
-            nn.init.normal_(table.weight, std=FEATURE_DEVIATION)
-            with torch.no_grad():
-                table.weight[0] = 0
+            _draw(table, FEATURE_DEVIATION)
             self.tables.append(table)
 
     def keys(self, distance: int) -> Int[Tensor, " A"]:
@@ -365,6 +363,15 @@ class WordFeatures(nn.Module):
     def vectors_of(self, words: Sequence[str], ids: Mapping[str, int]) -> Float[Tensor, "W P"]:
         """The same for words that no batch has; ``ids`` are those of characters."""
         return self(self.rows(*_spelled(words, ids)))
+
+
+def _of_training_forms(codes: Callable[[Tensor, Tensor], Tensor], vocabulary: Vocabulary) -> Int[Tensor, "W F"]:
+    """The codes of all training forms, on the CPU.
+
+    The sizes of tables depend on them, while networks whose parameters are only counted are made on a device without memory.
+    """
+    with torch.device("cpu"):
+        return codes(*_spelled(list(vocabulary.form_counts), vocabulary.character_ids))
 
 
 def _spelled(words: Sequence[str], ids: Mapping[str, int]) -> tuple[Int[Tensor, "W C"], Int[Tensor, " W"]]:
@@ -462,6 +469,13 @@ class WordEncoder(Encoder):
         return torch.where(is_hidden, UNKNOWN_ID, form_ids)
 
 
+@torch.no_grad()
+def _draw(table: nn.Embedding, deviation: float) -> None:
+    """Draw initial embeddings; row 0, that of everything unknown, is zero."""
+    nn.init.normal_(table.weight, std=deviation)
+    table.weight[0] = 0
+
+
 class NeighbourPairs(nn.Module):
     """For every unit, the embeddings of (previous unit, unit) and (unit, next unit); ours, not the paper's.
 
@@ -470,22 +484,18 @@ class NeighbourPairs(nn.Module):
 
     keys: Int[Tensor, " P"]
 
-    def __init__(self, vocabulary: Vocabulary, *, width: int, dropout: float) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, *, width: int, dropout: float, deviation: float = WORD_DEVIATION
+    ) -> None:
         super().__init__()
         self.num_forms = vocabulary.num_form_ids
         keys = sorted(first * self.num_forms + second for first, second in vocabulary.pairs)
         # Derived from the vocabulary, so it is not saved.
         self.register_buffer("keys", torch.tensor(keys, dtype=torch.int64), persistent=False)
         self.embeddings = nn.Embedding(len(keys) + 1, width, padding_idx=0)
-        self.reset(WORD_DEVIATION)
+        _draw(self.embeddings, deviation)
         self.dropout = dropout
         self.width = 2 * width
-
-    @torch.no_grad()
-    def reset(self, deviation: float) -> None:
-        """Draw new initial embeddings."""
-        nn.init.normal_(self.embeddings.weight, std=deviation)
-        self.embeddings.weight[0] = 0
 
     def embed(
         self, batch: Batch, layout: Layout, is_hidden: Bool[Tensor, "B N"] | None = None
