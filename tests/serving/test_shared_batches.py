@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from served_models import Call, Gate, application, started, until
+from served_models import Call, Gate, application, gated_application, started, until
 from small_models import small_tagger
 
 from diffusion_mf.data.corpus import Task
@@ -109,9 +109,7 @@ def test_documents_of_different_requests_are_kept_apart() -> None:
 
 
 def test_a_small_request_does_not_wait_for_all_of_a_large_one() -> None:
-    tagger = small_tagger("mean-field", Task.POS)
-    gate = Gate(tagger)
-    app = application({"pos": tagger}, batch_units=40)
+    gate, app = gated_application(batch_units=40)
 
     async def run() -> None:
         async with started(app):
@@ -158,9 +156,7 @@ def test_an_error_of_one_request_is_not_the_others() -> None:
 
 
 def test_too_much_waiting_is_refused_with_a_time_to_come_back() -> None:
-    tagger = small_tagger("mean-field", Task.POS)
-    gate = Gate(tagger)
-    app = application({"pos": tagger}, waiting_units=10)
+    gate, app = gated_application(waiting_units=10)
 
     async def run() -> None:
         async with started(app):
@@ -253,9 +249,7 @@ def test_a_body_without_a_length_is_cut_off_at_the_limit() -> None:
 
 
 def test_what_a_client_that_goes_away_has_asked_for_is_not_computed() -> None:
-    tagger = small_tagger("mean-field", Task.POS)
-    gate = Gate(tagger)
-    app = application({"pos": tagger})
+    gate, app = gated_application()
 
     async def run() -> None:
         async with started(app):
@@ -279,9 +273,7 @@ def test_what_a_client_that_goes_away_has_asked_for_is_not_computed() -> None:
 
 
 def test_stopping_finishes_what_has_been_begun() -> None:
-    tagger = small_tagger("mean-field", Task.POS)
-    gate = Gate(tagger)
-    app = application({"pos": tagger}, batch_units=10)
+    gate, app = gated_application(batch_units=10)
 
     async def run() -> None:
         async with contextlib.AsyncExitStack() as stack:

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from served_models import Call, Gate, application, client_of, started, until
+from served_models import Call, application, client_of, gated_application, started, until
 from small_models import small_tagger
 
 from diffusion_mf.data.corpus import Task
@@ -69,9 +69,7 @@ def test_an_answer_comes_while_the_stream_is_open_and_too_long_a_line_ends_it() 
 
 
 def test_no_more_is_read_than_may_wait() -> None:
-    tagger = small_tagger("mean-field", Task.POS)
-    gate = Gate(tagger)
-    app = application({"pos": tagger}, stream_lines=4)
+    gate, app = gated_application(stream_lines=4)
 
     async def run() -> None:
         async with started(app):
@@ -91,9 +89,7 @@ def test_no_more_is_read_than_may_wait() -> None:
 
 
 def test_a_client_that_goes_away_ends_its_stream() -> None:
-    tagger = small_tagger("mean-field", Task.POS)
-    gate = Gate(tagger)
-    app = application({"pos": tagger})
+    gate, app = gated_application()
 
     async def run() -> None:
         async with started(app):
@@ -119,9 +115,7 @@ def test_a_client_that_goes_away_ends_its_stream() -> None:
 
 
 def test_stopping_ends_a_stream_after_the_lines_that_were_read() -> None:
-    tagger = small_tagger("mean-field", Task.POS)
-    gate = Gate(tagger)
-    app = application({"pos": tagger})
+    gate, app = gated_application()
 
     async def run() -> None:
         async with started(app):

@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from fastapi import FastAPI
+from small_models import small_tagger
 from starlette.testclient import TestClient
 
+from diffusion_mf.data.corpus import Task
 from diffusion_mf.serving.application import make_application
 from diffusion_mf.serving.models import ServedModel
 from diffusion_mf.serving.settings import Settings
@@ -51,6 +53,12 @@ class Gate:
 
     def wait_for_a_batch(self) -> None:
         assert self.begun.acquire(timeout=60)
+
+
+def gated_application(**settings: Any) -> tuple[Gate, FastAPI]:
+    """A server of the small model pos, whose batches wait for the gate."""
+    tagger = small_tagger("mean-field", Task.POS)
+    return Gate(tagger), application({"pos": tagger}, **settings)
 
 
 class Call:
