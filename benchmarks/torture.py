@@ -480,8 +480,8 @@ def promises(
         ),
         "a closed pipe ends a command quietly": lambda: closed_pipes(root / "pipes", number(10)),
         "no command but those for the hub and the server needs a network": lambda: offline_commands(root / "offline"),
-        "one by one, batches, another order, threads and processes give the same labels": lambda: endurance.ways_to_tag(
-            folder("ways"), generator, number(100)
+        "one by one, batches, another order, threads and processes give the same labels": lambda: (
+            same for _, same in endurance.ways_to_tag(folder("ways"), generator, number(100))
         ),
     }
     for index, (promise, growth) in enumerate(endurance.GROWTHS.items()):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
+import gc
 import os
 import resource
 import signal
@@ -14,8 +16,8 @@ from pathlib import Path
 from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.prediction.cpu import one_thread
 
-LONGEST = 300
-"""seconds that a child may take: one that hangs must not stop the suite"""
+LONGEST = 120
+"""seconds that a child may take: one that hangs must not stop the suite, and says where it hung"""
 NOBODY = 65534
 NEW_USER, NEW_NETWORK = 0x10000000, 0x40000000
 """of unshare(2)"""
@@ -29,7 +31,9 @@ def in_child(work: Callable[[], object]) -> int:
     if child:
         return child
     status = 1
-    signal.alarm(LONGEST)
+    # What the parent process has left to collect may join threads that the child does not have.
+    gc.freeze()
+    faulthandler.dump_traceback_later(LONGEST, exit=True, file=sys.__stderr__)
     try:
         # OpenMP's threads stay with the parent process; the child must not wait for them.
         with one_thread():

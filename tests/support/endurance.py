@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import small_runs
-from child_processes import holds_in_child
 from small_models import small_tagger, write_model
 
 from diffusion_mf.model.storage import load_model
 from diffusion_mf.systems import SYSTEMS
-from diffusion_mf.tagger import TaggedSentence, Tagger
+from diffusion_mf.tagger import TaggedSentence
 from diffusion_mf.training.loop import train
 from diffusion_mf.training.progress import NotesOnly, Progress
 
@@ -92,27 +94,46 @@ GROWTHS: dict[str, Callable[[Path, Random, int], float]] = {
 }
 
 
-def _are_same(found: list[TaggedSentence], expected: list[TaggedSentence]) -> list[bool]:
-    return [
-        one.labels == other.labels and np.allclose(one.scores, other.scores, rtol=0, atol=TOLERANCE)
-        for one, other in zip(found, expected, strict=True)
-    ]
+def _are_same(labels: Sequence[str], scores: Sequence[float], expected: TaggedSentence) -> bool:
+    return list(labels) == list(expected.labels) and np.allclose(scores, expected.scores, rtol=0, atol=TOLERANCE)
 
 
-def ways_to_tag(folder: Path, generator: Random, num_sentences: int) -> Iterator[bool]:
+IN_ANOTHER_PROCESS = """
+import json, sys
+from diffusion_mf import Tagger
+folder, sentences = json.load(sys.stdin)
+found = {system: Tagger.load(f"{folder}/{system}", device="cpu").tag(texts) for system, texts in sentences.items()}
+json.dump({system: [(result.labels, result.scores) for result in results] for system, results in found.items()}, sys.stdout)
+"""
+
+
+def ways_to_tag(folder: Path, generator: Random, num_sentences: int) -> Iterator[tuple[str, bool]]:
     """One by one, in batches, in another order, from several threads and in another process: the same labels and scores."""
+    sentences = {system: _sentences(generator, num_sentences) for system in SYSTEMS}
+    expected: dict[str, list[TaggedSentence]] = {}
+
+    def compare(system: str, way: str, found: list[TaggedSentence], order: list[int]) -> Iterator[tuple[str, bool]]:
+        for index, result in zip(order, found, strict=True):
+            yield f"{system} {way}", _are_same(result.labels, result.scores, expected[system][index])
+
     for system in SYSTEMS:
         tagger = small_tagger(system)
-        sentences = _sentences(generator, num_sentences)
-        expected = [tagger.tag([sentence])[0] for sentence in sentences]
-        yield from _are_same(tagger.tag(sentences), expected)
-        yield from _are_same(tagger.tag(sentences, batch_tokens=generator.randint(1, 200)), expected)
-        order = generator.sample(range(num_sentences), num_sentences)
-        shuffled = tagger.tag([sentences[index] for index in order])
-        yield from _are_same(shuffled, [expected[index] for index in order])
-        with ThreadPoolExecutor(4) as pool:
-            in_threads = list(pool.map(tagger.tag, [[sentence] for sentence in sentences]))
-        yield from _are_same([result for (result,) in in_threads], expected)
         tagger.save(folder / system)
-        another = lambda: Tagger.load(folder / system, device="cpu").tag(sentences)  # noqa: E731, B023
-        yield from [holds_in_child(lambda: all(_are_same(another(), expected)))] * num_sentences  # noqa: B023
+        given, in_order = sentences[system], list(range(num_sentences))
+        expected[system] = [tagger.tag([sentence])[0] for sentence in given]
+        yield from compare(system, "in one batch", tagger.tag(given), in_order)
+        yield from compare(
+            system, "in small batches", tagger.tag(given, batch_tokens=generator.randint(1, 200)), in_order
+        )
+        order = generator.sample(in_order, num_sentences)
+        yield from compare(system, "in another order", tagger.tag([given[index] for index in order]), order)
+        with ThreadPoolExecutor(4) as pool:
+            in_threads = [result for (result,) in pool.map(tagger.tag, [[sentence] for sentence in given])]
+        yield from compare(system, "in threads", in_threads, in_order)
+    command = [sys.executable, "-c", IN_ANOTHER_PROCESS]
+    done = subprocess.run(
+        command, input=json.dumps([str(folder), sentences]), stdout=subprocess.PIPE, text=True, check=True
+    )
+    for system, results in json.loads(done.stdout).items():
+        for (labels, scores), result in zip(results, expected[system], strict=True):
+            yield f"{system} in another process", _are_same(labels, scores, result)
