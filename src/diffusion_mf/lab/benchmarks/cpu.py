@@ -296,13 +296,12 @@ def _scores(task: Task, sentences: Iterable[Sentence], found: Labels) -> Mapping
     return score_sentences(task, task.scheme, [sentence.labels or () for sentence in sentences], found)
 
 
-def all_peers(task: Task, *, udpipe_iterations: int, spacy_epochs: int) -> list[Peer]:
+def all_peers(task: Task) -> list[Peer]:
     """All peers, in the order of tables."""
-    return [Crfsuite(), UDPipe(iterations=udpipe_iterations), Spacy(task=task, epochs=spacy_epochs)]
+    return [Crfsuite(), UDPipe(), Spacy(task=task)]
 
 
 CPU_ROW_KEY = ("corpus", "system", "calls", "pytorch_threads", "hardware")
-PASSES = 5
 
 
 class Contestant(NamedTuple):
@@ -362,7 +361,7 @@ def measure_cpu(
     test: Corpus,
     *,
     task: Task = Task.POS,
-    passes: int = PASSES,
+    passes: int,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[dict[str, Any]]:
     """A row per contestant: scores (from an untimed pass), words per second (median of ``passes``) and both compared."""

@@ -93,7 +93,7 @@ def measure_throughput(
     device: torch.device,
     folder: str,
     overrides: Mapping[Task, Sequence[str]],
-    repeats: int = REPEATS,
+    repeats: int,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield the training and inference rows of every system on every task."""
     torch.backends.cudnn.allow_tf32 = False  # affects only float32
@@ -155,7 +155,7 @@ TRAINED = "trained"
 
 
 def measure_trained(
-    folder: StrPath, *, device: torch.device, folder_of_configs: str, repeats: int = REPEATS
+    folder: StrPath, *, device: torch.device, folder_of_configs: str, repeats: int
 ) -> list[dict[str, Any]]:
     """Inference rows of a trained diffusion model on its dev data: with the paper's ten calls, and with the model's own.
 

@@ -3,7 +3,7 @@
 | in the folder | what |
 |---|---|
 | `plans/NAME.json` | which runs a plan consists of |
-| `claims/` | which process works on which run, see `claims` |
+| `runs/RUN/lock` | locked while a process works on the run |
 | `runs/RUN/run.json` | the run's configuration and the scores to compute |
 | `runs/RUN/result.json` | the scores of a finished run |
 | `runs/RUN/attempts.json` | how every attempt ended |
@@ -202,7 +202,6 @@ class ExperimentFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.claims = root / "claims"
         self.plans = root / "plans"
 
     def run(self, name: str) -> RunPlace:

@@ -349,13 +349,21 @@ def fingerprint(config: Config) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: StrPath | None = None) -> Plan:
+def load_plan(
+    path: StrPath,
+    *,
+    overrides: Sequence[str] = (),
+    corpora_file: StrPath | None = None,
+    configs: str | None = None,
+) -> Plan:
     """Read a plan and all configurations it names; any mistake in them is an `InputError`.
 
-    ``overrides`` are settings for all runs, such as ``training.epochs=3``; ``corpora_file`` replaces the plan's.
+    ``overrides`` are settings for all runs, such as ``training.epochs=3``; ``corpora_file`` and ``configs`` replace the plan's.
     """
     path = Path(path)
     plan, text = read_plan_file(PlanFile, path)
+    if configs is not None:
+        plan = plan.model_copy(update={"configs": configs})
     known = known_corpora(plan, path, corpora_file)
     named = chosen_corpora(plan.corpora, known, path, text)
     corpora = {name: corpus for name, corpus in named.items() if not corpus.is_missing}

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from diffusion_mf.config.sections import SIZES
 from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.comparisons import groups_by_setting
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
-from diffusion_mf.lab.experiments.paper import ablation_decoder
-from diffusion_mf.lab.experiments.selection import Group, Outcomes, best_group, summarise
-from diffusion_mf.lab.experiments.tables.grid import short_title, system_title
-from diffusion_mf.lab.experiments.tables.sweeps import groups_by_setting
+from diffusion_mf.lab.experiments.selection import Group, Outcomes, summarise
+from diffusion_mf.lab.experiments.tables import short_title, system_title
 from diffusion_mf.systems import SYSTEMS
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def matplotlib_module() -> Any:
 def _figure(pyplot: Any, outcomes: Outcomes, draw: Draw) -> Figure | None:
     """A figure with a panel for every corpus and encoder with data; None if there are no data."""
     encoders = outcomes.values("encoder")
-    parts = {encoder: Outcomes(outcomes.planned(encoder=encoder)) for encoder in encoders}
+    parts = {encoder: outcomes.only(encoder=encoder) for encoder in encoders}
     places = [(corpus, encoder) for corpus in outcomes.values("corpus") for encoder in encoders]
     places = [place for place in places if _can_draw(pyplot, draw, parts[place[1]], place[0])]
     if not places:
@@ -111,7 +110,7 @@ def _figure(pyplot: Any, outcomes: Outcomes, draw: Draw) -> Figure | None:
 
 
 def _can_draw(pyplot: Any, draw: Draw, outcomes: Outcomes, corpus: str) -> bool:
-    if not outcomes.find(corpus=corpus):
+    if not outcomes.only(corpus=corpus).groups:
         return False
     figure, axes = pyplot.subplots()
     try:
@@ -122,7 +121,7 @@ def _can_draw(pyplot: Any, draw: Draw, outcomes: Outcomes, corpus: str) -> bool:
 
 def _label_scores(axes: Axes, outcomes: Outcomes, corpus: str) -> None:
     """Label the axis with the metric, and its ticks with full numbers rather than offsets, which are hard to read."""
-    metric = outcomes.find(corpus=corpus)[0].metric
+    metric = outcomes.only(corpus=corpus).groups[0].metric
     axes.set_ylabel(f"dev {'accuracy' if metric == 'accuracy' else short_title(metric)}")
     axes.ticklabel_format(axis="y", useOffset=False)
 
@@ -168,7 +167,7 @@ def draw_learning_curves(
     is_drawn = False
     starts = []
     # For a system without finished runs, show all runs.
-    planned = {group.system: group for group in reversed(outcomes.planned(corpus=corpus))}
+    planned = {group.system: group for group in reversed(outcomes.only(corpus=corpus).all_groups)}
     for system, group in (planned | _selected(outcomes, corpus)).items():
         wanted = {"corpus": corpus, "system": system, "encoder": group.encoder, "variant": group.variant}
         curves = {
@@ -201,7 +200,7 @@ def draw_learning_curves(
 
 def _selected(outcomes: Outcomes, corpus: str) -> dict[str, Group]:
     """The selected group of every system; ``outcomes`` are those of one encoder."""
-    found = {system: best_group(outcomes.find(corpus=corpus, system=system)) for system in outcomes.values("system")}
+    found = {system: outcomes.selected(corpus=corpus, system=system) for system in outcomes.values("system")}
     return {system: group for system, group in found.items() if group is not None}
 
 
@@ -244,8 +243,7 @@ def _by_schedule(prefix: str, title: str) -> Draw:
         group = _selected(outcomes, corpus).get(system)
         if group is None:
             return
-        decoder = ablation_decoder(group.task) if prefix == "calls=" else ""
-        decoder = decoder if decoder in group.decoders else group.selected_decoder()
+        decoder = group.ablation_decoder() if prefix == "calls=" else group.selected_decoder()
         for name in group.schedules(prefix):
             yield float(name.removeprefix(prefix)), group.scores("dev", decoder, schedule=name)
 
@@ -254,7 +252,7 @@ def _by_schedule(prefix: str, title: str) -> Draw:
 
 def _by_variant(key: str, title: str, *, labels: Sequence[str] = ()) -> Draw:
     def points(outcomes: Outcomes, corpus: str, system: str) -> Points:
-        for setting, group in groups_by_setting(outcomes.find(corpus=corpus, system=system), key).items():
+        for setting, group in groups_by_setting(outcomes.only(corpus=corpus, system=system), key).items():
             place = labels.index(setting) if labels else float(setting)
             yield place, group.scores("dev", group.selected_decoder())
 

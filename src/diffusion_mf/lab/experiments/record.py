@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from diffusion_mf.data.files import StrPath, open_output
 from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.comparisons import primary_metric
 from diffusion_mf.lab.experiments.paper import PaperValue, kind_of_encoder, paper_encoder, paper_score
 from diffusion_mf.lab.experiments.plan import DEFAULT
 from diffusion_mf.lab.experiments.selection import Group, Outcomes, Summary
-from diffusion_mf.lab.experiments.tables.grid import Cell, Row, Table, markdown, system_title
-from diffusion_mf.lab.experiments.tables.main_results import primary_metric
+from diffusion_mf.lab.experiments.tables import Cell, Table, markdown, system_title
 from diffusion_mf.lab.results import read_rows, write_rows
 from diffusion_mf.systems import SYSTEMS
 
@@ -37,7 +36,10 @@ def record_rows(outcomes: Outcomes, *, experiment: str) -> list[dict[str, Any]]:
     groups = outcomes.groups
     if experiment in _SELECTED:
         places = dict.fromkeys((group.corpus, group.system, group.encoder) for group in groups)
-        groups = [group for place in places if (group := outcomes.selected(*place)) is not None]
+        chosen = (
+            outcomes.selected(corpus=corpus, system=system, encoder=encoder) for corpus, system, encoder in places
+        )
+        groups = [group for group in chosen if group is not None]
     prefix = {"calls": "calls=", "base": "base=", "readings": "posterior="}.get(experiment)
     rows = []
     for group in groups:
@@ -217,10 +219,6 @@ def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> s
     )
 
 
-README_TABLES: dict[str, Callable[..., str]] = {"results": results_table, "pretrained": pretrained_table}
-"""by the name in their markers"""
-
-
 def _selected(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[str, ResultColumn], Mapping[str, Any]]:
     return {
         (row["system"], ResultColumn(row["corpus"], row["encoder"])): row
@@ -248,18 +246,18 @@ def _described(
     """The table, and a sentence on where it comes from."""
     if not chosen:
         return "No runs on real corpora are recorded yet."
-    table_rows = []
+    table_rows: list[tuple[tuple[str, ...], list[Cell | None]]] = []
     for system in SYSTEMS:
         cells: list[Cell | None] = []
         for place in columns:
             published = paper_score(place.corpus, system, place.encoder, primary_metric(place.corpus))
             paper_value = None if published is None else PaperValue(published.mean)
             cells.append(Cell(summary=_summary(chosen.get((system, place))), paper=paper_value))
-        table_rows.append(Row(heading=(system_title(system),), cells=cells))
+        table_rows.append(((system_title(system),), cells))
     for system in dict.fromkeys(system for system, _ in recalling):
         summaries = [_summary(recalling.get((system, place))) for place in columns]
         own = [None if summary is None else Cell(summary=summary, paper=None) for summary in summaries]
-        table_rows.append(Row(heading=(f"{system_title(system)}, recalling documents",), cells=own))
+        table_rows.append(((f"{system_title(system)}, recalling documents",), own))
     table = Table(title="", headings=("test",), columns=list(columns.values()), rows=table_rows)
     counts = sorted({len(row["seeds"]) for row in (*chosen.values(), *recalling.values())})
     hardware = ", ".join(dict.fromkeys(str(row["hardware"]).split(";")[0] for row in chosen.values()))
@@ -285,34 +283,33 @@ def marks(name: str) -> tuple[str, str]:
     return f"<!-- {name}: begin (written by dmf experiment readme) -->", f"<!-- {name}: end -->"
 
 
-def update_readme(path: StrPath, sources: Mapping[str, StrPath], *, recall: StrPath | None = None) -> list[str]:
-    """Write the tables of ``sources`` (by the name in the markers) into a Markdown file; returns the names of those written.
+def update_readme(path: StrPath, folder: StrPath = "results") -> list[str]:
+    """Write the tables of the result files in ``folder`` into a Markdown file; returns the names of those written.
 
-    Rows of ``recall``, if any, follow the results. A table is left out if the file has no markers for it; one must be there.
+    A table is left out if the file has no markers for it; one must be there.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise InputError("cannot be read", path=path, remedy="name a Markdown file") from None
+    scratch, pretrained, recall = (Path(folder, name) for name in ("scratch.json", "pretrained.json", "recall.json"))
+    tables = {
+        "results": lambda: results_table(
+            read_rows(scratch), source=scratch, recall=read_rows(recall), recall_source=recall
+        ),
+        "pretrained": lambda: pretrained_table(read_rows(pretrained), source=pretrained),
+    }
     written = []
-    for name, rows_path in sources.items():
+    for name, make in tables.items():
         begin, end = marks(name)
         if begin not in text:
             continue
-        if not Path(rows_path).exists():
-            raise InputError(
-                "no such result file", path=rows_path, remedy="write it with dmf experiment table --record"
-            )
         if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
             raise InputError(f"the markers of {name} are incomplete", path=path, remedy=f"write {begin} and {end}")
-        make = README_TABLES[name]
-        if name == "results" and recall is not None and Path(recall).exists():
-            make = functools.partial(results_table, recall=read_rows(recall), recall_source=recall)
-        table = make(read_rows(rows_path), source=rows_path).strip()
-        text = f"{text[: text.index(begin)]}{begin}\n\n{table}\n\n{text[text.index(end) :]}"
+        text = f"{text[: text.index(begin)]}{begin}\n\n{make().strip()}\n\n{text[text.index(end) :]}"
         written.append(name)
     if not written:
-        begin, end = marks(next(iter(sources)))
+        begin, end = marks("results")
         raise InputError("the markers of tables are missing", path=path, remedy=f"add the lines {begin} and {end}")
     with open_output(path) as stream:
         stream.write(text.encode())

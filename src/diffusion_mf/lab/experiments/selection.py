@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections import defaultdict
@@ -31,31 +32,24 @@ LARGEST_P = 0.05
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and sample deviation of a score over seeds; one seed has no deviation."""
+    """Mean and sample deviation of a score, or of a difference, over seeds; one seed has no deviation."""
 
     mean: float
     deviation: float | None
     seeds: tuple[int, ...]
+    is_difference: bool = False
     p_value: float | None = None
-    """of differences alone"""
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the test has p < .05."""
-        return self.p_value is not None and self.p_value < LARGEST_P
-
-
-@dataclass(frozen=True)
-class PairedDifference(Summary):
-    """Differences of two settings, seed by seed, and the p of a two-sided paired t-test.
-
-    There is no p with too few seeds, or if all differences are equal.
-    """
+    """of differences: that of a two-sided paired t-test; none with too few seeds, or if all differences are equal"""
 
     @property
     def standard_error(self) -> float | None:
         """deviation / √n."""
         return None if self.deviation is None else self.deviation / math.sqrt(len(self.seeds))
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the test has p < .05."""
+        return self.p_value is not None and self.p_value < LARGEST_P
 
 
 def summarise(scores: Mapping[int, float]) -> Summary | None:
@@ -67,7 +61,7 @@ def summarise(scores: Mapping[int, float]) -> Summary | None:
     return Summary(statistics.fmean(values), deviation, tuple(sorted(scores)))
 
 
-def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> PairedDifference | None:
+def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Summary | None:
     """``first`` − ``second`` over the seeds that both have; None if there are none."""
     differences = {seed: first[seed] - second[seed] for seed in sorted(set(first) & set(second))}
     found = summarise(differences)
@@ -76,7 +70,7 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
     p_value = None
     if found.deviation and len(differences) >= FEWEST_SEEDS_FOR_TEST:
         p_value = float(stats.ttest_1samp(list(differences.values()), 0.0).pvalue)
-    return PairedDifference(found.mean, found.deviation, found.seeds, p_value)
+    return dataclasses.replace(found, is_difference=True, p_value=p_value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +167,14 @@ class Group:
 
         return max(self.decoders, key=mean_dev)
 
+    def ablation_decoder(self) -> str:
+        """The decoder of the paper's ablations: argmax for POS, Mask-Viterbi for NER and Chinese.
+
+        Diffusion-LCRF and DiffusionSL have others, of which it is the selected one.
+        """
+        wanted = "argmax" if self.task is Task.POS else "mask-viterbi"
+        return wanted if wanted in self.decoders else self.selected_decoder()
+
     def mean_dev(self) -> float:
         """The mean dev score with the selected decoder."""
         found = self.summary("dev", self.selected_decoder())
@@ -195,19 +197,15 @@ class Outcomes:
         """including those without any result, which tables mention"""
         self.groups = [group for group in self.all_groups if group.results]
 
-    def find(self, **wanted: str) -> list[Group]:
-        """Groups with the given corpus, system, encoder or variant."""
-        return [group for group in self.planned(**wanted) if group.results]
-
-    def selected(self, corpus: str, system: str, encoder: str) -> Group | None:
-        """The setting with the best mean dev score, among those with the largest number of finished seeds."""
-        return best_group(self.find(corpus=corpus, system=system, encoder=encoder))
-
-    def planned(self, **wanted: str) -> list[Group]:
-        """Like `find`, including groups without any finished run."""
-        return [
+    def only(self, **wanted: str) -> Outcomes:
+        """The outcomes with the given corpus, system, encoder or variant."""
+        return Outcomes(
             group for group in self.all_groups if all(getattr(group, key) == value for key, value in wanted.items())
-        ]
+        )
+
+    def selected(self, **wanted: str) -> Group | None:
+        """Of those with the given corpus, system or encoder, the setting with the best mean dev score (`best_group`)."""
+        return best_group(self.only(**wanted).groups)
 
     def values(self, key: str) -> list[str]:
         """The different corpora, systems, encoders or variants in the order of the plan; systems in the order of their table.

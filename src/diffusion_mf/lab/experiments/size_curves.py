@@ -14,7 +14,7 @@ from diffusion_mf.evaluation.mistakes import bootstrap, f1_of_counts
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
 from diffusion_mf.lab.experiments.plots import system_colour
 from diffusion_mf.lab.experiments.sizes import ALL, COUNTS_FILE, CRFSUITE
-from diffusion_mf.lab.experiments.tables.grid import system_title
+from diffusion_mf.lab.experiments.tables import system_title
 from diffusion_mf.systems import SYSTEMS
 
 Row = dict[str, Any]

@@ -2,7 +2,7 @@
 
 A plan of sizes stands for runs on nested random samples of training files. Each run takes the settings that ``dmf train TRAIN`` would
 choose for its sample; python-crfsuite, on the same sentences, takes the regularisation that is best on dev. The runs are run as those
-of other plans are, by `scheduler`, but in long-lived processes. `size_curves` makes tables and plots of them.
+of other plans are, by `scheduler`. `size_curves` makes tables and plots of them.
 """
 
 from __future__ import annotations
@@ -389,10 +389,6 @@ def _train_crfsuite(
     except ImportError:
         raise InputError(f"{CRFSUITE} is not installed", remedy="pip install python-crfsuite") from None
 
-    class Trainer(pycrfsuite.Trainer):
-        def message(self, message: str) -> None:
-            """Called in every iteration. Being Python, it lets the thread go on that keeps the run's claim fresh."""
-
     notes = place.root / "regularisation.json"
     found: dict[str, dict[str, Any]] = read_object(notes) or {}
     inputs = {id(part): [features(sentence.units) for sentence in part] for part in (dev, test)}
@@ -410,7 +406,7 @@ def _train_crfsuite(
                 continue
             started, processor_started = time.monotonic(), time.process_time()
             if trainer is None:
-                trainer = Trainer(verbose=False)
+                trainer = pycrfsuite.Trainer(verbose=False)
                 for sentence in train:
                     trainer.append(features(sentence.units), sentence.labels)
             limits = {"feature.minfreq": settings["min_count"], "max_iterations": settings["max_iterations"]}
