@@ -575,15 +575,6 @@ def correction(
     corpus: Annotated[
         str | None, typer.Option(metavar="NAME", help="The corpus's name in the rows (default: the file's folder).")
     ] = None,
-    orders: Annotated[
-        str, typer.Option(metavar="ORDER,…", help="Orders in which labels are looked at: reading, uncertain.")
-    ] = "reading,uncertain",
-    given: Annotated[
-        str, typer.Option(metavar="PERCENT,…", help="Shares of the labels that are given at random; none: no curve.")
-    ] = "1,5,10,25,50",
-    sentences: Annotated[
-        int | None, typer.Option(min=1, help="Only the first sentences of the file, so many.", show_default="all")
-    ] = None,
     calls: Annotated[
         int | None, typer.Option(min=1, help="Denoising steps of diffusion systems.", show_default="as configured")
     ] = None,
@@ -602,9 +593,6 @@ def correction(
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
-    known = {order.value: order for order in benchmark.Order}
-    chosen = [_known_one("--orders", name, known, kind="order") for name in _names_in(orders)]
-    shares = _shares(given)
     stored = [load_model(model) for model in models]
     if len({model.config.task for model in stored}) > 1:
         raise InputError("the models have different tasks", remedy="measure those of one task at a time")
@@ -616,8 +604,7 @@ def correction(
     def measured() -> "Iterator[list[Row]]":
         found: list[benchmark.Measured] = []
         for model in stored:
-            part = read.sentences[:sentences]
-            found.append(benchmark.measure_model(model, part, device=place, orders=chosen, shares=shares, calls=calls))
+            found.append(benchmark.measure_model(model, read.sentences, device=place, calls=calls))
             # The comparisons need all models, so that rows come at the end.
             yield [{**facts, **row} for row in benchmark.correction_rows(found)] if len(found) == len(stored) else []
 
@@ -631,18 +618,6 @@ def correction(
         _print_correction(rows)
 
 
-def _shares(text: str) -> list[float]:
-    if text.strip() == "none":
-        return []
-    try:
-        shares = [float(part) for part in text.split(",")]
-    except ValueError:
-        shares = []
-    if not shares or not all(0 < share < 100 for share in shares):
-        raise InputError(f"--given: {text!r} is not a list of shares", remedy="write per cent, as in 1,5,10, or none")
-    return shares
-
-
 def _print_correction(rows: "Sequence[Row]") -> None:
     from diffusion_mf.lab.benchmarks.correction import ModelGroup
 
@@ -652,34 +627,30 @@ def _print_correction(rows: "Sequence[Row]") -> None:
         for row, title in zip(rows, titles, strict=True)
         if row["order"] is not None
     ]
-    if fixing:
-        columns: dict[str, Column] = {
-            "system": "title",
-            "seeds": "seeds",
-            "order": "order",
-            "errors": ("errors", 2),
-            "fixes": ("fixes", 2),
-            "% saved": ("saved", 1),
-            "minus LCRF": ("difference", 2),
-            "95 %": "interval",
-            "p": ("p_fewer", 4),
-        }
-        print_rows(
-            fixing, columns, title=f"{fixing[0]['corpus']}: errors at the start and fixes per {fixing[0]['per']}"
-        )
+    columns: dict[str, Column] = {
+        "system": "title",
+        "seeds": "seeds",
+        "order": "order",
+        "errors": ("errors", 2),
+        "fixes": ("fixes", 2),
+        "% saved": ("saved", 1),
+        "minus LCRF": ("difference", 2),
+        "95 %": "interval",
+        "p": ("p_fewer", 4),
+    }
+    print_rows(fixing, columns, title=f"{fixing[0]['corpus']}: errors at the start and fixes per {fixing[0]['per']}")
     curve = [
         {**row, "title": title, "given": f"{row['given']:g}"}
         for row, title in zip(rows, titles, strict=True)
         if row["given"] is not None
     ]
-    if curve:
-        columns = {
-            "system": "title",
-            "% given": "given",
-            "accuracy of the others": ("accuracy_of_others", 2),
-            "without": ("accuracy_without", 2),
-        }
-        print_rows(curve, columns, title="Accuracy on the units whose label is not given")
+    columns = {
+        "system": "title",
+        "% given": "given",
+        "accuracy of the others": ("accuracy_of_others", 2),
+        "without": ("accuracy_without", 2),
+    }
+    print_rows(curve, columns, title="Accuracy on the units whose label is not given")
 
 
 def _compared(row: Row) -> Row:

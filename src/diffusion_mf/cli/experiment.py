@@ -99,7 +99,7 @@ def run(
     for each in runs:
         if states[each.name] is not RunState.COMPLETE:
             try:
-                check_files(each.config)
+                check_files(each.config.data.train, each.config.data.dev, each.config.data.test)
             except InputError as error:
                 if not dry_run:
                     raise
@@ -226,7 +226,7 @@ def table(
         raise InputError(
             f"the plan {details['name']} has no finished runs for the table {chosen!r}",
             path=folder,
-            remedy=f"that table needs {TABLES[chosen].needs}",,
+            remedy=f"that table needs {TABLES[chosen].needs}",
         )
     with open_output(output) as stream:
         stream.write(TABLE_FORMATS[chosen_format](tables).encode())
@@ -339,7 +339,8 @@ def search(
         choose_device(device)  # Fail now rather than in every trial.
     plan = load_search(plan_path, overrides=overrides or (), corpora_file=corpora)
     for subject in plan.subjects:
-        check_files(plan.config(subject, {}, plan.file.seeds[0])[0])
+        data = plan.config(subject, {}, plan.file.seeds[0])[0].data
+        check_files(data.train, data.dev)
     folder = output or Path("runs") / f"search-{plan.name}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -440,7 +440,7 @@ def test_plots_of_sweeps_and_analyses(tmp_path: Path) -> None:
         "lengths": [{"name": "1-10", "size": 50, "accuracy": 90.0}],
         "rarity": [{"name": "unseen", "size": 50, "accuracy": 60.0}],
         "ambiguity": [{"name": "1", "size": 50, "accuracy": 70.0}, {"name": "none", "size": 50, "accuracy": 80.0}],
-        "invalid_sentences": 3.0,
+        "invalid_by_decoder": {"argmax": 3.0},
         "calibration": {
             "bins": [{"size": 40, "score": 0.3, "accuracy": 0.5}, {"size": 80, "score": 0.9, "accuracy": 0.8}]
         },

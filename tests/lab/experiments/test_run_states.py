@@ -39,12 +39,12 @@ def test_finished_run_is_complete_if_it_has_the_scores_asked_for(tmp_path: Path)
     place = RunPlace(tmp_path)
     place.add_attempt(FAILED)
     place.add_attempt(FAILED)
-    place.save_result({"dev": {"f1": 1.0}, "is_diffusion": True, "schedules": {"calls=5": {}}})
+    place.save_result({"dev": {"f1": 1.0}, "process": "categorical", "schedules": {"calls=5": {}}})
     assert place.state(retries=0) is RunState.COMPLETE
     assert place.state(retries=9, evaluation={"calls": [5], "bases": []}) is RunState.COMPLETE
     assert place.state(retries=9, evaluation={"calls": [5, 20]}) is RunState.INTERRUPTED
     # Direct systems make one call, whatever a plan asks for.
-    place.save_result({"dev": {"f1": 1.0}, "is_diffusion": False})
+    place.save_result({"dev": {"f1": 1.0}, "process": "direct"})
     assert place.state(retries=0, evaluation={"calls": [5, 20]}) is RunState.COMPLETE
     (tmp_path / "result.json").write_text("{")
     assert place.state(retries=1) is RunState.FAILED

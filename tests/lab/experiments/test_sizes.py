@@ -97,8 +97,8 @@ def test_the_plan_has_small_samples_first_and_no_larger_ones_than_the_corpus(tmp
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('"unigram", ', '"bigram", ', "systems must be some of unigram"),
-        ("[1, 2]", "[1, 1]", "seeds must name 1 once"),
+        ('"unigram", ', '"bigram", ', "systems must be chosen from unigram"),
+        ("[1, 2]", "[1, 1]", "seeds must contain 1 only once"),
         ("[1, 2]", "[]", "seeds is empty"),
         ("[10, 20", "[0, 20", "sizes"),
         ('"cpu"', '"tpu"', "device"),
@@ -203,18 +203,19 @@ def test_crfsuite_takes_the_regularisation_that_is_best_on_dev_and_continues(tmp
     place = folder.run(run.name)
     place.describe(job.description)
     # A pair that an interrupted attempt has scored is not trained again.
-    place.root.joinpath("c1=0,c2=0.01.crfsuite").touch()
+    place.root.joinpath("c1=0,c2=0.01").mkdir()
+    place.root.joinpath("c1=0,c2=0.01", "model.crfsuite").touch()
     scored = {"c1": 0.0, "c2": 0.01, "dev": {"f1": -1.0}, "seconds": 1.0, "processor_seconds": 1.0}
-    write_json(place.root / "regularisation.json", {"c1=0,c2=0.01.crfsuite": scored})
+    write_json(place.root / "regularisation.json", {"c1=0,c2=0.01": scored})
     train_on_sample(place, device="cpu")
     found = json.loads((place.root / "regularisation.json").read_text())
     result = place.result()
     assert result is not None
     assert len(found) == 6
-    assert found["c1=0,c2=0.01.crfsuite"] == scored
+    assert found["c1=0,c2=0.01"] == scored
     assert result["dev"]["f1"] == max(each["dev"]["f1"] for each in found.values())
     best = max(found.values(), key=lambda each: each["dev"]["f1"])
     assert (result["settings"]["c1"], result["settings"]["c2"]) == (best["c1"], best["c2"])
     assert result["device"] == "cpu"
     assert result["sentences"] == 20
-    assert not list(place.root.glob("*.crfsuite"))
+    assert not list(place.root.glob("c1=*"))

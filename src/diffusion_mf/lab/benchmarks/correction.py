@@ -37,6 +37,8 @@ from diffusion_mf.prediction.sentences import predict_sentences
 from diffusion_mf.systems import SYSTEMS
 
 CORRECTION_ROW_KEY = ("benchmark", "corpus", "file", "system", "recall", "clamp_share", "order", "given", "calls")
+GIVEN = (1, 5, 10, 25, 50)
+"""shares of the labels, in per cent"""
 REFERENCE = "lcrf"
 """the system that the others are compared with"""
 NUM_RESAMPLES = 10_000
@@ -304,16 +306,14 @@ def measure_model(
     sentences: Sequence[Sentence],
     *,
     device: torch.device,
-    orders: Sequence[Order],
-    shares: Sequence[float],
     calls: int | None,
 ) -> Measured:
-    """Correct ``sentences`` in every order, and measure the accuracy on the others for every share of given labels."""
+    """Correct ``sentences`` in both orders, and measure the accuracy on the others for every share of given labels."""
     corrector = Corrector(
         model, sentences, device=device, calls=calls if model.config.system_entry.is_diffusion else None
     )
-    corrected = {order: correct(corrector, order) for order in orders}
-    given = dict(zip(shares, accuracy_of_others(corrector, shares), strict=True)) if shares else {}
+    corrected = {order: correct(corrector, order) for order in Order}
+    given = dict(zip(GIVEN, accuracy_of_others(corrector, GIVEN), strict=True))
     facts = {
         "decoder": model.tagging_decoder,
         "per": "1,000 spans" if model.config.task is Task.NER else "1,000 units",
@@ -404,13 +404,12 @@ def _fixes_by_document(members: Sequence[Measured], order: Order) -> Float[np.nd
 
 def write_correction_plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw, for every corpus, errors and fixes by system, and the errors among the other units by the share of given labels."""
-    from diffusion_mf.lab.experiments.plots import matplotlib_module, system_colour
-
-    matplotlib_module().use("Agg")
-    from matplotlib import pyplot
+    from diffusion_mf.lab.experiments.plots import new_figure, save_figure, system_colour
 
     corpora = [*dict.fromkeys(row["corpus"] for row in rows)]
-    figure, panels = pyplot.subplots(2, len(corpora), figsize=(5 * len(corpora), 6.4), squeeze=False)
+    figure = new_figure()
+    figure.set_size_inches(5 * len(corpora), 6.4)
+    panels = figure.subplots(2, len(corpora), squeeze=False)
     for corpus, bars, curves in zip(corpora, *panels, strict=True):
         here = [row for row in rows if row["corpus"] == corpus]
         groups = [*dict.fromkeys(ModelGroup.of_row(row) for row in here)]
@@ -445,7 +444,5 @@ def write_correction_plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None
         curves.legend(fontsize=7, frameon=False)
         for axes in (bars, curves):
             axes.spines[["top", "right"]].set_visible(False)
-    figure.set_layout_engine("constrained")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, metadata={"Software": None} if path.suffix == ".png" else None)
-    pyplot.close(figure)
+    save_figure(figure, path)

@@ -76,9 +76,10 @@ def measure_scaling(
         for count in times:
             num_sentences = count * len(split)
             if phase == "training":
-                seconds = session.training_seconds(repeats=repeats, members=range(num_sentences))
+                run = session.training_run(range(num_sentences))
             else:
-                seconds = session.inference_seconds(split * count, repeats=repeats)
+                run = session.inference_run(split * count)
+            seconds = [run() for _ in range(repeats)]
             speed = num_sentences / statistics.median(seconds)
             yield [
                 {
@@ -93,7 +94,8 @@ def measure_scaling(
             ]
     for length in lengths:
         sentences = sentences_of_length(dev, length, max(1, units // length))
-        seconds = session.inference_seconds(sentences, repeats=repeats)
+        run = session.inference_run(sentences)
+        seconds = [run() for _ in range(repeats)]
         median = statistics.median(seconds)
         yield [
             {

@@ -120,10 +120,8 @@ def _measure(
     for phase, sentences, operations in (("training", data.train, training), ("inference", data.dev, inference)):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        if phase == "training":
-            seconds = session.training_seconds(repeats=repeats)
-        else:
-            seconds = session.inference_seconds(sentences, repeats=repeats)
+        run = session.training_run() if phase == "training" else session.inference_run(sentences)
+        seconds = [run() for _ in range(repeats)]
         median = statistics.median(seconds)
         units = sum(len(sentence.units) for sentence in sentences)
         published = _published(config.system, corpus, phase)
@@ -282,7 +280,8 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
         session = Session(config, data, device)
         for base in BASES:
             own_calls = len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(base=base)) - 1
-            median = statistics.median(session.inference_seconds(data.dev, repeats=REPEATS, base=base))
+            run = session.inference_run(data.dev, base=base)
+            speed = len(data.dev) / statistics.median(run() for _ in range(REPEATS))
             # The paper's sweep has a pretrained encoder, so a ratio to it is meaningless for another.
             is_comparable = config.encoder.kind == "pretrained"
             paper = paper_tables()["base"].get(system, {}).get(f"{base:g}") if is_comparable else None
@@ -295,9 +294,9 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
                     "implementation": FAST,
                     "setting": base,
                     "num_calls": own_calls,
-                    "sentences_per_second": len(data.dev) / median,
+                    "sentences_per_second": speed,
                     "paper_sentences_per_second": None if paper is None else paper[2],
-                    "ratio_to_paper": None if paper is None else len(data.dev) / median / paper[2],
+                    "ratio_to_paper": None if paper is None else speed / paper[2],
                     "parameters": session.labeller.num_parameters(),
                 }
             ]

@@ -166,10 +166,8 @@ def covers(result: Mapping[str, Any], evaluation: Mapping[str, Any]) -> bool:
     """
     if result.get("dev") is None:
         return False
-    schedules = result.get("schedules", {})
-    # Older results do not record the process, only whether it is diffusion.
-    process = result.get("process") or ("categorical" if result.get("is_diffusion") else "direct")
-    return all(name in schedules for name in schedule_names(evaluation, process=process))
+    wanted = schedule_names(evaluation, process=result["process"])
+    return all(name in result.get("schedules", {}) for name in wanted)
 
 
 def schedule_names(evaluation: Mapping[str, Any], *, process: str = "categorical") -> dict[str, dict[str, Any]]:

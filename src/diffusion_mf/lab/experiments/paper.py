@@ -7,6 +7,8 @@ import tomllib
 from importlib import resources
 from typing import Any, NamedTuple
 
+from diffusion_mf.data.corpus import Task
+
 # The corpus used for each task in the paper's full tables.
 _CORPORA = {"conll2003": "ner", "zh-gsdsimp": "seg-pos"}
 
@@ -89,3 +91,8 @@ def paper_relative_throughput(system: str, iterations: str, *, phase: str = "tra
     """Throughput for a number of Mean-Field iterations, in percent of that with one."""
     value = paper_tables()["iterations"][phase].get(system, {}).get(iterations)
     return None if value is None else PaperValue(value)
+
+
+def ablation_decoder(task: Task) -> str:
+    """The decoder of the paper's ablations: argmax for POS, Mask-Viterbi for NER and Chinese."""
+    return "argmax" if task is Task.POS else "mask-viterbi"

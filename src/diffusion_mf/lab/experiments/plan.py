@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import pydantic
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -57,7 +57,7 @@ class CorpusEntry(Section):
         return self.optional and not os.path.exists(os.path.expandvars(self.files()["train"]))
 
     def files(self) -> dict[str, str]:
-        """The splits' files."""
+        """The splits' files, in which variables are not yet replaced."""
         found = {}
         for split, names in (("train", self.train), ("dev", self.dev), ("test", self.test)):
             candidates = [names] if isinstance(names, str) else names or []
@@ -67,9 +67,9 @@ class CorpusEntry(Section):
         return found
 
 
-def check_files(config: Config) -> None:
-    """Raise `InputError` if a corpus is missing, before any run starts."""
-    for path in (config.data.train, config.data.dev, config.data.test):
+def check_files(*paths: str | None) -> None:
+    """Raise `InputError` if a file of a corpus is missing, before any run starts."""
+    for path in paths:
         if path is not None and not os.path.exists(path):
             unset = re.match(r"\$\{?(\w+)", path)
             if unset:
@@ -112,22 +112,18 @@ class RunEntry(Section):
     """what is kept of a finished run besides its log: only the scores, also the model, or also the checkpoint"""
 
 
-class CommonFile(Section):
-    """The part common to the files of plans and searches."""
+class AnyFile(Section):
+    """The part common to the files of all plans and searches."""
 
+    peers: ClassVar[tuple[str, ...]] = ()
+    """what else may be among the systems"""
     name: str | None = None
-    plugins: list[str] = []
-    """modules, or paths of .py files, that add systems, structures or encoders"""
-    configs: str = "../{task}/{system}.toml"
     systems: list[str]
-    corpora: list[str] | dict[str, CorpusEntry]
-    """names of entries of ``corpora_file``, or entries"""
     corpora_file: str = "corpora.toml"
-    encoders: dict[str, dict[str, Any]] = {"scratch": {}}
     seeds: list[NonNegativeInt]
     set: dict[str, Any] = {}
 
-    @pydantic.field_validator("systems", "corpora", "seeds")
+    @pydantic.field_validator("systems", "corpora", "seeds", "sizes", "whole_corpora", check_fields=False)
     @classmethod
     def _each_once(cls, values: Any) -> Any:
         """Reject duplicates: a seed named twice would be counted twice."""
@@ -140,10 +136,21 @@ class CommonFile(Section):
     @pydantic.field_validator("systems")
     @classmethod
     def _systems_exist(cls, names: list[str]) -> list[str]:
-        for name in names:
-            if name not in SYSTEMS:
-                raise ValueError(f"must be chosen from {', '.join(SYSTEMS)}")
+        known = [*SYSTEMS, *cls.peers]
+        if any(name not in known for name in names):
+            raise ValueError(f"must be chosen from {', '.join(known)}")
         return names
+
+
+class CommonFile(AnyFile):
+    """The part common to the files of plans and searches."""
+
+    plugins: list[str] = []
+    """modules, or paths of .py files, that add systems, structures or encoders"""
+    configs: str = "../{task}/{system}.toml"
+    corpora: list[str] | dict[str, CorpusEntry]
+    """names of entries of ``corpora_file``, or entries"""
+    encoders: dict[str, dict[str, Any]] = {"scratch": {}}
 
 
 def _import_plugins_of(values: Mapping[str, Any], path: Path, text: str) -> None:
@@ -172,7 +179,7 @@ class _CorporaFile(pydantic.RootModel[dict[str, CorpusEntry]]):
     pass
 
 
-File = TypeVar("File", bound=CommonFile)
+File = TypeVar("File", bound=AnyFile)
 
 
 def read_plan_file(model: type[File], path: Path) -> tuple[File, str]:
@@ -183,10 +190,10 @@ def read_plan_file(model: type[File], path: Path) -> tuple[File, str]:
         plan = model.model_validate(values)
     except pydantic.ValidationError as error:
         raise explained(error, model, path=path, text=text) from None
-    for name in ("systems", "corpora", "encoders", "seeds", "stages"):
+    for name in ("systems", "corpora", "encoders", "seeds", "stages", "sizes"):
         if not getattr(plan, name, True):
             raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
-    check_names([*plan.encoders, plan.name or path.stem], path)
+    check_names([*getattr(plan, "encoders", ()), plan.name or path.stem], path)
     return plan, text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -39,10 +40,6 @@ def write_plots(
     outcomes: Outcomes, folder: ExperimentFolder, output: Path, record: Mapping[str, Any], *, suffix: str = "png"
 ) -> list[Path]:
     """Make every plot for which there are data, one panel per corpus; returns the files."""
-    matplotlib = matplotlib_module()
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     logs = read_logs(folder, record)
     plots: dict[str, Draw] = {
         "learning-curves": lambda axes, found, corpus: draw_learning_curves(axes, logs, found, corpus),
@@ -57,66 +54,75 @@ def write_plots(
         "errors-by-ambiguity": _errors("ambiguity", "distance to the nearest other ambiguous form"),
         "invalid-spans": _invalid_spans,
     }
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot be created ({error.strerror})", path=output, remedy="name another folder") from None
+    encoders = outcomes.values("encoder")
+    parts = {encoder: outcomes.only(encoder=encoder) for encoder in encoders}
     written = []
     for name, draw in plots.items():
-        figure = _figure(pyplot, outcomes, draw)
-        if figure is not None:
-            path = output / f"{name}.{suffix}"
-            figure.savefig(path, dpi=150, metadata={"Software": None} if suffix == "png" else None)
-            pyplot.close(figure)
+        panels = {
+            short_title(corpus) + (f", {encoder}" if len(encoders) > 1 else ""): functools.partial(
+                _draw_if_finished, draw, parts[encoder], corpus
+            )
+            for corpus in outcomes.values("corpus")
+            for encoder in encoders
+        }
+        path = output / f"{name}.{suffix}"
+        if write_panels(path, panels):
             written.append(path)
     return written
 
 
-def matplotlib_module() -> Any:
-    """matplotlib, or an `InputError` that says how to install it."""
+def _draw_if_finished(draw: Draw, outcomes: Outcomes, corpus: str, axes: Axes) -> bool:
+    return bool(outcomes.only(corpus=corpus).groups) and draw(axes, outcomes, corpus)
+
+
+def write_panels(path: Path, panels: Mapping[str, Callable[[Axes], bool]]) -> bool:
+    """Draw panels side by side, by title, with one legend; whether there was anything to draw."""
     try:
-        import matplotlib
-    except ImportError:
-        raise InputError("plots need matplotlib", remedy="pip install 'diffusion-mf[experiments]'") from None
-    return matplotlib
-
-
-def _figure(pyplot: Any, outcomes: Outcomes, draw: Draw) -> Figure | None:
-    """A figure with a panel for every corpus and encoder with data; None if there are no data."""
-    encoders = outcomes.values("encoder")
-    parts = {encoder: outcomes.only(encoder=encoder) for encoder in encoders}
-    places = [(corpus, encoder) for corpus in outcomes.values("corpus") for encoder in encoders]
-    places = [place for place in places if _can_draw(pyplot, draw, parts[place[1]], place[0])]
-    if not places:
-        return None
-    figure, panels = pyplot.subplots(1, len(places), figsize=(4.6 * len(places), 3.6), squeeze=False)
-    for axes, (corpus, encoder) in zip(panels[0], places, strict=True):
-        draw(axes, parts[encoder], corpus)
-        axes.set_title(short_title(corpus) + (f", {encoder}" if len(encoders) > 1 else ""))
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot be created ({error.strerror})", path=path.parent, remedy="name another folder"
+        ) from None
+    figure = new_figure()
+    for title, draw in panels.items():
+        axes = figure.add_subplot()
+        if not draw(axes):
+            axes.remove()
+            continue
+        axes.set_title(title)
         axes.spines[["top", "right"]].set_visible(False)
-    entries = {
-        label: handle for axes in panels[0] for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
+    drawn = figure.axes
+    if not drawn:
+        return False
+    grid = figure.add_gridspec(1, len(drawn))
+    for place, axes in enumerate(drawn):
+        axes.set_subplotspec(grid[place])
+    figure.set_size_inches(4.6 * len(drawn), 3.8)
+    entries = {label: handle for axes in drawn for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     titles = [system_title(system) for system in SYSTEMS]
-    # Systems of plugins that are not imported come last.
+    # Systems of plugins that are not imported, and peers, come last.
     ordered = sorted(entries, key=lambda title: titles.index(title) if title in titles else len(titles))
     # Three names are as wide as a panel.
-    columns = min(len(ordered), 3 * len(places))
+    columns = min(len(ordered), 3 * len(drawn))
     figure.legend(
         [entries[label] for label in ordered], ordered, loc="outside lower center", ncols=columns, frameon=False
     )
-    figure.set_layout_engine("constrained")
-    return figure
+    save_figure(figure, path)
+    return True
 
 
-def _can_draw(pyplot: Any, draw: Draw, outcomes: Outcomes, corpus: str) -> bool:
-    if not outcomes.only(corpus=corpus).groups:
-        return False
-    figure, axes = pyplot.subplots()
+def new_figure() -> Figure:
+    """An empty figure; `InputError` without matplotlib."""
     try:
-        return draw(axes, outcomes, corpus)
-    finally:
-        pyplot.close(figure)
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("plots need matplotlib", remedy="pip install 'diffusion-mf[experiments]'") from None
+    return Figure(layout="constrained")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure, without the version of the software: the same data give the same file."""
+    figure.savefig(path, dpi=150, metadata={"Software": None} if path.suffix == ".png" else None)
 
 
 def _label_scores(axes: Axes, outcomes: Outcomes, corpus: str) -> None:

@@ -223,13 +223,13 @@ def _selected(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[str, R
     return {
         (row["system"], ResultColumn(row["corpus"], row["encoder"])): row
         for row in rows
-        if row.get("selected") and kind_of_encoder(row["encoder"]) == kind and row.get("experiment", "main") == "main"
+        if row.get("selected") and kind_of_encoder(row["encoder"]) == kind and row["experiment"] == "main"
     }
 
 
 def _has_choice(rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether any system was scored with several decoders."""
-    places = [(row["system"], row["corpus"], row["encoder"]) for row in rows if row.get("experiment", "main") == "main"]
+    places = [(row["system"], row["corpus"], row["encoder"]) for row in rows if row["experiment"] == "main"]
     return len(set(places)) < len(places)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome
+from diffusion_mf.lab.experiments.paper import ablation_decoder
 from diffusion_mf.systems import SYSTEMS
 
 try:
@@ -122,16 +123,15 @@ class Group:
 
     def invalid_rates(self, decoder: str) -> dict[int, float]:
         """Percentage of dev sentences with invalid spans, by seed, for the seeds where it is known for ``decoder``."""
-        rates = {seed: invalid_rate(result, decoder) for seed, result in self.results.items()}
-        return {seed: rate for seed, rate in rates.items() if rate is not None}
+        rates = {seed: result["analysis"]["invalid_by_decoder"] for seed, result in self._analysed().items()}
+        return {seed: by_decoder[decoder] for seed, by_decoder in rates.items() if decoder in by_decoder}
 
     def analyses(self, decoder: str) -> dict[int, Mapping[str, Any]]:
         """The error analysis on dev by seed, for the seeds that selected ``decoder``."""
-        return {
-            seed: result["analysis"]
-            for seed, result in self.results.items()
-            if result.get("analysis") and result.get("decoder") == decoder
-        }
+        return {seed: result["analysis"] for seed, result in self._analysed().items() if result["decoder"] == decoder}
+
+    def _analysed(self) -> dict[int, Mapping[str, Any]]:
+        return {seed: result for seed, result in self.results.items() if result.get("analysis")}
 
     def _any(self) -> Mapping[str, Any]:
         return next(iter(self.results.values()))
@@ -168,11 +168,8 @@ class Group:
         return max(self.decoders, key=mean_dev)
 
     def ablation_decoder(self) -> str:
-        """The decoder of the paper's ablations: argmax for POS, Mask-Viterbi for NER and Chinese.
-
-        Diffusion-LCRF and DiffusionSL have others, of which it is the selected one.
-        """
-        wanted = "argmax" if self.task is Task.POS else "mask-viterbi"
+        """The decoder of the paper's ablations; of Diffusion-LCRF and DiffusionSL, which do not have it, the selected one."""
+        wanted = ablation_decoder(self.task)
         return wanted if wanted in self.decoders else self.selected_decoder()
 
     def mean_dev(self) -> float:
@@ -265,12 +262,3 @@ def _group(
         diverged=tuple(diverged),
         failed=tuple(failed),
     )
-
-
-def invalid_rate(result: Mapping[str, Any], decoder: str) -> float | None:
-    """Percentage of dev sentences with invalid spans; older results have it only for their best decoder."""
-    analysis = result.get("analysis")
-    if not analysis:
-        return None
-    rates = analysis.get("invalid_by_decoder", {result["decoder"]: analysis["invalid_sentences"]})
-    return rates.get(decoder)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.mistakes import bootstrap, f1_of_counts
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
-from diffusion_mf.lab.experiments.plots import system_colour
+from diffusion_mf.lab.experiments.plots import system_colour, write_panels
 from diffusion_mf.lab.experiments.sizes import ALL, COUNTS_FILE, CRFSUITE
 from diffusion_mf.lab.experiments.tables import system_title
 from diffusion_mf.systems import SYSTEMS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Row = dict[str, Any]
 Counts = numpy.ndarray[Any, Any]
@@ -172,56 +175,31 @@ def summary_rows(rows: Sequence[Row]) -> list[Row]:
 
 def write_size_plot(rows: Iterable[Row], path: Path) -> None:
     """Test scores against training sentences, one panel per corpus of which several sizes were taken."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise InputError("plots need matplotlib", remedy="pip install 'diffusion-mf[experiments]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     means = summary_rows(list(rows))
-    corpora = [
-        corpus
-        for corpus in dict.fromkeys(row["corpus"] for row in means)
-        if len({row["size"] for row in means if row["corpus"] == corpus}) > 1
-    ] or list(dict.fromkeys(row["corpus"] for row in means))
-    figure, panels = pyplot.subplots(1, len(corpora), figsize=(4.2 * len(corpora), 3.8), squeeze=False)
-    for axes, corpus in zip(panels[0], corpora, strict=True):
-        here = [row for row in means if row["corpus"] == corpus]
-        for system, device in dict.fromkeys((row["system"], row["device"]) for row in here):
-            line = sorted(
-                (row for row in here if (row["system"], row["device"]) == (system, device)),
-                key=lambda row: row["sentences"],
-            )
-            is_peer = system == CRFSUITE
-            axes.errorbar(
-                [row["sentences"] for row in line],
-                [row["test"] for row in line],
-                yerr=[row["test_sd"] or 0 for row in line],
-                color="#000000" if is_peer else system_colour(system),
-                linestyle=":" if is_peer else "--" if device == "cpu" else "-",
-                marker="o",
-                markersize=3,
-                linewidth=1.4,
-                capsize=2,
-                label=CRFSUITE if is_peer else system_title(system) + (", one core" if device == "cpu" else ""),
-            )
-        axes.set_xscale("log")
-        axes.set_title(corpus)
-        axes.set_xlabel("training sentences")
-        axes.set_ylabel(f"test {here[0]['metric'].replace('_', ' ')}")
-        axes.spines[["top", "right"]].set_visible(False)
-    entries = {
-        label: handle for axes in panels[0] for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(
-        entries.values(),
-        entries.keys(),
-        loc="outside lower center",
-        ncols=min(len(entries), 3 * len(corpora)),
-        frameon=False,
-    )
-    figure.set_layout_engine("constrained")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, metadata={"Software": None} if path.suffix == ".png" else None)
-    pyplot.close(figure)
+    by_corpus: dict[str, list[Row]] = {}
+    for row in means:
+        by_corpus.setdefault(row["corpus"], []).append(row)
+    several = {corpus: here for corpus, here in by_corpus.items() if len({row["size"] for row in here}) > 1}
+    write_panels(path, {corpus: functools.partial(_draw, here) for corpus, here in (several or by_corpus).items()})
+
+
+def _draw(rows: Sequence[Row], axes: Axes) -> bool:
+    for system, device in dict.fromkeys((row["system"], row["device"]) for row in rows):
+        line = [row for row in rows if (row["system"], row["device"]) == (system, device)]
+        is_peer = system == CRFSUITE
+        axes.errorbar(
+            [row["sentences"] for row in line],
+            [row["test"] for row in line],
+            yerr=[row["test_sd"] or 0 for row in line],
+            color="#000000" if is_peer else system_colour(system),
+            linestyle=":" if is_peer else "--" if device == "cpu" else "-",
+            marker="o",
+            markersize=3,
+            linewidth=1.4,
+            capsize=2,
+            label=CRFSUITE if is_peer else system_title(system) + (", one core" if device == "cpu" else ""),
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel("training sentences")
+    axes.set_ylabel(f"test {rows[0]['metric'].replace('_', ' ')}")
+    return True
