@@ -9,7 +9,6 @@ import pytest
 import small_models
 import small_runs
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = [
     *("encoder.width=16", "encoder.layers=1", "encoder.heads=2", "encoder.word_width=8"),
     *("encoder.character_width=4", "encoder.character_hidden=4"),
@@ -26,7 +25,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def options(corpus: Path) -> list[str]:
     data = [f"data.{split}={corpus / split}.txt" for split in ("train", "dev", "test")]
-    found = ["--device", "cpu", "--configs", str(CONFIGS)]
+    found = ["--device", "cpu"]
     for setting in (*SMALL, *data, "data.format=columns"):
         found += ["--set", setting]
     return found

@@ -25,7 +25,6 @@ app = typer.Typer(help="Efficiency tables.", no_args_is_help=True)
 Known = TypeVar("Known")
 Row = dict[str, Any]
 
-Folder = Annotated[str, typer.Option("--configs", metavar="DIR", help="The folder of the paper's configurations.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,7 +51,7 @@ def _group() -> None:
 app.command()(sizes)
 
 
-def _overrides_of(task: str, overrides: list[str] | None) -> list[str]:
+def overrides_of(task: str, overrides: list[str] | None) -> list[str]:
     """The overrides that apply to ``task``: its own, without the ``TASK:`` prefix, and those for every task."""
     found = []
     for override in overrides or ():
@@ -99,7 +98,7 @@ def _known_one(option: str, name: str, known: "Mapping[str, Known]", *, kind: st
     return known[name]
 
 
-def _measured_task(option: str, name: str) -> "Task":
+def measured_task(option: str, name: str) -> "Task":
     """The task called ``name``, if it has a corpus to measure on."""
     from diffusion_mf.lab.benchmarks.throughput import BENCHMARK_CORPORA
 
@@ -252,7 +251,6 @@ def throughput(
     ] = None,
     repeats: Repeats = 5,
     device: Device = "auto",
-    configs: Folder = "configs",
     overrides: Overrides = None,
     output: Output = None,
     json: AsJson = False,
@@ -269,10 +267,10 @@ def throughput(
 
     place = choose_device(device)
     if models:
-        trained = (measure_trained(model, device=place, folder_of_configs=configs, repeats=repeats) for model in models)
+        trained = (measure_trained(model, device=place, repeats=repeats) for model in models)
         _throughput(trained, total=len(models), output=output, as_json=json)
         return
-    chosen_tasks = [_measured_task("--tasks", name) for name in _names_in(tasks)]
+    chosen_tasks = [measured_task("--tasks", name) for name in _names_in(tasks)]
     chosen_systems = _names_in(systems)
     for name in chosen_systems:
         if name not in DIFFUSION_SYSTEMS:
@@ -285,8 +283,7 @@ def throughput(
         chosen_systems,
         implementations,
         device=place,
-        folder=configs,
-        overrides={task: _overrides_of(task.value, overrides) for task in chosen_tasks},
+        overrides={task: overrides_of(task.value, overrides) for task in chosen_tasks},
         repeats=repeats,
     )
     total = len(chosen_tasks) * len(chosen_systems) * len(implementations)
@@ -300,7 +297,6 @@ def mean_field(
         str, typer.Option(metavar="N,…", help="Mean-Field iterations per call; throughput is relative to the first.")
     ] = "1,2,3,4,7,10,15",
     device: Device = "auto",
-    configs: Folder = "configs",
     overrides: Overrides = None,
     output: Output = None,
     json: AsJson = False,
@@ -310,7 +306,7 @@ def mean_field(
     from diffusion_mf.prediction.devices import choose_device
 
     place, numbers = choose_device(device), _numbers_in("--iterations", iterations)
-    measured = measure_iterations(numbers, device=place, folder=configs, overrides=_overrides_of("pos", overrides))
+    measured = measure_iterations(numbers, device=place, overrides=overrides_of("pos", overrides))
     _throughput(measured, total=2 * len(numbers), output=output, as_json=json)
 
 
@@ -318,7 +314,6 @@ def mean_field(
 def schedule(
     *,
     device: Device = "auto",
-    configs: Folder = "configs",
     overrides: Overrides = None,
     output: Output = None,
     json: AsJson = False,
@@ -327,9 +322,7 @@ def schedule(
     from diffusion_mf.lab.benchmarks.throughput import BASES, DIFFUSION_SYSTEMS, measure_schedules
     from diffusion_mf.prediction.devices import choose_device
 
-    measured = measure_schedules(
-        device=choose_device(device), folder=configs, overrides=_overrides_of("pos", overrides)
-    )
+    measured = measure_schedules(device=choose_device(device), overrides=overrides_of("pos", overrides))
     _throughput(measured, total=len(DIFFUSION_SYSTEMS) * len(BASES), output=output, as_json=json)
 
 
@@ -344,7 +337,6 @@ def scaling(
     units: Annotated[int, typer.Option(min=1, help="Approximate total number of units per length.")] = 200_000,
     repeats: Repeats = 5,
     device: Device = "auto",
-    configs: Folder = "configs",
     overrides: Overrides = None,
     output: Output = None,
     json: AsJson = False,
@@ -354,13 +346,12 @@ def scaling(
     from diffusion_mf.lab.benchmarks.throughput import THROUGHPUT_ROW_KEY
     from diffusion_mf.prediction.devices import choose_device
 
-    place, chosen = choose_device(device), _measured_task("--task", task)
+    place, chosen = choose_device(device), measured_task("--task", task)
     counts, sizes = _numbers_in("--times", times), _numbers_in("--lengths", lengths)
     measured = measure_scaling(
         chosen,
         device=place,
-        folder=configs,
-        overrides=_overrides_of(chosen.value, overrides),
+        overrides=overrides_of(chosen.value, overrides),
         times=counts,
         lengths=sizes,
         units=units,
@@ -392,7 +383,6 @@ def sharing(
     counts: Annotated[str, typer.Option(metavar="N,…", help="Numbers of concurrent processes.")] = "1,2,4,8,12",
     seconds: Annotated[float, typer.Option(min=0, help="Training time after warm-up.")] = 20.0,
     device: Device = "auto",
-    configs: Folder = "configs",
     overrides: Overrides = None,
     output: Output = None,
     json: AsJson = False,
@@ -404,9 +394,9 @@ def sharing(
     from diffusion_mf.prediction.devices import choose_device
 
     place, numbers = choose_device(device), _numbers_in("--counts", counts)
-    chosen = _measured_task("--task", task)
+    chosen = measured_task("--task", task)
     # Same size and compilation settings as in experiments, not those of the efficiency table.
-    config = load_config(f"{configs}/{chosen.value}/{system}.toml", _overrides_of(chosen.value, overrides))
+    config = load_config(f"{chosen.value}/{system}", overrides_of(chosen.value, overrides))
     measured = measure_sharing(
         config, corpus=BENCHMARK_CORPORA[chosen].name, device=place.type, counts=numbers, seconds=seconds
     )

@@ -92,9 +92,7 @@ def run(
     for each in runs:
         variants.setdefault(each.name, []).append(each.variant)
     has_variants = len({each.variant for each in runs}) > 1
-    states = {
-        each.name: folder.run(each.name).state(retries=plan.settings.retries, evaluation=evaluation) for each in runs
-    }
+    states = {each.name: folder.run(each.name).state(evaluation) for each in runs}
     missing: dict[str, InputError] = {}
     for each in runs:
         if states[each.name] is not RunState.COMPLETE:
@@ -112,7 +110,6 @@ def run(
             devices=chosen_devices(devices),
             time_limit=time_limit,
             grace=grace,
-            retries=plan.settings.retries,
             retry_failed=retry_failed,
         )
         command = shlex.join(["dmf", *sys.argv[1:]])
@@ -451,7 +448,7 @@ def sizes(
         note(f"left out, as their training files are not there: {', '.join(plan.left_out)}")
     jobs = plan.jobs(folder, runs=runs, command=shlex.join(["dmf", *sys.argv[1:]]))
     if dry_run:
-        table = RunTable({job.name: folder.run(job.name).state(retries=1) for job in jobs})
+        table = RunTable({job.name: folder.run(job.name).state() for job in jobs})
     else:
         # python-crfsuite alone needs no GPU.
         needs_gpu = any(run.device != "cpu" for run in runs)

@@ -37,7 +37,7 @@ from diffusion_mf.prediction.sentences import predict_sentences
 from diffusion_mf.systems import SYSTEMS
 
 CORRECTION_ROW_KEY = ("benchmark", "corpus", "file", "system", "recall", "clamp_share", "order", "given", "calls")
-GIVEN = (1, 5, 10, 25, 50)
+GIVEN = (1.0, 5.0, 10.0, 25.0, 50.0)
 """shares of the labels, in per cent"""
 REFERENCE = "lcrf"
 """the system that the others are compared with"""

@@ -45,7 +45,6 @@ def measure_scaling(
     task: Task,
     *,
     device: torch.device,
-    folder: str,
     overrides: Sequence[str],
     times: Sequence[int],
     lengths: Sequence[int],
@@ -56,7 +55,7 @@ def measure_scaling(
 
     For each length there are about ``units`` units: enough batches for a steady state.
     """
-    config = benchmark_config(task, SYSTEM, folder=folder, overrides=[*IMPLEMENTATIONS[FAST], *overrides])
+    config = benchmark_config(task, SYSTEM, overrides=[*IMPLEMENTATIONS[FAST], *overrides])
     data = read_data(config)
     dev = data.dev
     if not dev:

@@ -67,11 +67,11 @@ IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def benchmark_config(task: Task, system: str, *, folder: str, overrides: Sequence[str] = ()) -> Config:
+def benchmark_config(task: Task, system: str, *, overrides: Sequence[str] = ()) -> Config:
     """The configuration of a cell: the paper's for the task, at size L, and otherwise equal for all systems."""
     denoiser = ["denoiser.layers=8", "denoiser.heads=16"] if SYSTEM_TABLE[system].is_diffusion else []
     return load_config(
-        f"{folder}/{task.value}/{system}.toml",
+        f"{task.value}/{system}",
         [
             "size=L",
             *denoiser,
@@ -91,7 +91,6 @@ def measure_throughput(
     implementations: Sequence[str],
     *,
     device: torch.device,
-    folder: str,
     overrides: Mapping[Task, Sequence[str]],
     repeats: int,
 ) -> Iterator[list[dict[str, Any]]]:
@@ -102,7 +101,7 @@ def measure_throughput(
         for task in tasks:
             for system in systems:
                 settings = [*IMPLEMENTATIONS[implementation], *overrides.get(task, ())]
-                config = benchmark_config(task, system, folder=folder, overrides=settings)
+                config = benchmark_config(task, system, overrides=settings)
                 if task not in corpora:
                     corpora[task] = read_data(config)
                 yield _measure(config, corpora[task], device, implementation=implementation, repeats=repeats)
@@ -152,9 +151,7 @@ TRAINED = "trained"
 """the setting of rows about a trained model, which has a score"""
 
 
-def measure_trained(
-    folder: StrPath, *, device: torch.device, folder_of_configs: str, repeats: int
-) -> list[dict[str, Any]]:
+def measure_trained(folder: StrPath, *, device: torch.device, repeats: int) -> list[dict[str, Any]]:
     """Inference rows of a trained diffusion model on its dev data: with the paper's ten calls, and with the model's own.
 
     They have the dev score with so many calls, so that speed is compared at equal scores.
@@ -190,7 +187,7 @@ def measure_trained(
             num_calls=given,
         )
         speed = len(data.dev) / statistics.median(seconds)
-        corpus = _corpus_of(config, folder_of_configs)
+        corpus = _corpus_of(config)
         published = _published(config.system, corpus, "inference")
         rows.append(
             {
@@ -216,12 +213,12 @@ def measure_trained(
     return rows
 
 
-def _corpus_of(config: Config, folder_of_configs: str) -> str:
+def _corpus_of(config: Config) -> str:
     """The name of the efficiency table's corpus if the model's dev file has the place of its dev file, else the file's name."""
     own = Path(config.data.dev or config.data.train or "")
     entry = BENCHMARK_CORPORA.get(config.task)
     if entry is not None:
-        paper = load_config(f"{folder_of_configs}/{config.task.value}/{config.system}.toml").data.dev
+        paper = load_config(f"{config.task.value}/{config.system}").data.dev
         if paper is not None and own.parts[-2:] == Path(paper).parts[-2:]:
             return entry.name
     return own.stem
@@ -234,7 +231,7 @@ def _published(system: str, corpus: str, phase: str) -> float | None:
 
 
 def measure_iterations(
-    numbers: Sequence[int], *, device: torch.device, folder: str, overrides: Sequence[str]
+    numbers: Sequence[int], *, device: torch.device, overrides: Sequence[str]
 ) -> Iterator[list[dict[str, Any]]]:
     """Throughput by number of Mean-Field iterations (paper: “Relative throughput in the iteration sweep”), English POS.
 
@@ -245,7 +242,7 @@ def measure_iterations(
         first: dict[str, float] = {}
         for iterations in numbers:
             changes = [*_FAST_SETTINGS, f"structure.num_iterations={iterations}", *overrides]
-            config = benchmark_config(Task.POS, system, folder=folder, overrides=changes)
+            config = benchmark_config(Task.POS, system, overrides=changes)
             data = data or read_data(config)
             rows = _measure(config, data, device, implementation=FAST)
             for row in rows:
@@ -265,14 +262,13 @@ def measure_iterations(
 BASES = (1.5, 2.0, 3.0, 4.0)
 
 
-def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+def measure_schedules(*, device: torch.device, overrides: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
     """Inference throughput by base of the reverse schedule, on one-layer denoisers (paper: speed–accuracy sweep)."""
     data: TrainingData | None = None
     for system in DIFFUSION_SYSTEMS:
         config = benchmark_config(
             Task.POS,
             system,
-            folder=folder,
             overrides=[*_FAST_SETTINGS, "denoiser.layers=1", "structure.num_iterations=1", *overrides],
         )
         data = data or read_data(config)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import pydantic
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -106,10 +106,8 @@ class RunEntry(Section):
     """How runs are executed."""
 
     workers: PositiveInt = 1
-    retries: NonNegativeInt = 1
-    checkpoint_every: PositiveFloat = 300.0
-    keep: Literal["scores", "model", "all"] = "model"
-    """what is kept of a finished run besides its log: only the scores, also the model, or also the checkpoint"""
+    keep: Literal["scores", "model"] = "model"
+    """what is kept of a finished run besides its log: only the scores, or also the model"""
 
 
 class AnyFile(Section):
@@ -405,18 +403,11 @@ def load_plan(
     )
 
 
-class Located(Protocol):
-    """A run of any kind of plan."""
-
-    def coordinates(self) -> dict[str, Any]:
-        """Where in the plan the run stands."""
-
-
-AnyRun = TypeVar("AnyRun", bound=Located)
+AnyRun = TypeVar("AnyRun", bound=Any)
 
 
 def chosen_runs(planned: Sequence[AnyRun], conditions: Sequence[str]) -> list[AnyRun]:
-    """The planned runs for which all ``conditions`` hold, such as ``seed=1,2`` or ``encoder=scratch``."""
+    """The planned runs, of any kind of plan, for which all ``conditions`` hold, such as ``seed=1,2`` or ``encoder=scratch``."""
     runs = list(planned)
     keys = list(runs[0].coordinates())
     for condition in conditions:
@@ -491,6 +482,10 @@ def _variants(plan: PlanFile, path: Path, text: str) -> dict[str, dict[str, Any]
     return found
 
 
+Layer = tuple[tuple[str, ...], Mapping[str, Any]]
+"""where in a plan's file settings are made, and the settings by their dotted names"""
+
+
 def make_run(
     plan: PlanFile,
     path: Path,
@@ -500,17 +495,23 @@ def make_run(
     overrides: Sequence[str],
 ) -> Run | None:
     """The run for one combination of the plan, with the settings of its variant; None if an exception skips it."""
-    settings: dict[str, Any] = {
-        **flat_settings(plan.set),
-        **flat_settings(corpus.set),
-        **flat_settings(plan.encoders[place["encoder"]]),
-        **variant,
-    }
-    for exception in plan.exceptions:
+    grid = flat_settings(plan.grid)
+    # Later layers win; each has its place in the plan's file, if it is from there.
+    layers: list[Layer] = [
+        (("set",), flat_settings(plan.set)),
+        ((), flat_settings(corpus.set)),
+        (("encoders", place["encoder"]), flat_settings(plan.encoders[place["encoder"]])),
+        (("variants", place["variant"].partition(" ")[0]), {key: variant[key] for key in variant if key not in grid}),
+        (("grid",), {key: variant[key] for key in variant if key in grid}),
+    ]
+    for number, exception in enumerate(plan.exceptions):
         if _applies(exception, {**place, "task": corpus.task.value}):
             if exception.skip:
                 return None
-            settings |= flat_settings(exception.set)
+            layers.append((("exceptions", str(number), "set"), flat_settings(exception.set)))
+    settings: dict[str, Any] = {}
+    for _, layer in layers:
+        settings |= layer
     settings |= {f"data.{split}": name for split, name in corpus.files().items()}
     settings["seed"] = place["seed"]
     given = [*(f"{key}={toml_value(value)}" for key, value in settings.items()), *overrides]
@@ -519,51 +520,26 @@ def make_run(
     try:
         config = load_config(base, [*given, f"system={place['system']}", f"task={corpus.task.value}"])
     except InputError as error:
-        raise _located(error, plan, path, place, settings, overrides) from None
+        raise _located(error, path, layers, overrides) from None
     shown = [each for each in given if not each.startswith(("data.", "seed="))]
     source = " ".join([_short_path(base), *(f"--set {each}" for each in shown)])
     return Run(**place, config=config, source=source)
 
 
-def _located(
-    error: InputError,
-    plan: PlanFile,
-    path: Path,
-    place: Mapping[str, Any],
-    settings: Iterable[str],
-    overrides: Sequence[str],
-) -> InputError:
+def _located(error: InputError, path: Path, layers: Sequence[Layer], overrides: Sequence[str]) -> InputError:
     """``error`` with the line of the plan's file that made the setting it is about, if it was made there."""
 
     def is_named(key: str) -> bool:
         return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", error.problem) is not None
 
-    key = next((key for key in settings if is_named(key)), None)
-    if error.path is not None or key is None or any(is_named(each.partition("=")[0]) for each in overrides):
+    if error.path is not None or any(is_named(each.partition("=")[0]) for each in overrides):
         return error
-    parts = tuple(key.split("."))
-    # The last line that sets it takes effect.
-    places = [
-        *(
-            ("exceptions", str(number), "set")
-            for number in reversed(range(len(plan.exceptions)))
-            if key in flat_settings(plan.exceptions[number].set)
-        ),
-        *((("grid",),) if key in flat_settings(plan.grid) else ()),
-        *(
-            (section, name)
-            for section, entries, name in (
-                ("variants", plan.variants, str(place["variant"]).partition(" ")[0]),
-                ("encoders", plan.encoders, place["encoder"]),
-            )
-            if key in flat_settings(entries.get(name, {}))
-        ),
-        *((("set",),) if key in flat_settings(plan.set) else ()),
-    ]
-    if not places:
-        return error
-    line = line_of((*places[0], *parts), path.read_text(encoding="utf-8"))
-    return InputError(error.problem, path=path, line=line, remedy=error.remedy)
+    for place, settings in reversed(layers):
+        key = next(filter(is_named, settings), None)
+        if key is not None:
+            line = line_of((*place, *key.split(".")), path.read_text(encoding="utf-8"))
+            return error if line is None else InputError(error.problem, path=path, line=line, remedy=error.remedy)
+    return error
 
 
 def _applies(exception: ExceptionEntry, place: Mapping[str, Any]) -> bool:

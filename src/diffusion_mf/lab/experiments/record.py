@@ -13,7 +13,7 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.comparisons import primary_metric
 from diffusion_mf.lab.experiments.paper import PaperValue, kind_of_encoder, paper_encoder, paper_score
 from diffusion_mf.lab.experiments.plan import DEFAULT
-from diffusion_mf.lab.experiments.selection import Group, Outcomes, Summary
+from diffusion_mf.lab.experiments.selection import Group, Outcomes, Summary, summarise
 from diffusion_mf.lab.experiments.tables import Cell, Table, markdown, system_title
 from diffusion_mf.lab.results import read_rows, write_rows
 from diffusion_mf.systems import SYSTEMS
@@ -53,9 +53,23 @@ def record_rows(outcomes: Outcomes, *, experiment: str) -> list[dict[str, Any]]:
 
 
 def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> dict[str, Any]:
-    dev = group.summary("dev", decoder, schedule=schedule)
-    test = group.summary("test", decoder, schedule=schedule)
     results = list(group.results.values())
+    splits: dict[str, Any] = {}
+    for split in ("dev", "test"):
+        scores = group.scores(split, decoder, schedule=schedule)
+        summary = summarise(scores)
+        splits |= {
+            f"{split}_mean": None if summary is None else summary.mean,
+            f"{split}_sd": None if summary is None else summary.deviation,
+            f"{split}_scores": {str(seed): score for seed, score in scores.items()},
+        }
+
+    def by_seed(values: Mapping[int, Any]) -> dict[str, Any]:
+        """What is known of a model's own schedule alone."""
+        return {} if schedule else {str(seed): value for seed, value in values.items()}
+
+    calls = {seed: result.get("chosen_calls") for seed, result in group.results.items()}
+    analyses = group.analyses(decoder)
     # The main results keep one setting, which replaces the one selected before.
     is_named = group.variant != DEFAULT and experiment not in _SELECTED
     return {
@@ -68,26 +82,13 @@ def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> d
         "setting": schedule or (group.variant if is_named else None),
         "variant": group.variant,
         "seeds": sorted(group.results),
-        "dev_mean": None if dev is None else dev.mean,
-        "dev_sd": None if dev is None else dev.deviation,
-        "test_mean": None if test is None else test.mean,
-        "test_sd": None if test is None else test.deviation,
         "selected": decoder == group.selected_decoder(),
-        "dev_scores": {str(seed): score for seed, score in group.scores("dev", decoder, schedule=schedule).items()},
-        "test_scores": {str(seed): score for seed, score in group.scores("test", decoder, schedule=schedule).items()},
-        "invalid_sentences": {}
-        if schedule
-        else {str(seed): rate for seed, rate in group.invalid_rates(decoder).items()},
-        "calibration_error": {} if schedule else _calibration_errors(group, decoder),
-        "wrong_by_rarity": {} if schedule else _wrong_by_rarity(group, decoder),
+        **splits,
+        "invalid_sentences": by_seed(group.invalid_rates(decoder)),
+        "calibration_error": by_seed({seed: 100 * each["calibration"]["error"] for seed, each in analyses.items()}),
+        "wrong_by_rarity": {} if schedule else _wrong_by_rarity(analyses.values()),
         "metrics": _other_metrics(group, decoder, schedule),
-        "chosen_calls": {}
-        if schedule
-        else {
-            str(seed): calls
-            for seed, result in group.results.items()
-            if (calls := result.get("chosen_calls")) is not None
-        },
+        "chosen_calls": by_seed({seed: number for seed, number in calls.items() if number is not None}),
         "diverged_seeds": list(group.diverged),
         "configs": _one_of(os.path.dirname(result["configuration"].split()[0]) for result in results),
         "config": _one_of(result["configuration"] for result in results),
@@ -146,15 +147,10 @@ def save_rows(path: StrPath, outcomes: Outcomes, *, experiment: str) -> int:
     return len(rows)
 
 
-def _calibration_errors(group: Group, decoder: str) -> dict[str, float]:
-    """Expected calibration error of the scores on dev, in per cent, by seed."""
-    return {str(seed): 100 * analysis["calibration"]["error"] for seed, analysis in group.analyses(decoder).items()}
-
-
-def _wrong_by_rarity(group: Group, decoder: str) -> dict[str, float]:
+def _wrong_by_rarity(analyses: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Wrong labels on dev in per cent, by how often a form was seen in training; the mean over seeds."""
     found: dict[str, list[float]] = {}
-    for analysis in group.analyses(decoder).values():
+    for analysis in analyses:
         for row in analysis["rarity"]:
             found.setdefault(row["name"], []).append(100 - row["accuracy"])
     return {name: statistics.fmean(values) for name, values in found.items()}

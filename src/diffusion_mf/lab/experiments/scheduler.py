@@ -41,8 +41,6 @@ class SchedulerOptions:
     """seconds until runs are asked to stop"""
     grace: float = 90.0
     """seconds allowed for writing checkpoints after that"""
-    retries: int = 1
-    """how often a failed run is retried"""
     retry_failed: bool = False
     """forget failures of earlier invocations"""
     start: Callable[..., RunProcess] = RunProcess
@@ -153,7 +151,6 @@ def run_plan(
                 "source": run.source,
                 "config": run.config.model_dump(mode="json"),
                 "evaluation": evaluation,
-                "checkpoint_every": plan.settings.checkpoint_every,
                 "keep": plan.settings.keep,
                 "command": command,
             },
@@ -236,7 +233,7 @@ class _Scheduler:
 
     def _state(self, name: str) -> RunState:
         evaluation = self.jobs[name][0].description["evaluation"]
-        return self.folder.run(name).state(retries=self.options.retries, evaluation=evaluation)
+        return self.folder.run(name).state(evaluation)
 
     def _update_state(self, name: str) -> RunState:
         """Update the state of the run from its files, and notify its callers if it is closed."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
+import pandas
 
 from diffusion_mf.evaluation.mistakes import bootstrap, f1_of_counts
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
@@ -68,23 +70,13 @@ def read_size_rows(folder: ExperimentFolder, names: Iterable[str]) -> tuple[list
     rows.sort(
         key=lambda row: (
             row["corpus"],
-            size_order(row["size"]),
+            math.inf if row["size"] == ALL else row["size"],
             order.index(row["system"]) if row["system"] in order else len(order),
             row["device"],
             row["seed"],
         )
     )
     return rows, counts
-
-
-def size_order(size: int | str) -> float:
-    """A key to sort sizes by: all come last."""
-    return float("inf") if size == ALL else float(size)
-
-
-def resampled_scores(counts: Counts, weights: Counts) -> Counts:
-    """F1 (in points) of resamples; ``weights`` (resamples, sentences) say how often each has every sentence."""
-    return 100 * f1_of_counts(weights @ counts)
 
 
 def compare(ours: Sequence[Counts], theirs: Sequence[Counts], *, resamples: int = RESAMPLES) -> dict[str, float]:
@@ -98,7 +90,9 @@ def compare(ours: Sequence[Counts], theirs: Sequence[Counts], *, resamples: int 
         raise ValueError("the systems were scored on different test sentences")
 
     def difference(weights: Counts) -> Counts:
-        means = [numpy.mean([resampled_scores(each, weights) for each in system], axis=0) for system in (ours, theirs)]
+        means = [
+            numpy.mean([100 * f1_of_counts(weights @ each) for each in system], axis=0) for system in (ours, theirs)
+        ]
         return means[0] - means[1]
 
     found = bootstrap(difference, number, num_resamples=resamples)
@@ -111,15 +105,13 @@ def compare(ours: Sequence[Counts], theirs: Sequence[Counts], *, resamples: int 
     }
 
 
-def significance_rows(
-    rows: Sequence[Row], counts: Mapping[str, Counts], *, least_size: int = LEAST_SIZE, resamples: int = RESAMPLES
-) -> list[Row]:
-    """For every corpus, size (from ``least_size`` training sentences on), system and device: the comparison with python-crfsuite."""
+def significance_rows(rows: Sequence[Row], counts: Mapping[str, Counts], *, resamples: int = RESAMPLES) -> list[Row]:
+    """For every corpus, size (from `LEAST_SIZE` training sentences on), system and device: the comparison with python-crfsuite."""
     found = []
     for corpus, size in dict.fromkeys((row["corpus"], row["size"]) for row in rows):
         here = [row for row in rows if (row["corpus"], row["size"]) == (corpus, size)]
         theirs = [row for row in here if row["system"] == CRFSUITE]
-        if not theirs or here[0]["sentences"] < least_size:
+        if not theirs or here[0]["sentences"] < LEAST_SIZE:
             continue
         for system, device in dict.fromkeys((row["system"], row["device"]) for row in here if row not in theirs):
             ours = [row for row in here if (row["system"], row["device"]) == (system, device)]
@@ -154,23 +146,16 @@ def significance_rows(
 
 def summary_rows(rows: Sequence[Row]) -> list[Row]:
     """Means over seeds for every corpus, size, system and device."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[key] for key in ("corpus", "size", "system", "device")), []).append(row)
-    found = []
-    for members in groups.values():
-        first = members[0]
-        mean = {key: statistics.fmean(row[key] for row in members) for key in ("dev", "test", "exact_match", "seconds")}
-        deviation = statistics.stdev(row["test"] for row in members) if len(members) > 1 else None
-        found.append(
-            {
-                **{key: first[key] for key in ("corpus", "size", "sentences", "system", "device", "metric")},
-                **mean,
-                "test_sd": deviation,
-                "seeds": [row["seed"] for row in members],
-            }
-        )
-    return found
+    groups = pandas.DataFrame(rows).groupby(["corpus", "size", "system", "device"], sort=False)
+    means = groups.agg(
+        sentences=("sentences", "first"),
+        metric=("metric", "first"),
+        **{key: (key, "mean") for key in ("dev", "test", "exact_match", "seconds")},
+        test_sd=("test", "std"),
+        seeds=("seed", list),
+    ).reset_index()
+    # A single run has no deviation.
+    return means.astype(object).where(means.notna(), None).to_dict("records")
 
 
 def write_size_plot(rows: Iterable[Row], path: Path) -> None:

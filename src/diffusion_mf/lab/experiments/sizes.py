@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy
 import pydantic
-from pydantic import NonNegativeFloat, PositiveInt
+from pydantic import PositiveInt
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath, open_output
@@ -35,7 +35,6 @@ from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunPlace, rea
 from diffusion_mf.lab.experiments.plan import (
     AnyFile,
     CorpusEntry,
-    Section,
     check_files,
     chosen_corpora,
     flat_settings,
@@ -58,14 +57,8 @@ Size: TypeAlias = PositiveInt | Literal["all"]
 """training sentences"""
 
 
-class CrfsuiteEntry(Section):
-    """What python-crfsuite's regularisation is chosen from, on dev, and how long it is trained."""
-
-    c1: list[NonNegativeFloat] = pydantic.Field(default=[0.0, 0.1], min_length=1)
-    c2: list[NonNegativeFloat] = pydantic.Field(default=[0.01, 0.1, 1.0], min_length=1)
-    min_count: PositiveInt = 1
-    """of a feature in training; 2 is faster, and on 500 sentences of EWT a point worse"""
-    max_iterations: PositiveInt = 100
+CRFSUITE_SETTINGS = {"c1": [0.0, 0.1], "c2": [0.01, 0.1, 1.0], "min_count": 1, "max_iterations": 100}
+"""Lists are what is chosen from on dev. Features that occur once are kept: without them training is faster, but a point worse."""
 
 
 class SizesFile(AnyFile):
@@ -78,7 +71,6 @@ class SizesFile(AnyFile):
     whole_corpora: list[str] = pydantic.Field(default=[])
     """small ones, of which all sentences are taken"""
     device: Literal["cuda", "cpu"]
-    crfsuite: CrfsuiteEntry = CrfsuiteEntry()
     workers: PositiveInt = 1
     record: str | None = None
     """the result file that its rows belong to"""
@@ -194,7 +186,7 @@ def _runs(
                 system=system,
                 device="cpu" if is_crfsuite else plan.device,
                 entry=entry,
-                settings=plan.crfsuite.model_dump(mode="json") if is_crfsuite else settings,
+                settings=CRFSUITE_SETTINGS if is_crfsuite else settings,
             )
 
 

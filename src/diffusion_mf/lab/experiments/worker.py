@@ -71,29 +71,15 @@ def _run(place: RunPlace, *, device: str) -> Outcome:
     return Outcome.COMPLETE
 
 
-def train_without_test(
-    place: RunPlace,
-    config: Config,
-    *,
-    device: str,
-    checkpoint_every: float | None = None,
-    display: Display | None = None,
-) -> bool:
+def train_without_test(place: RunPlace, config: Config, *, device: str, display: Display | None = None) -> bool:
     """Start or resume the run of ``place``, and tell whether it was resumed; test data, which are read once, are not seen."""
-    from diffusion_mf.training.loop import SECONDS_BETWEEN_CHECKPOINTS, train
+    from diffusion_mf.training.loop import train
     from diffusion_mf.training.resumption import RunFolder
 
     # The folder already holds files of the experiment.
     RunFolder(place.root).mark()
     is_resumed = place.checkpoint.exists() or place.model.exists()
-    train(
-        without_test(config),
-        output=place.root,
-        resume=is_resumed,
-        device=device,
-        checkpoint_every=SECONDS_BETWEEN_CHECKPOINTS if checkpoint_every is None else checkpoint_every,
-        display=display,
-    )
+    train(without_test(config), output=place.root, resume=is_resumed, device=device, display=display)
     return is_resumed
 
 
@@ -112,9 +98,7 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
     # A finished run is started again if a plan asks for further scores.
     known = (place.result() or {}) if place.model.exists() else {}
     if not known:
-        train_without_test(
-            place, config, device=device, checkpoint_every=description["checkpoint_every"], display=Display()
-        )
+        train_without_test(place, config, device=device, display=Display())
     scored = time.monotonic()
     scores = score_model(place.model, config, description["evaluation"], device=device, known=known)
     entries = place.last_entries(num_bytes=sys.maxsize)
@@ -134,8 +118,7 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
             **provenance(description["command"]),
         }
     )
-    if description["keep"] != "all":
-        shutil.rmtree(place.checkpoint, ignore_errors=True)
+    shutil.rmtree(place.checkpoint, ignore_errors=True)
     if description["keep"] == "scores":
         shutil.rmtree(place.model, ignore_errors=True)
 
