@@ -48,9 +48,6 @@ def _group() -> None:
     """Efficiency tables."""
 
 
-app.command()(sizes)
-
-
 def overrides_of(task: str, overrides: list[str] | None) -> list[str]:
     """The overrides that apply to ``task``: its own, without the ``TASK:`` prefix, and those for every task."""
     found = []
@@ -67,7 +64,7 @@ def overrides_of(task: str, overrides: list[str] | None) -> list[str]:
 def _collect(
     measured: "Iterable[list[Row]]",
     *,
-    total: int,
+    total: int | None,
     output: str | None,
     replace_by: "Sequence[str]",
     unit: str = "models",
@@ -152,14 +149,15 @@ def ops(
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
-    chosen = list(benchmark.CONTESTS) if only is None else _names_in(only)
-    for name in chosen:
-        _known_one("--only", name, benchmark.CONTESTS, kind="operation")
+    known = {name: name for name in benchmark.OPERATIONS}
+    chosen = [
+        _known_one("--only", name, known, kind="operation") for name in (known if only is None else _names_in(only))
+    ]
     benchmark.import_peers()
     wanted = wanted or benchmark.default_shapes(place)
     rows = _collect(
         benchmark.measure_ops(wanted, device=place, note=note, only=chosen),
-        total=benchmark.num_contests(wanted, device=place, only=chosen),
+        total=None,
         output=output,
         replace_by=benchmark.OPS_ROW_KEY,
         unit="operations",
@@ -648,3 +646,6 @@ def _compared(row: Row) -> Row:
     if compared is None:
         return {}
     return {**compared, "interval": f"{half_up(compared['low'], 2)} to {half_up(compared['high'], 2)}"}
+
+
+app.command()(sizes)

@@ -187,6 +187,9 @@ def test_the_plan_names_the_file_of_its_rows(tmp_path: Path) -> None:
     folder = write_experiment(tmp_path / "x", runs, table="base")
     missing = CliRunner().invoke(app, ["experiment", "record", str(folder)])
     assert "names no result file" in str(missing.exception)
+    other = tmp_path / "other.json"
+    assert CliRunner().invoke(app, ["experiment", "record", str(folder), "--output", str(other)]).exit_code == 0
+    assert len(read_rows(other)) == 3
     record = tmp_path / "x/plans/made-up.json"
     path = tmp_path / "sweeps.json"
     for configs in ("configs/x", "configs/ours"):

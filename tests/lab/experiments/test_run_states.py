@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -85,6 +86,17 @@ def test_a_claim_is_taken_once_and_held_by_the_process_that_inherits_it(tmp_path
     last = Claim.take(place)
     assert last is not None
     assert not os.get_inheritable(last.handle)
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(
+        InputError, match=r"run: its file system cannot lock files \(No locks available\); name a folder"
+    ):
+        Claim.take(RunPlace(tmp_path / "run"))
 
 
 @pytest.fixture

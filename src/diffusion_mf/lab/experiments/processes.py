@@ -13,6 +13,7 @@ from pathlib import Path
 
 import diffusion_mf
 from diffusion_mf import plugins
+from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.folders import Outcome, RunPlace
 from diffusion_mf.lab.experiments.worker import EXIT_STATUSES
 
@@ -34,9 +35,15 @@ class Claim:
         handle = os.open(place.root / "lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
             os.close(handle)
-            return None
+            if isinstance(error, BlockingIOError):
+                return None
+            raise InputError(
+                f"its file system cannot lock files ({error.strerror})",
+                path=place.root,
+                remedy="name a folder on another one with --output",
+            ) from None
         return cls(handle)
 
     def release(self) -> None:
