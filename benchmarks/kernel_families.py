@@ -24,7 +24,7 @@ from unittest import mock
 
 import torch
 
-from diffusion_mf.cli.benchmark_options import measured_task, overrides_of
+from diffusion_mf.cli.benchmark import measured_task, overrides_of
 from diffusion_mf.config import Config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
@@ -148,7 +148,6 @@ def measure_all(
     systems: Sequence[str],
     *,
     device: torch.device,
-    folder: str,
     overrides: list[str] | None,
     **options: Any,
 ) -> Iterator[list[dict[str, Any]]]:
@@ -157,7 +156,7 @@ def measure_all(
         data: TrainingData | None = None
         for system in systems:
             changes = ["training.compile=false", *overrides_of(task.value, overrides)]
-            config = benchmark_config(task, system, folder=folder, overrides=changes)
+            config = benchmark_config(task, system, overrides=changes)
             data = data or read_training_data(config)
             yield measure(config, data, device, **options)
             gc.collect()
@@ -174,7 +173,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sentences", type=int, default=4000, help="of the training and of the development split")
     parser.add_argument("--compile", action="store_true", help="compile blocks, as dmf benchmark throughput does")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--configs", default="configs", metavar="DIR")
     parser.add_argument("--set", action="append", dest="overrides", metavar="[TASK:]KEY=VALUE")
     parser.add_argument("--output", default="results/kernel_families.json", metavar="FILE")
     given = parser.parse_args(arguments)
@@ -192,7 +190,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             tasks,
             systems,
             device=device,
-            folder=given.configs,
             overrides=given.overrides,
             repeats=given.repeats,
             seconds=given.seconds,

@@ -17,7 +17,7 @@ from diffusion_mf.evaluation.metrics import half_up
 from diffusion_mf.lab.experiments.paper import ablation_decoder, paper_relative_throughput, paper_score
 from diffusion_mf.lab.experiments.record import pretrained_table, results_table
 from diffusion_mf.lab.experiments.selection import paired_difference
-from diffusion_mf.lab.experiments.tables.grid import system_title
+from diffusion_mf.lab.experiments.tables import system_title
 from diffusion_mf.lab.results import read_rows
 from diffusion_mf.model.storage import read_config, read_metrics
 from diffusion_mf.systems import SYSTEMS

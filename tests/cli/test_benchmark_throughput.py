@@ -11,7 +11,6 @@ import small_runs
 from diffusion_mf.tagger import load_model
 from diffusion_mf.training.loop import train
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = [
     *("encoder.width=16", "encoder.layers=1", "encoder.heads=2", "encoder.word_width=8"),
     *("encoder.character_width=4", "encoder.character_hidden=4"),
@@ -23,7 +22,7 @@ SMALL = [
 def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = small_runs.write_small_corpus(tmp_path_factory.mktemp("corpus"))
     data = [f"data.{split}={folder / split}.txt" for split in ("train", "dev", "test")]
-    found = ["--device", "cpu", "--configs", str(CONFIGS)]
+    found = ["--device", "cpu"]
     for setting in (*SMALL, *data, "data.format=columns"):
         found += ["--set", setting]
     return found
@@ -87,7 +86,7 @@ def test_a_trained_model_is_measured_with_ten_calls_and_its_own(dmf, tmp_path: P
     corpus = small_runs.write_small_corpus(tmp_path / "conll2003").rename(tmp_path / "conll2003" / "renamed")
     config = small_runs.small_config(corpus, {"inference": {"num_calls": "auto"}, "training": {"epochs": 1}})
     model = train(config, output=tmp_path / "run", device="cpu")
-    arguments = ("--model", model, "--device", "cpu", "--configs", str(CONFIGS), "--repeats", "2")
+    arguments = ("--model", model, "--device", "cpu", "--repeats", "2")
     outcome = dmf("benchmark", "throughput", *arguments, "--json", "--output", tmp_path / "efficiency.json")
     assert outcome.status == 0, outcome.stderr
     rows = json.loads(outcome.stdout)

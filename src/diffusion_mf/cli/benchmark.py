@@ -1,37 +1,46 @@
-"""``dmf benchmark``: efficiency tables."""
+"""``dmf benchmark``: efficiency tables, and how many labels an annotator has to fix."""
 
 import os
 import re
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from diffusion_mf.cli import benchmark_correction, benchmark_load, benchmark_sizes
-from diffusion_mf.cli.benchmark_options import (
-    AsJson,
-    Device,
-    Folder,
-    Output,
-    Overrides,
-    collect,
-    known_one,
-    measured_task,
-    numbers_of,
-    overrides_of,
-    print_throughput,
-)
+from diffusion_mf.cli.experiment import sizes
 from diffusion_mf.errors import InputError
-from diffusion_mf.evaluation.terminal import half_up, note, print_json, print_table, progress
+from diffusion_mf.evaluation.terminal import Column, half_up, note, print_json, print_rows, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from diffusion_mf.data.conllu import ConlluColumn
+    from diffusion_mf.data.corpus import Corpus, Task
     from diffusion_mf.lab.benchmarks.timing import ProblemShape
 
 app = typer.Typer(help="Efficiency tables.", no_args_is_help=True)
+
+Known = TypeVar("Known")
+Row = dict[str, Any]
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="[TASK:]KEY=VALUE",
+        help="Override a setting of the configurations, for one task or all; may be repeated.",
+    ),
+]
+Output = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Result file to write the rows to, such as results/efficiency.json."),
+]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to measure.")]
+Repeats = Annotated[int, typer.Option(min=1, help="Timed runs after warm-up; the median is reported.")]
+TaskName = Annotated[str, typer.Option(metavar="TASK", help="One of pos, ner and seg-pos.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")]
 
 
 @app.callback()
@@ -39,8 +48,82 @@ def _group() -> None:
     """Efficiency tables."""
 
 
-for _command in (*benchmark_load.COMMANDS, benchmark_sizes.sizes, benchmark_correction.correction):
-    app.command()(_command)
+def overrides_of(task: str, overrides: list[str] | None) -> list[str]:
+    """The overrides that apply to ``task``: its own, without the ``TASK:`` prefix, and those for every task."""
+    found = []
+    for override in overrides or ():
+        prefix, separator, rest = override.partition(":")
+        is_for_a_task = bool(separator) and "=" not in prefix
+        if not is_for_a_task:
+            found.append(override)
+        elif prefix == task:
+            found.append(rest)
+    return found
+
+
+def _collect(
+    measured: "Iterable[list[Row]]",
+    *,
+    total: int | None,
+    output: str | None,
+    replace_by: "Sequence[str]",
+    unit: str = "models",
+    packages: "Sequence[str]" = (),
+    measured_files: "Sequence[str]" = (),
+) -> list[Row]:
+    """Measure with a progress bar, saving each row to the result file at once so that a killed run keeps its rows."""
+    from diffusion_mf.lab.results import provenance, read_rows, write_rows
+
+    if output is not None:
+        read_rows(output)  # Reject a file that is not a result file before minutes of measuring, not after.
+    source = provenance(shlex.join(["dmf", *sys.argv[1:]]), packages=packages, measured=measured_files)
+    rows: list[Row] = []
+    with progress("measuring", total=total, unit=unit) as advance:
+        for part in measured:
+            found = [{**row, **source} for row in part]
+            rows += found
+            if output is not None:
+                write_rows(output, found, replace_by=replace_by)
+            advance(1)
+    return rows
+
+
+def _known_one(option: str, name: str, known: "Mapping[str, Known]", *, kind: str) -> Known:
+    """The value of ``known`` that ``name``, given to ``option``, refers to."""
+    if name not in known:
+        raise InputError(f"{option}: unknown {kind} {name!r}", remedy=f"choose from {', '.join(known)}")
+    return known[name]
+
+
+def measured_task(option: str, name: str) -> "Task":
+    """The task called ``name``, if it has a corpus to measure on."""
+    from diffusion_mf.lab.benchmarks.throughput import BENCHMARK_CORPORA
+
+    return _known_one(option, name, {task.value: task for task in BENCHMARK_CORPORA}, kind="task")
+
+
+def _names_in(text: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in text.split(",")))
+
+
+def _numbers_in(option: str, text: str) -> list[int]:
+    """Parse a list of numbers such as 1,4,16, the value of ``option``."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise InputError(
+            f"{option}: {text!r} is not a list of numbers", remedy="write numbers of at least 1, as in 1,4,16"
+        )
+    return [int(part) for part in parts]
+
+
+def _read(path: str, task: "Task", *, column: "ConlluColumn | None" = None) -> "Corpus":
+    """The labelled sentences of a file; what was repaired is reported."""
+    from diffusion_mf.data.formats import read_task
+
+    corpus = read_task(path, task, column=column)
+    if corpus.repaired is not None:
+        note(corpus.repaired)
+    return corpus
 
 
 @app.command()
@@ -57,44 +140,92 @@ def ops(
     only: Annotated[
         str | None, typer.Option(metavar="OP,…", help="Operations to measure, named as in the rows (default: all).")
     ] = None,
-    output: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Result file to write the rows to, such as results/ops.json.")
-    ] = None,
+    output: Output = None,
     json: AsJson = False,
 ) -> None:
     """Time and memory of chain inference compared with pytorch-crf and torch-struct, and of Mean-Field with a denoiser."""
     wanted = None if shapes is None else _parse_shapes(shapes)
+    from diffusion_mf.lab.benchmarks import ops as benchmark
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
-    from diffusion_mf.lab.benchmarks.ops import (
-        CONTESTS,
-        OPS_ROW_KEY,
-        PEERS,
-        default_shapes,
-        import_peers,
-        measure_ops,
-        num_contests,
-    )
-
-    chosen = list(CONTESTS) if only is None else list(dict.fromkeys(name.strip() for name in only.split(",")))
-    for name in chosen:
-        known_one("--only", name, CONTESTS, kind="operation")
-    import_peers()
-    wanted = default_shapes(place) if wanted is None else wanted
-    rows = collect(
-        measure_ops(wanted, device=place, note=note, only=chosen),
-        total=num_contests(wanted, device=place, only=chosen),
+    known = {name: name for name in benchmark.OPERATIONS}
+    chosen = [
+        _known_one("--only", name, known, kind="operation") for name in (known if only is None else _names_in(only))
+    ]
+    benchmark.import_peers()
+    wanted = wanted or benchmark.default_shapes(place)
+    rows = _collect(
+        benchmark.measure_ops(wanted, device=place, note=note, only=chosen),
+        total=None,
         output=output,
-        replace_by=OPS_ROW_KEY,
+        replace_by=benchmark.OPS_ROW_KEY,
         unit="operations",
-        packages=list(PEERS),
+        packages=list(benchmark.PEERS),
         measured_files=["ops", "structures", "benchmarks"],
     )
     if json:
         print_json(rows)
-    else:
-        _print_table(rows)
+        return
+    print_rows(
+        [{**row, "shape": " × ".join(map(str, row["shape"]))} for row in rows],
+        {
+            "operation": "op",
+            "B × N × K": "shape",
+            "transitions": "transitions",
+            "direction": "direction",
+            "library": "library",
+            "mode": "mode",
+            "ms": ("milliseconds", 3),
+            "peak MB": ("peak_memory_mb", 1),
+            "× peer": ("speedup_over_fastest_peer", 1),
+            "% denoiser": ("share_of_denoiser", 1, 100),
+        },
+        title=f"Operations on {rows[0]['hardware']}: medians; × peer: how many times faster than the fastest peer",
+    )
+
+
+def _parse_shapes(text: str) -> "list[ProblemShape]":
+    from diffusion_mf.lab.benchmarks.timing import ProblemShape
+
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)[x×](\d+)[x×](\d+)", part.strip())
+        sizes = [int(size) for size in match.groups()] if match else []
+        # torch-struct, one of the peers, cannot handle chains of one unit.
+        if not match or min(sizes) < 1 or sizes[1] < 2:
+            raise InputError(
+                f"--shapes: {part.strip()!r} is not a shape",
+                remedy="write sentences × units (2 or more) × labels, as in 32x32x17,256x64x17",
+            )
+        found.append(ProblemShape(*sizes))
+    return found
+
+
+def _throughput(measured: "Iterable[list[Row]]", *, total: int, output: str | None, as_json: bool) -> None:
+    """Measure, save and print the rows of ``throughput``, ``mean-field`` and ``schedule``."""
+    from diffusion_mf.lab.benchmarks.throughput import THROUGHPUT_ROW_KEY
+
+    rows = _collect(measured, total=total, output=output, replace_by=THROUGHPUT_ROW_KEY)
+    if as_json:
+        print_json(rows)
+        return
+    print_rows(
+        rows,
+        {
+            **{field: field for field in ("corpus", "system", "setting", "phase", "implementation")},
+            "sent./s": ("sentences_per_second", 0),
+            "paper": ("paper_sentences_per_second", 1),
+            "× paper": ("ratio_to_paper", 1),
+            "% of one": ("relative", 1, 100),
+            "calls": "num_calls",
+            "dev": ("dev_score", 2),
+            "exact": ("dev_exact_match", 1),
+            "% peak": ("utilisation", 1, 100),
+            "GB": ("peak_memory_gb", 1),
+        },
+        title=f"Throughput on {rows[0]['hardware']}: medians",
+    )
 
 
 @app.command()
@@ -107,7 +238,6 @@ def throughput(
     compare: Annotated[
         bool, typer.Option("--compare", help="Also measure a plain float32 implementation of the same models.")
     ] = False,
-    only_plain: Annotated[bool, typer.Option("--only-plain", help="Measure only the plain implementation.")] = False,
     models: Annotated[
         list[str] | None,
         typer.Option(
@@ -117,38 +247,45 @@ def throughput(
             "may be repeated.",
         ),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed runs after warm-up; the median is reported.")] = 5,
+    repeats: Repeats = 5,
     device: Device = "auto",
-    configs: Folder = "configs",
     overrides: Overrides = None,
     output: Output = None,
     json: AsJson = False,
 ) -> None:
     """The paper's efficiency table: sentences per second in training and inference, ours and the paper's."""
+    from diffusion_mf.lab.benchmarks.throughput import (
+        DIFFUSION_SYSTEMS,
+        FAST,
+        PLAIN,
+        measure_throughput,
+        measure_trained,
+    )
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
-    from diffusion_mf.lab.benchmarks.throughput import FAST, PLAIN, measure_throughput, measure_trained
-
     if models:
-        trained = (measure_trained(model, device=place, folder_of_configs=configs, repeats=repeats) for model in models)
-        _show(trained, total=len(models), output=output, as_json=json)
+        trained = (measure_trained(model, device=place, repeats=repeats) for model in models)
+        _throughput(trained, total=len(models), output=output, as_json=json)
         return
-    chosen_tasks = [measured_task("--tasks", name.strip()) for name in tasks.split(",")]
-    chosen_systems = _chosen_systems(systems)
-    implementations = [] if only_plain else [FAST]
-    implementations += [PLAIN] if compare or only_plain else []
+    chosen_tasks = [measured_task("--tasks", name) for name in _names_in(tasks)]
+    chosen_systems = _names_in(systems)
+    for name in chosen_systems:
+        if name not in DIFFUSION_SYSTEMS:
+            raise InputError(
+                f"--systems: {name!r} is not measured here", remedy=f"choose from {', '.join(DIFFUSION_SYSTEMS)}"
+            )
+    implementations = [FAST, PLAIN] if compare else [FAST]
     measured = measure_throughput(
         chosen_tasks,
         chosen_systems,
         implementations,
         device=place,
-        folder=configs,
         overrides={task: overrides_of(task.value, overrides) for task in chosen_tasks},
         repeats=repeats,
     )
     total = len(chosen_tasks) * len(chosen_systems) * len(implementations)
-    _show(measured, total=total, output=output, as_json=json)
+    _throughput(measured, total=total, output=output, as_json=json)
 
 
 @app.command("mean-field")
@@ -158,39 +295,168 @@ def mean_field(
         str, typer.Option(metavar="N,…", help="Mean-Field iterations per call; throughput is relative to the first.")
     ] = "1,2,3,4,7,10,15",
     device: Device = "auto",
-    configs: Folder = "configs",
     overrides: Overrides = None,
     output: Output = None,
     json: AsJson = False,
 ) -> None:
     """Throughput by number of Mean-Field iterations, relative to the first number, ours and the paper's."""
+    from diffusion_mf.lab.benchmarks.throughput import measure_iterations
     from diffusion_mf.prediction.devices import choose_device
 
-    place = choose_device(device)
-    from diffusion_mf.lab.benchmarks.throughput import measure_iterations
-
-    numbers = numbers_of("--iterations", iterations)
-    measured = measure_iterations(numbers, device=place, folder=configs, overrides=overrides_of("pos", overrides))
-    _show(measured, total=2 * len(numbers), output=output, as_json=json)
+    place, numbers = choose_device(device), _numbers_in("--iterations", iterations)
+    measured = measure_iterations(numbers, device=place, overrides=overrides_of("pos", overrides))
+    _throughput(measured, total=2 * len(numbers), output=output, as_json=json)
 
 
 @app.command()
 def schedule(
     *,
     device: Device = "auto",
-    configs: Folder = "configs",
     overrides: Overrides = None,
     output: Output = None,
     json: AsJson = False,
 ) -> None:
     """Inference throughput by base of the reverse schedule, ours and the paper's."""
+    from diffusion_mf.lab.benchmarks.throughput import BASES, DIFFUSION_SYSTEMS, measure_schedules
     from diffusion_mf.prediction.devices import choose_device
 
-    place = choose_device(device)
-    from diffusion_mf.lab.benchmarks.throughput import BASES, DIFFUSION_SYSTEMS, measure_schedules
+    measured = measure_schedules(device=choose_device(device), overrides=overrides_of("pos", overrides))
+    _throughput(measured, total=len(DIFFUSION_SYSTEMS) * len(BASES), output=output, as_json=json)
 
-    measured = measure_schedules(device=place, folder=configs, overrides=overrides_of("pos", overrides))
-    _show(measured, total=len(DIFFUSION_SYSTEMS) * len(BASES), output=output, as_json=json)
+
+@app.command()
+def scaling(
+    *,
+    task: TaskName = "pos",
+    times: Annotated[str, typer.Option(metavar="N,…", help="Numbers of copies of the data to measure.")] = "1,4,16",
+    lengths: Annotated[
+        str, typer.Option(metavar="N,…", help="Lengths of the generated sentences, in units.")
+    ] = "16,32,64,128,256,512,1024,2000",
+    units: Annotated[int, typer.Option(min=1, help="Approximate total number of units per length.")] = 200_000,
+    repeats: Repeats = 5,
+    device: Device = "auto",
+    overrides: Overrides = None,
+    output: Output = None,
+    json: AsJson = False,
+) -> None:
+    """Check that the cost of Diffusion-MF grows linearly with the amount of data and the length of sentences."""
+    from diffusion_mf.lab.benchmarks.load import measure_scaling
+    from diffusion_mf.lab.benchmarks.throughput import THROUGHPUT_ROW_KEY
+    from diffusion_mf.prediction.devices import choose_device
+
+    place, chosen = choose_device(device), measured_task("--task", task)
+    counts, sizes = _numbers_in("--times", times), _numbers_in("--lengths", lengths)
+    measured = measure_scaling(
+        chosen,
+        device=place,
+        overrides=overrides_of(chosen.value, overrides),
+        times=counts,
+        lengths=sizes,
+        units=units,
+        repeats=repeats,
+    )
+    total = 2 * len(counts) + len(sizes)
+    rows = _collect(measured, total=total, output=output, replace_by=THROUGHPUT_ROW_KEY, unit="settings")
+    if json:
+        print_json(rows)
+        return
+    print_rows(
+        rows,
+        {
+            **{field: field for field in ("setting", "phase", "sentences")},
+            "sent./s": ("sentences_per_second", 0),
+            "% of the first": ("relative", 1, 100),
+            "ms/sentence": ("milliseconds_per_sentence", 3),
+            "µs/unit": ("microseconds_per_unit", 2),
+        },
+        title=f"{rows[0]['system']} on {rows[0]['corpus']}, {rows[0]['hardware']}: medians",
+    )
+
+
+@app.command()
+def sharing(
+    *,
+    task: TaskName = "pos",
+    system: Annotated[str, typer.Option(help="System to train.")] = "diffusion-mf",
+    counts: Annotated[str, typer.Option(metavar="N,…", help="Numbers of concurrent processes.")] = "1,2,4,8,12",
+    seconds: Annotated[float, typer.Option(min=0, help="Training time after warm-up.")] = 20.0,
+    device: Device = "auto",
+    overrides: Overrides = None,
+    output: Output = None,
+    json: AsJson = False,
+) -> None:
+    """How many training runs share a device before their aggregate throughput stops growing."""
+    from diffusion_mf.config import load_config
+    from diffusion_mf.lab.benchmarks.load import best_count, measure_sharing
+    from diffusion_mf.lab.benchmarks.throughput import BENCHMARK_CORPORA, THROUGHPUT_ROW_KEY
+    from diffusion_mf.prediction.devices import choose_device
+
+    place, numbers = choose_device(device), _numbers_in("--counts", counts)
+    chosen = measured_task("--task", task)
+    # Same size and compilation settings as in experiments, not those of the efficiency table.
+    config = load_config(f"{chosen.value}/{system}", overrides_of(chosen.value, overrides))
+    measured = measure_sharing(
+        config, corpus=BENCHMARK_CORPORA[chosen].name, device=place.type, counts=numbers, seconds=seconds
+    )
+    rows = _collect(measured, total=len(numbers), output=output, replace_by=THROUGHPUT_ROW_KEY, unit="settings")
+    if json:
+        print_json(rows)
+        return
+    each = "sentences_per_second_each"
+    print_rows(
+        [{**row, "slowest": min(row[each]), "fastest": max(row[each])} for row in rows],
+        {
+            "runs at a time": "setting",
+            "sent./s together": ("sentences_per_second", 0),
+            "× one": ("relative", 2),
+            "slowest": ("slowest", 0),
+            "fastest": ("fastest", 0),
+            "GB each": ("peak_memory_gb", 1),
+        },
+        title=f"{rows[0]['system']} on {rows[0]['corpus']}, {rows[0]['hardware']}: "
+        f"more than {best_count(rows)} at a time only slow each other down",
+    )
+
+
+@app.command()
+def agreement(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A file with gold labels, usually dev.")],
+    *,
+    precision: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        typer.Option(help="Precision of the fast path: auto (bfloat16 on a GPU), float32 or bfloat16."),
+    ] = "auto",
+    device: Device = "auto",
+    output: Output = None,
+    json: AsJson = False,
+) -> None:
+    """Compare a model's scores on the fast path and on the plain reference path, and count the labels that differ."""
+    from diffusion_mf.lab.benchmarks.load import AGREEMENT_ROW_KEY, measure_agreement
+    from diffusion_mf.prediction.devices import choose_device
+    from diffusion_mf.tagger import load_model
+
+    place = choose_device(device)
+    stored = load_model(model)
+    corpus = _read(file, stored.config.task, column=stored.config.data.column)
+    measured = measure_agreement(stored, corpus.sentences, device=place, precision=precision)
+    facts = {"corpus": Path(file).name.split(".")[0], "model": model}
+    named = ([{**facts, **row} for row in part] for part in measured)
+    rows = _collect(named, total=2, output=output, replace_by=AGREEMENT_ROW_KEY, unit="paths")
+    if json:
+        print_json(rows)
+        return
+    print_rows(
+        rows,
+        {
+            "path": "implementation",
+            rows[0]["metric"]: ("score", 2),
+            "difference": ("score_difference", 3),
+            "% labelled differently": ("share_labelled_differently", 3, 100),
+            "marginals, mean": ("mean_marginal_difference", 5),
+        },
+        title=f"{rows[0]['system']} on {rows[0]['corpus']}, {rows[0]['hardware']}: differences from the plain path",
+    )
 
 
 @app.command()
@@ -220,13 +486,9 @@ def cpu(
             metavar="PEER,…", help="Peers to measure: python-crfsuite, udpipe-1, spacy, or none (our models only)."
         ),
     ] = None,
-    udpipe_iterations: Annotated[int, typer.Option(min=1, help="Training iterations of UDPipe.")] = 20,
-    spacy_epochs: Annotated[int, typer.Option(min=1, help="The most training epochs of spaCy.")] = 30,
     passes: Annotated[int, typer.Option(min=1, help="Timed passes over the test file; the median is reported.")] = 5,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads PyTorch may use (default: one per core).")] = None,
-    output: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Result file to write the rows to, such as results/cpu.json.")
-    ] = None,
+    output: Output = None,
     json: AsJson = False,
 ) -> None:
     """Tags or entities on a CPU: scores and words per second of our models, python-crfsuite, UDPipe 1 and spaCy."""
@@ -236,45 +498,49 @@ def cpu(
     import torch
 
     from diffusion_mf.data.corpus import Task
-    from diffusion_mf.data.formats import read_task
-    from diffusion_mf.lab.benchmarks.cpu import (
-        CPU_ROW_KEY,
-        all_peers,
-        measure_cpu,
-        model_contestant,
-        peer_contestants,
-    )
+    from diffusion_mf.lab.benchmarks import cpu as benchmark
     from diffusion_mf.lab.results import num_cores, provenance, read_rows, write_rows
 
     if output is not None:
         read_rows(output)
-    chosen = all_peers(Task(task), udpipe_iterations=udpipe_iterations, spacy_epochs=spacy_epochs)
+    chosen = benchmark.all_peers(Task(task))
     if only is not None:
-        names = [name.strip() for name in only.split(",") if name.strip() not in ("", "none")]
         known = {peer.name: peer for peer in chosen}
-        chosen = [known_one("--only", name, known, kind="peer") for name in names]
-    train_corpus, dev_corpus, test_corpus = (read_task(path, Task(task)) for path in (train, dev, test))
-    for read in (train_corpus, dev_corpus, test_corpus):
-        if read.repaired is not None:
-            note(read.repaired)
+        names = [name for name in _names_in(only) if name not in ("", "none")]
+        chosen = [_known_one("--only", name, known, kind="peer") for name in names]
+    train_corpus, dev_corpus, test_corpus = (_read(path, Task(task)) for path in (train, dev, test))
     torch.set_num_threads(threads or num_cores())
-    contestants = [model_contestant(name, folder, calls=calls) for name, folder, calls in given]
-    contestants += peer_contestants(chosen, train_corpus, dev_corpus, peers, note=note)
+    contestants = [benchmark.model_contestant(name, folder, calls=calls) for name, folder, calls in given]
+    contestants += benchmark.peer_contestants(chosen, train_corpus, dev_corpus, peers, note=note)
     if not contestants:
         raise InputError("there is nothing to measure", remedy="name a model with --model NAME=DIR")
     source = provenance(shlex.join(["dmf", *sys.argv[1:]]), packages=[peer.distribution for peer in chosen])
     with progress("measuring", total=len(contestants) * (passes + 1), unit="passes") as advance:
-        measured = measure_cpu(contestants, test_corpus, task=Task(task), passes=passes, advance=advance)
+        measured = benchmark.measure_cpu(contestants, test_corpus, task=Task(task), passes=passes, advance=advance)
     # A file called test.txt has its name from its folder.
     name = Path(test).name.split(".")[0]
     corpus = Path(test).absolute().parent.name if name in ("test", "dev") else name
     rows = [{"corpus": corpus, **row, **source} for row in measured]
     if output is not None:
-        write_rows(output, rows, replace_by=CPU_ROW_KEY)
+        write_rows(output, rows, replace_by=benchmark.CPU_ROW_KEY)
     if json:
         print_json(rows)
-    else:
-        _print_cpu(rows)
+        return
+    metric = "f1" if "f1" in rows[0] else "accuracy"
+    print_rows(
+        [{**row, "matched_by": "" if row["is_ours"] else row["matched_by"]} for row in rows],
+        {
+            "system": "system",
+            metric: (metric, 2),
+            "exact match": ("exact_match", 1),
+            "words/s": "words_per_second",
+            "slowest": "slowest_pass",
+            "fastest": "fastest_pass",
+            "threads": "threads",
+            "at least as good and as fast": "matched_by",
+        },
+        title=f"{corpus} on {rows[0]['hardware']}: medians of {passes} passes",
+    )
 
 
 def _parse_model(text: str) -> tuple[str, str, int | None]:
@@ -286,107 +552,100 @@ def _parse_model(text: str) -> tuple[str, str, int | None]:
     return name, folder, None if calls is None else int(calls)
 
 
-def _print_cpu(rows: list[dict[str, Any]]) -> None:
-    metric = "f1" if "f1" in rows[0] else "accuracy"
-    print_table(
-        [
-            "system",
-            metric,
-            "exact match",
-            "words/s",
-            "slowest",
-            "fastest",
-            "threads",
-            "at least as good and as fast",
-        ],
-        [
-            [
-                row["system"],
-                half_up(row[metric], 2),
-                half_up(row["exact_match"], 1),
-                row["words_per_second"],
-                row["slowest_pass"],
-                row["fastest_pass"],
-                row["threads"],
-                "" if row["is_ours"] else row["matched_by"],
-            ]
-            for row in rows
-        ],
-        title=f"{rows[0]['corpus']} on {rows[0]['hardware']}: medians of {rows[0]['passes']} passes",
-    )
+@app.command()
+def correction(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL…", help="Model folders; those that differ by their seed only are one system."),
+    ],
+    *,
+    data: Annotated[str, typer.Option("--data", metavar="FILE", help="A file with gold labels, usually dev.")],
+    corpus: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The corpus's name in the rows (default: the file's folder).")
+    ] = None,
+    calls: Annotated[
+        int | None, typer.Option(min=1, help="Denoising steps of diffusion systems.", show_default="as configured")
+    ] = None,
+    plot: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Draw all rows of --output, or those measured, to this file.")
+    ] = None,
+    device: Device = "auto",
+    output: Output = None,
+    json: AsJson = False,
+) -> None:
+    """How many labels a simulated annotator fixes until everything is right, if the rest is labelled anew after each fix."""
+    from diffusion_mf.data.corpus import check_labels
+    from diffusion_mf.lab.benchmarks import correction as benchmark
+    from diffusion_mf.lab.results import read_rows
+    from diffusion_mf.model.storage import load_model
+    from diffusion_mf.prediction.devices import choose_device
 
+    place = choose_device(device)
+    stored = [load_model(model) for model in models]
+    if len({model.config.task for model in stored}) > 1:
+        raise InputError("the models have different tasks", remedy="measure those of one task at a time")
+    first = stored[0].config
+    read = _read(data, first.task, column=first.data.column)
+    check_labels(read)
+    facts = {"corpus": corpus or Path(data).resolve().parent.name, "file": Path(data).name, "calls": calls}
 
-def _chosen_systems(text: str) -> list[str]:
-    from diffusion_mf.lab.benchmarks.throughput import DIFFUSION_SYSTEMS
+    def measured() -> "Iterator[list[Row]]":
+        found: list[benchmark.Measured] = []
+        for model in stored:
+            found.append(benchmark.measure_model(model, read.sentences, device=place, calls=calls))
+            # The comparisons need all models, so that rows come at the end.
+            yield [{**facts, **row} for row in benchmark.correction_rows(found)] if len(found) == len(stored) else []
 
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in DIFFUSION_SYSTEMS:
-            raise InputError(
-                f"--systems: {name!r} is not measured here", remedy=f"choose from {', '.join(DIFFUSION_SYSTEMS)}"
-            )
-    return names
-
-
-def _show(measured: "Iterable[list[dict[str, Any]]]", *, total: int, output: str | None, as_json: bool) -> None:
-    """Measure every task, save the rows and print them."""
-    from diffusion_mf.lab.benchmarks.throughput import THROUGHPUT_ROW_KEY
-
-    rows = collect(measured, total=total, output=output, replace_by=THROUGHPUT_ROW_KEY)
-    if as_json:
+    rows = _collect(measured(), total=len(stored), output=output, replace_by=benchmark.CORRECTION_ROW_KEY)
+    if plot is not None:
+        benchmark.write_correction_plot(rows if output is None else read_rows(output), Path(plot))
+        note(f"the plot is {plot}")
+    if json:
         print_json(rows)
     else:
-        print_throughput(rows)
+        _print_correction(rows)
 
 
-def _parse_shapes(text: str) -> "list[ProblemShape]":
-    from diffusion_mf.lab.benchmarks.timing import ProblemShape
+def _print_correction(rows: "Sequence[Row]") -> None:
+    from diffusion_mf.lab.benchmarks.correction import ModelGroup
 
-    found = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)[x×](\d+)[x×](\d+)", part.strip())
-        sizes = [int(size) for size in match.groups()] if match else []
-        # torch-struct, one of the peers, cannot handle chains of one unit.
-        if not match or min(sizes) < 1 or sizes[1] < 2:
-            raise InputError(
-                f"--shapes: {part.strip()!r} is not a shape",
-                remedy="write sentences × units (2 or more) × labels, as in 32x32x17,256x64x17",
-            )
-        found.append(ProblemShape(*sizes))
-    return found
+    titles = [ModelGroup.of_row(row).title for row in rows]
+    fixing = [
+        {**row, **_compared(row), "title": title, "seeds": len(row["seeds"])}
+        for row, title in zip(rows, titles, strict=True)
+        if row["order"] is not None
+    ]
+    columns: dict[str, Column] = {
+        "system": "title",
+        "seeds": "seeds",
+        "order": "order",
+        "errors": ("errors", 2),
+        "fixes": ("fixes", 2),
+        "% saved": ("saved", 1),
+        "minus LCRF": ("difference", 2),
+        "95 %": "interval",
+        "p": ("p_fewer", 4),
+    }
+    print_rows(fixing, columns, title=f"{fixing[0]['corpus']}: errors at the start and fixes per {fixing[0]['per']}")
+    curve = [
+        {**row, "title": title, "given": f"{row['given']:g}"}
+        for row, title in zip(rows, titles, strict=True)
+        if row["given"] is not None
+    ]
+    columns = {
+        "system": "title",
+        "% given": "given",
+        "accuracy of the others": ("accuracy_of_others", 2),
+        "without": ("accuracy_without", 2),
+    }
+    print_rows(curve, columns, title="Accuracy on the units whose label is not given")
 
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
-    def rounded(value: float | None, digits: int, factor: float = 1) -> str | None:
-        return None if value is None else half_up(factor * value, digits)
+def _compared(row: Row) -> Row:
+    compared = row.get("minus_lcrf")
+    if compared is None:
+        return {}
+    return {**compared, "interval": f"{half_up(compared['low'], 2)} to {half_up(compared['high'], 2)}"}
 
-    print_table(
-        [
-            "operation",
-            "B × N × K",
-            "transitions",
-            "direction",
-            "library",
-            "mode",
-            "ms",
-            "peak MB",
-            "× peer",
-            "% denoiser",
-        ],
-        [
-            [
-                row["op"],
-                " × ".join(map(str, row["shape"])),
-                row["transitions"],
-                row["direction"],
-                row["library"],
-                row["mode"],
-                rounded(row["milliseconds"], 3),
-                rounded(row["peak_memory_mb"], 1),
-                rounded(row["speedup_over_fastest_peer"], 1),
-                rounded(row["share_of_denoiser"], 1, factor=100),
-            ]
-            for row in rows
-        ],
-        title=f"Operations on {rows[0]['hardware']}: medians; × peer: how many times faster than the fastest peer",
-    )
+
+app.command()(sizes)

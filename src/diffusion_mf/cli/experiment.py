@@ -9,15 +9,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.evaluation.terminal import Display, half_up, note, print_json, print_table
+from diffusion_mf.evaluation.terminal import Column, Display, half_up, note, print_json, print_rows, print_table
 
 if TYPE_CHECKING:
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
     from diffusion_mf.lab.experiments.scheduler import RunTable
     from diffusion_mf.lab.experiments.search import Search
+    from diffusion_mf.lab.experiments.selection import Outcomes
 
 
 app = typer.Typer(help="Many runs, and the paper's tables with our results.", no_args_is_help=True)
+
+Workers = Annotated[int | None, typer.Option(min=1, help="Runs at a time.", show_default="as the plan says, else 1")]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=0, help="Stop all runs after this many seconds, with checkpoints."),
+]
+Grace = Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Time allowed for writing those checkpoints.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting in all runs; may be repeated."),
+]
+Corpora = Annotated[
+    str | None, typer.Option(metavar="FILE", help="File that lists the corpora, instead of the one named in the plan.")
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUES", help="Run only these, as in seed=1,2 or corpus=en-ewt; may be repeated."),
+]
+RetryFailed = Annotated[bool, typer.Option("--retry-failed", help="Retry runs that have used up their attempts.")]
+RunsFolder = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for all runs.", show_default="runs/NAME")]
+Finished = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of dmf experiment run.")]
+PlanName = Annotated[str | None, typer.Option(help="Plan to use, if several were run in the folder.")]
 
 
 @app.callback()
@@ -28,36 +51,23 @@ def _group() -> None:
 @app.command()
 def run(
     plan_path: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file (TOML).")],
-    output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for all runs.", show_default="runs/NAME")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time.", show_default="as the plan says, else 1")
-    ] = None,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", min=0, help="Stop all runs after this many minutes, with checkpoints."),
-    ] = None,
-    grace: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Time allowed for writing those checkpoints.")
-    ] = 90.0,
+    output: RunsFolder = None,
+    workers: Workers = None,
+    time_limit: TimeLimit = None,
+    grace: Grace = 90.0,
     devices: Annotated[
         str, typer.Option("--devices", help="Devices to spread runs over, as in cuda:0,cuda:1.")
     ] = "auto",
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting in all runs; may be repeated."),
+    overrides: Overrides = None,
+    configs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Configurations to use instead of the plan's, as in ../{task}/{system}.toml."
+        ),
     ] = None,
-    corpora: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Folder of the corpora, instead of the one named in the plan.")
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUES", help="Run only these, as in seed=1,2 or encoder=scratch; may be repeated."),
-    ] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Retry runs that have used up their attempts.")
-    ] = False,
+    corpora: Corpora = None,
+    only: Only = None,
+    retry_failed: RetryFailed = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the runs, their states and missing corpora, and stop.")
     ] = False,
@@ -72,7 +82,7 @@ def run(
     from diffusion_mf.lab.experiments.plan import check_files, chosen_runs, load_plan
     from diffusion_mf.lab.experiments.scheduler import RunTable, SchedulerOptions, run_plan
 
-    plan = load_plan(plan_path, overrides=overrides or (), corpora_file=corpora)
+    plan = load_plan(plan_path, overrides=overrides or (), corpora_file=corpora, configs=configs)
     folder = ExperimentFolder(output or Path("runs") / plan.name)
     evaluation = plan.evaluation.model_dump(mode="json")
     runs = chosen_runs(plan.runs, only or ())
@@ -82,14 +92,12 @@ def run(
     for each in runs:
         variants.setdefault(each.name, []).append(each.variant)
     has_variants = len({each.variant for each in runs}) > 1
-    states = {
-        each.name: folder.run(each.name).state(retries=plan.settings.retries, evaluation=evaluation) for each in runs
-    }
+    states = {each.name: folder.run(each.name).state(evaluation) for each in runs}
     missing: dict[str, InputError] = {}
     for each in runs:
         if states[each.name] is not RunState.COMPLETE:
             try:
-                check_files(each.config)
+                check_files(each.config.data.train, each.config.data.dev, each.config.data.test)
             except InputError as error:
                 if not dry_run:
                     raise
@@ -102,7 +110,6 @@ def run(
             devices=chosen_devices(devices),
             time_limit=time_limit,
             grace=grace,
-            retries=plan.settings.retries,
             retry_failed=retry_failed,
         )
         command = shlex.join(["dmf", *sys.argv[1:]])
@@ -175,9 +182,20 @@ def chosen_devices(text: str) -> list[str]:
     return names
 
 
+def _outcomes(folder: Path, plan: str | None) -> "tuple[dict[str, Any], Outcomes]":
+    """The record of a plan that was run in ``folder``, and its outcomes; there must be some."""
+    from diffusion_mf.lab.experiments.folders import ExperimentFolder
+    from diffusion_mf.lab.experiments.selection import read_outcomes
+
+    details, outcomes = read_outcomes(ExperimentFolder(folder), plan=plan)
+    if not outcomes.groups:
+        raise InputError("no run has finished yet", path=folder, remedy="run dmf experiment run first")
+    return details, outcomes
+
+
 @app.command()
 def table(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of dmf experiment run.")],
+    folder: Finished,
     kind: Annotated[
         str | None,
         typer.Option(
@@ -187,62 +205,47 @@ def table(
     ] = None,
     table_format: Annotated[str, typer.Option("--format", help="markdown, latex, csv or json.")] = "markdown",
     output: Annotated[str, typer.Option(metavar="FILE", help="Output file; - is standard output.")] = "-",
-    plan: Annotated[str | None, typer.Option(help="Plan to use, if several were run in the folder.")] = None,
-    record: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Result file to write the rows to, such as results/scratch.json."),
-    ] = None,
+    plan: PlanName = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Print the paper's tables from finished runs: mean ± sample deviation over seeds, with the paper's values for comparison."""
     from diffusion_mf.data.files import open_output
-    from diffusion_mf.lab.experiments.folders import ExperimentFolder
-    from diffusion_mf.lab.experiments.record import save_rows
-    from diffusion_mf.lab.experiments.selection import read_outcomes
-    from diffusion_mf.lab.experiments.tables import NEEDED, TABLE_FORMATS, TABLES, render
+    from diffusion_mf.lab.experiments.comparisons import TABLES
+    from diffusion_mf.lab.experiments.tables import TABLE_FORMATS
 
     chosen_format = "json" if as_json else table_format
     _check_choice("--format", chosen_format, TABLE_FORMATS)
-    details, outcomes = read_outcomes(ExperimentFolder(folder), plan=plan)
+    details, outcomes = _outcomes(folder, plan)
     chosen = kind or details["table"]
     _check_choice("--kind", chosen, TABLES)
-    if not outcomes.groups:
-        raise InputError("no run has finished yet", path=folder, remedy="run dmf experiment run first")
-    tables = TABLES[chosen](outcomes)  # type: ignore[index]
+    tables = TABLES[chosen].make(outcomes)
     if not tables:
         raise InputError(
             f"the plan {details['name']} has no finished runs for the table {chosen!r}",
             path=folder,
-            remedy=f"that table needs {NEEDED[chosen]}",
+            remedy=f"that table needs {TABLES[chosen].needs}",
         )
-    text = render(tables, chosen_format)
     with open_output(output) as stream:
-        stream.write(text.encode())
-    if record is not None:
-        count = save_rows(record, outcomes, experiment=chosen)
-        note(f"{count} rows written to {record}")
+        stream.write(TABLE_FORMATS[chosen_format](tables).encode())
 
 
-@app.command("record")
-def record_rows(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of dmf experiment run.")],
-    plan: Annotated[str | None, typer.Option(help="Plan to use, if several were run in the folder.")] = None,
+@app.command()
+def record(
+    folder: Finished,
+    plan: PlanName = None,
+    output: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Result file.", show_default="as the plan says")
+    ] = None,
 ) -> None:
-    """Write the rows of finished runs to the result file named in their plan, replacing earlier rows."""
-    from diffusion_mf.lab.experiments.folders import ExperimentFolder
+    """Write the rows of finished runs to a result file, replacing earlier rows."""
     from diffusion_mf.lab.experiments.record import save_rows
-    from diffusion_mf.lab.experiments.selection import read_outcomes
 
-    details, outcomes = read_outcomes(ExperimentFolder(folder), plan=plan)
-    path = details.get("record")
+    details, outcomes = _outcomes(folder, plan)
+    path = output or details.get("record")
     if path is None:
         raise InputError(
-            f"the plan {details['name']} names no result file",
-            path=folder,
-            remedy="add record = FILE to the plan and run it again, or use dmf experiment table --record FILE",
+            f"the plan {details['name']} names no result file", path=folder, remedy="name one with --output FILE"
         )
-    if not outcomes.groups:
-        raise InputError("no run has finished yet", path=folder, remedy="run dmf experiment run first")
     # The main runs are also scored with each number of calls, so they fill that table too.
     kinds = [
         details["table"],
@@ -255,22 +258,11 @@ def record_rows(
 @app.command()
 def readme(
     path: Annotated[str, typer.Argument(metavar="[FILE]", help="Markdown file with the table markers.")] = "README.md",
-    results: Annotated[str, typer.Option(metavar="FILE", help="Rows with a scratch encoder.")] = "results/scratch.json",
-    pretrained: Annotated[
-        str, typer.Option(metavar="FILE", help="Rows with pretrained encoders, if any.")
-    ] = "results/pretrained.json",
-    recall: Annotated[
-        str, typer.Option(metavar="FILE", help="Rows of systems with document recall, if any.")
-    ] = "results/recall.json",
 ) -> None:
-    """Rewrite the results tables of the README, or of another document, from result files."""
+    """Rewrite the results tables of the README, or of another document, from the files in results/."""
     from diffusion_mf.lab.experiments.record import update_readme
 
-    sources = {"results": results, "pretrained": pretrained}
-    written = update_readme(path, sources, recall=recall)
-    files = [sources[name] for name in written]
-    files += [recall] if "results" in written and Path(recall).exists() else []
-    note(f"{path} has the results of {' and '.join(files)}")
+    note(f"{path} has the tables {' and '.join(update_readme(path))}")
 
 
 def _check_choice(option: str, value: str, choices: Iterable[str]) -> None:
@@ -281,24 +273,22 @@ def _check_choice(option: str, value: str, choices: Iterable[str]) -> None:
 
 @app.command()
 def plot(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of dmf experiment run.")],
+    folder: Finished,
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Output folder for the plots.", show_default="DIR/plots")
     ] = None,
-    plan: Annotated[str | None, typer.Option(help="Plan to use, if several were run in the folder.")] = None,
+    plan: PlanName = None,
     file_format: Annotated[str, typer.Option("--format", help="png, pdf or svg.")] = "png",
 ) -> None:
     """Plot learning curves, scores by calls, base, depth, size and iterations, calibration, and each system's errors."""
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
     from diffusion_mf.lab.experiments.plots import write_plots
-    from diffusion_mf.lab.experiments.selection import read_outcomes
 
     _check_choice("--format", file_format, ("png", "pdf", "svg"))
-    place = ExperimentFolder(folder)
-    details, outcomes = read_outcomes(place, plan=plan)
-    if not outcomes.groups:
-        raise InputError("no run has finished yet", path=folder, remedy="run dmf experiment run first")
-    for path in write_plots(outcomes, place, output or folder / "plots", details, suffix=file_format):
+    details, outcomes = _outcomes(folder, plan)
+    for path in write_plots(
+        outcomes, ExperimentFolder(folder), output or folder / "plots", details, suffix=file_format
+    ):
         print(path)
 
 
@@ -316,21 +306,11 @@ def search(
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Trials at a time.")] = 1,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", min=0, help="Stop all trials after this many minutes, with checkpoints."),
-    ] = None,
-    grace: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Time allowed for writing those checkpoints.")
-    ] = 90.0,
+    time_limit: TimeLimit = None,
+    grace: Grace = 90.0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting in all trials; may be repeated."),
-    ] = None,
-    corpora: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Folder of the corpora, instead of the one named in the plan.")
-    ] = None,
+    overrides: Overrides = None,
+    corpora: Corpora = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Search settings stage by stage, with the same number of trials for every system; test data are never read.
@@ -356,20 +336,21 @@ def search(
         choose_device(device)  # Fail now rather than in every trial.
     plan = load_search(plan_path, overrides=overrides or (), corpora_file=corpora)
     for subject in plan.subjects:
-        check_files(plan.config(subject, {}, plan.file.seeds[0])[0])
+        data = plan.config(subject, {}, plan.file.seeds[0])[0].data
+        check_files(data.train, data.dev)
     folder = output or Path("runs") / f"search-{plan.name}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot be created ({error.strerror})", path=folder, remedy="name another folder") from None
     # The command is stored with the results, which must not contain a password.
-    shown = [
+    arguments = [
         argument if storage is None else argument.replace(storage, without_password(storage)) for argument in sys.argv
     ]
     options = SchedulerOptions(workers=workers, devices=[device], time_limit=time_limit, grace=grace)
     experiment, opened = ExperimentFolder(folder), open_storage(storage or default_storage(folder))
     with Display() as display:
-        found = Search(plan, opened, experiment, note=display.note, command=shlex.join(["dmf", *shown[1:]]))
+        found = Search(plan, opened, experiment, note=display.note, command=shlex.join(["dmf", *arguments[1:]]))
         table = found.run(options, display)
     is_finished = all(found.is_finished(subject) for subject in plan.subjects)
     with open_output(folder / "selected.toml") as stream:
@@ -378,19 +359,19 @@ def search(
     if as_json:
         print_json(rows)
     else:
-        print_table(
-            ["corpus", "system", "encoder", "stage", "trials", "of", "pruned", "failed", "best dev", "settings"],
-            [
-                [
-                    *(
-                        row[key]
-                        for key in ("corpus", "system", "encoder", "stage", "trials", "planned", "pruned", "failed")
-                    ),
-                    None if row["best"] is None else half_up(row["best"], 2),
-                    " ".join(f"{key}={value}" for key, value in row["settings"].items()),
-                ]
-                for row in rows
-            ],
+        shown = [
+            {**row, "settings": " ".join(f"{key}={value}" for key, value in row["settings"].items())} for row in rows
+        ]
+        print_rows(
+            shown,
+            {
+                **{field: field for field in ("corpus", "system", "encoder", "stage", "trials")},
+                "of": "planned",
+                "pruned": "pruned",
+                "failed": "failed",
+                "best dev": ("best", 2),
+                "settings": "settings",
+            },
         )
     note_failures(experiment, table)
     if not is_finished:
@@ -420,3 +401,120 @@ def _summary(search: "Search") -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+def sizes(
+    plan_path: Annotated[str, typer.Argument(metavar="PLAN", help="Plan of sizes (TOML).")],
+    *,
+    output: RunsFolder = None,
+    workers: Workers = None,
+    time_limit: TimeLimit = None,
+    grace: Grace = 30.0,
+    overrides: Overrides = None,
+    corpora: Corpora = None,
+    only: Only = None,
+    retry_failed: RetryFailed = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Run nothing: count the runs, and show those that are finished.")
+    ] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Put the rows of the plan's finished runs into its result file.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Scores by the number of training sentences, with the recipe, and who is significantly below python-crfsuite.
+
+    What is finished is kept, what was interrupted continues. The plot is DIR/sizes.png. Exit status 0 if every run (of those that
+    --only names) is complete afterwards, 1 otherwise.
+    """
+    from diffusion_mf.config.files import nested_overrides
+    from diffusion_mf.lab.experiments.folders import ExperimentFolder
+    from diffusion_mf.lab.experiments.plan import chosen_runs, flat_settings
+    from diffusion_mf.lab.experiments.scheduler import RunTable, SchedulerOptions, run_jobs
+    from diffusion_mf.lab.experiments.size_curves import ROW_KEY, read_size_rows, significance_rows, write_size_plot
+    from diffusion_mf.lab.experiments.sizes import load_sizes_plan
+    from diffusion_mf.lab.results import write_rows
+
+    plan = load_sizes_plan(plan_path, overrides=flat_settings(nested_overrides(overrides or ())), corpora_file=corpora)
+    if record and plan.file.record is None:
+        raise InputError(
+            "the plan names no result file",
+            path=plan_path,
+            remedy="add record = FILE to the plan, or leave out --record",
+        )
+    runs = chosen_runs(plan.runs, only or ())
+    folder = ExperimentFolder(output or Path("runs") / plan.name)
+    if plan.left_out:
+        note(f"left out, as their training files are not there: {', '.join(plan.left_out)}")
+    jobs = plan.jobs(folder, runs=runs, command=shlex.join(["dmf", *sys.argv[1:]]))
+    if dry_run:
+        table = RunTable({job.name: folder.run(job.name).state() for job in jobs})
+    else:
+        # python-crfsuite alone needs no GPU.
+        needs_gpu = any(run.device != "cpu" for run in runs)
+        if needs_gpu:
+            chosen_devices("cuda")  # an error if there is none
+        options = SchedulerOptions(
+            workers=workers or plan.file.workers,
+            devices=chosen_devices("auto" if needs_gpu else "cpu"),
+            time_limit=time_limit,
+            grace=grace,
+            retry_failed=retry_failed,
+        )
+        with Display() as display:
+            table = run_jobs(jobs, folder, options, display)
+    rows, counts = read_size_rows(folder, [run.name for run in plan.runs])
+    compared = significance_rows(rows, counts)
+    if rows:
+        plot = folder.root / "sizes.png"
+        write_size_plot(rows, plot)
+        note(f"the plot of the finished runs is {plot}")
+    if record and rows:
+        write_rows(str(plan.file.record), [*rows, *compared], replace_by=ROW_KEY)
+        note(f"{len(rows) + len(compared)} rows written to {plan.file.record}")
+    if as_json:
+        print_json([*rows, *compared])
+    else:
+        _print_sizes(rows, compared)
+    note_failures(folder, table)
+    note(table.counts())
+    if not dry_run and not table.is_complete:
+        raise typer.Exit(1)
+
+
+def _print_sizes(rows: list[dict[str, Any]], compared: list[dict[str, Any]]) -> None:
+    from diffusion_mf.lab.experiments.size_curves import LEAST_SIZE, SIGNIFICANT, summary_rows
+
+    place: dict[str, Column] = {field: field for field in ("corpus", "sentences", "system", "device")}
+    if rows:
+        print_rows(
+            [{**row, "seeds": len(row["seeds"])} for row in summary_rows(rows)],
+            {
+                **place,
+                "seeds": "seeds",
+                "dev": ("dev", 2),
+                "test": ("test", 2),
+                "±": ("test_sd", 2),
+                "exact match": ("exact_match", 1),
+                "seconds": ("seconds", 0),
+            },
+            title="Learning curves: means over seeds",
+        )
+    if compared:
+        intervals = (f"{half_up(row['low'], 2)} to {half_up(row['high'], 2)}" for row in compared)
+        print_rows(
+            [
+                {**row, "interval": interval, "below": "yes" if row["is_below"] else "no"}
+                for row, interval in zip(compared, intervals, strict=True)
+            ],
+            {
+                **place,
+                "test": ("test", 2),
+                "python-crfsuite": ("crfsuite_test", 2),
+                "difference": ("difference", 2),
+                "95 %": "interval",
+                "p": ("p_below", 4),
+                "below": "below",
+            },
+            title=f"From {LEAST_SIZE} sentences on: below python-crfsuite on test? (bootstrap over sentences, p < {SIGNIFICANT:g})",
+        )

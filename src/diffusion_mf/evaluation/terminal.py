@@ -6,9 +6,9 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from diffusion_mf.evaluation.metrics import half_up as half_up
 
@@ -43,6 +43,21 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
         # Above the table, not as its title, which would be cut to the table's width.
         console.print(Text(title, style="italic"), crop=False, no_wrap=True, overflow="ignore")
     console.print(table, crop=False, no_wrap=True)
+
+
+Column = str | tuple[str, int] | tuple[str, int, float]
+"""a field of rows; for numbers, the digits shown and what they are multiplied with"""
+
+
+def print_rows(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, Column], *, title: str | None = None) -> None:
+    """Print a table of ``rows``, with the fields of ``columns`` below their titles."""
+
+    def shown(row: Mapping[str, Any], field: str, digits: int | None = None, factor: float = 1) -> object:
+        value = row.get(field)
+        return value if value is None or digits is None else half_up(factor * value, digits)
+
+    fields = [(column,) if isinstance(column, str) else column for column in columns.values()]
+    print_table(list(columns), [[shown(row, *field) for field in fields] for row in rows], title=title)
 
 
 def _is_number(value: object) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from diffusion_mf.errors import InputError
-from diffusion_mf.lab.benchmarks.ops import contests, import_peers, num_contests, num_parameters, plain_denoiser
+from diffusion_mf.lab.benchmarks.ops import contests, import_peers, num_parameters, plain_denoiser
 from diffusion_mf.lab.benchmarks.timing import ProblemShape, random_problem
 
 CPU = torch.device("cpu")
@@ -64,16 +64,6 @@ def test_all_find_the_same_marginals(found: dict) -> None:
     assert values
     for (marginals,) in values.values():
         torch.testing.assert_close(marginals, ours.marginals)
-
-
-def test_progress_is_announced_in_full() -> None:
-    for shapes in ([ProblemShape(2, 3, 2)], [ProblemShape(2, 3, 2), ProblemShape(2, 2, 40)]):
-        advanced = 0
-        for shape in shapes:
-            for is_local in (False, True):
-                problem = random_problem(shape, is_local=is_local, device=CPU)
-                advanced += sum(1 for _ in contests(problem, import_peers()))
-        assert num_contests(shapes, device=CPU) == advanced
 
 
 def test_all_find_the_same_labels(found: dict) -> None:

@@ -66,7 +66,7 @@ def test_rows(benchmark, tmp_path: Path) -> None:  # type: ignore[no-untyped-def
     folder = small_runs.write_small_corpus(tmp_path)
     data = [f"data.{split}={folder / split}.txt" for split in ("train", "dev", "test")]
     settings = [setting for change in (*SMALL, *data, "data.format=columns") for setting in ("--set", change)]
-    options = ["--device", "cpu", "--configs", str(ROOT / "configs"), "--tasks", "ner", "--repeats", "2"]
+    options = ["--device", "cpu", "--tasks", "ner", "--repeats", "2"]
     output = tmp_path / "families.json"
     arguments = [*options, *settings, "--sentences", "10", "--output", str(output), "--systems", "mean-field"]
     benchmark.main(arguments)

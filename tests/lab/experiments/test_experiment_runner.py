@@ -13,6 +13,7 @@ from experiment_files import attempts_of, start_runner, write_plan
 
 from diffusion_mf.lab.experiments.folders import RunPlace, RunState
 from diffusion_mf.lab.experiments.plan import load_plan
+from diffusion_mf.lab.experiments.processes import Claim
 from diffusion_mf.lab.experiments.worker import train_and_score
 
 SITE = """
@@ -76,7 +77,6 @@ calls = [1]
         assert all(0 <= metrics["exact_match"] <= 100 for metrics in scores.values())
     assert result["commit"] is None or len(result["commit"]) >= 40
     assert result["analysis"]["calibration"]["bins"]
-    assert not list((output / "claims").glob("*.json"))
     _check_that_more_calls_need_no_training(next((output / "runs").glob("*/result.json")).parent)
 
 
@@ -102,8 +102,8 @@ def _check_that_more_calls_need_no_training(folder: Path) -> None:
     first, mixed = (after["schedules"][name]["dev"] for name in ("calls=1", "posterior=mixture calls=1"))
     assert first == {name: pytest.approx(metrics) for name, metrics in mixed.items()}
     assert after["process"] == "categorical"
-    assert place.state(retries=0, evaluation=evaluation) is RunState.COMPLETE
-    assert place.state(retries=9, evaluation={**evaluation, "readings": ["product"]}) is not RunState.COMPLETE
+    assert place.state(evaluation) is RunState.COMPLETE
+    assert place.state({**evaluation, "readings": ["product"]}) is not RunState.COMPLETE
     assert {key: after[key] for key in ("dev", "test", "seconds")} == {
         key: before[key] for key in ("dev", "test", "seconds")
     }
@@ -123,7 +123,6 @@ def test_bits_are_also_scored_with_the_decoder_that_is_no_candidate(tmp_path: Pa
             "source": plan.runs[0].source,
             "config": plan.runs[0].config.model_dump(mode="json"),
             "evaluation": {**plan.evaluation.model_dump(mode="json"), "calls": [1], "readings": ["mixture"]},
-            "checkpoint_every": 300.0,
             "keep": "scores",
             "command": "dmf experiment run",
         }
@@ -169,14 +168,14 @@ analysis = false
     first, second = (start_runner(plan, output, "--workers", "1") for _ in range(2))
     _wait_for(lambda: sum('"event": "step"' in log.read_text() for log in (output / "runs").glob("*/log.jsonl")) == 2)
     # Each has one: a run is never run by both.
-    assert len(list((output / "claims").glob("*.json"))) == 2
+    assert [Claim.take(RunPlace(run)) for run in (output / "runs").iterdir()] == [None, None]
     # One is asked to stop; the other is killed outright, and takes its run with it.
     first.send_signal(signal.SIGTERM)
     second.kill()
     _, stderr = first.communicate(timeout=60)
     assert first.returncode == 1, stderr
     second.communicate(timeout=60)
-    _wait_for(lambda: not list((output / "claims").glob("*.json")))
+    _wait_for(lambda: all(_is_free(RunPlace(run)) for run in (output / "runs").iterdir()))
     assert list(attempts_of(output).values()) == [["interrupted"]]
     steps = {path.parents[1].name: _step(path) for path in (output / "runs").glob("*/checkpoint/state.json")}
     assert len(steps) == 2
@@ -200,6 +199,13 @@ analysis = false
     assert again.returncode == 0
     assert "2 of 2 runs complete" in stderr
     assert all(attempts.count("complete") == 1 for attempts in attempts_of(output).values())
+
+
+def _is_free(place: RunPlace) -> bool:
+    claim = Claim.take(place)
+    if claim is not None:
+        claim.release()
+    return claim is not None
 
 
 def _step(state: Path) -> int:

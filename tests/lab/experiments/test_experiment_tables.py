@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from diffusion_mf.cli import app
 from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.comparisons import TABLES
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome
 from diffusion_mf.lab.experiments.plots import calibration_points, draw_learning_curves, error_rates, read_logs
 from diffusion_mf.lab.experiments.record import marks, pretrained_table, results_table, save_rows, update_readme
 from diffusion_mf.lab.experiments.selection import read_outcomes
-from diffusion_mf.lab.experiments.tables import TABLES, render
-from diffusion_mf.lab.experiments.tables.grid import PAPER_NOTE, paper_note
+from diffusion_mf.lab.experiments.tables import PAPER_NOTE, comma_separated, json_text, latex, markdown, paper_note
 from diffusion_mf.lab.results import read_rows
 
 
@@ -51,7 +51,7 @@ def main_folder(tmp_path: Path) -> Path:
 
 def _cells(folder: Path, kind: str) -> list[dict[str, Any]]:
     _, outcomes = read_outcomes(ExperimentFolder(folder))
-    tables = json.loads(render(TABLES[kind](outcomes), "json"))  # type: ignore[index]
+    tables = json.loads(json_text(TABLES[kind].make(outcomes)))  # type: ignore[index]
     return [cell for table in tables for cell in table["cells"]]
 
 
@@ -187,6 +187,9 @@ def test_the_plan_names_the_file_of_its_rows(tmp_path: Path) -> None:
     folder = write_experiment(tmp_path / "x", runs, table="base")
     missing = CliRunner().invoke(app, ["experiment", "record", str(folder)])
     assert "names no result file" in str(missing.exception)
+    other = tmp_path / "other.json"
+    assert CliRunner().invoke(app, ["experiment", "record", str(folder), "--output", str(other)]).exit_code == 0
+    assert len(read_rows(other)) == 3
     record = tmp_path / "x/plans/made-up.json"
     path = tmp_path / "sweeps.json"
     for configs in ("configs/x", "configs/ours"):
@@ -302,11 +305,13 @@ def test_new_selection_replaces_the_rows_of_the_old_one(tmp_path: Path) -> None:
 
 def test_formats(main_folder: Path, tmp_path: Path) -> None:
     _, outcomes = read_outcomes(ExperimentFolder(main_folder))
-    tables = TABLES["main"](outcomes)
-    latex = render(tables, "latex")
-    assert "$\\mathbf{87.50{\\pm}1.29}$ {\\scriptsize($80.65{\\pm}.69$)}" in latex
-    assert latex.count("\\begin{tabular}") == latex.count("\\end{tabular}") == len(tables)
-    rows = list(csv.DictReader(io.StringIO(render(tables, "csv"))))
+    tables = TABLES["main"].make(outcomes)
+    text = latex(tables)
+    assert "$\\mathbf{87.50{\\pm}1.29}$ {\\scriptsize($80.65{\\pm}.69$)}" in text
+    assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == len(tables)
+    assert text.count("{") == text.count("}")
+    assert text.count("$") % 2 == 0
+    rows = list(csv.DictReader(io.StringIO(comma_separated(tables))))
     assert [row["mean"] for row in rows if row["metric"] == "f1" and row["system"] == "lcrf"] == ["85.25"]
     target = tmp_path / "table.md"
     result = CliRunner().invoke(app, ["experiment", "table", str(main_folder), "--output", str(target)])
@@ -331,24 +336,24 @@ def test_rows_and_readme(main_folder: Path, tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     begin, end = marks("results")
     readme.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
-    sources = {"results": path, "pretrained": tmp_path / "none.json"}
-    assert update_readme(readme, sources) == ["results"]
+    results = path.parent
+    assert update_readme(readme, results) == ["results"]
     text = readme.read_text()
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "old" not in text
     assert "| Diffusion-MF | – <sub>95.06</sub> | – <sub>97.39</sub> | **87.50 ± 1.29** <sub>80.65</sub> |" in text
-    update_readme(readme, sources)
+    update_readme(readme, results)
     assert readme.read_text() == text
     assert "No runs" in results_table([], source="rows.json")
     readme.write_text(f"{begin}\nwithout an end")
     with pytest.raises(InputError, match="markers of results are incomplete"):
-        update_readme(readme, sources)
+        update_readme(readme, results)
     readme.write_text("no marks")
     with pytest.raises(InputError, match="markers of tables are missing"):
-        update_readme(readme, sources)
+        update_readme(readme, results)
     readme.write_text("\n".join(marks("pretrained")))
-    assert update_readme(readme, {**sources, "pretrained": path}) == ["pretrained"]
+    assert update_readme(readme, results) == ["pretrained"]
 
 
 def _row(system: str, encoder: str, test_scores: list[float]) -> dict[str, Any]:
@@ -366,9 +371,9 @@ def _row(system: str, encoder: str, test_scores: list[float]) -> dict[str, Any]:
 
 
 def test_note_on_the_papers_encoders() -> None:
-    assert paper_note(("scratch", ["conll2003"]), ("bert-large-cased", ["conll2003"])) == PAPER_NOTE
-    assert paper_note(("mine", ["my-corpus"])) == PAPER_NOTE
-    note = paper_note(("mine", ["en-ewt", "fr-gsd", "zh-gsdsimp"]), ("other", ["en-ewt"]))
+    assert paper_note("scratch", ["conll2003"]) == paper_note("bert-large-cased", ["conll2003"]) == PAPER_NOTE
+    assert paper_note("mine", ["my-corpus"]) == PAPER_NOTE
+    note = paper_note("mine", ["en-ewt", "fr-gsd", "zh-gsdsimp"])
     assert note == "Small figures are the paper's, for encoders of its own: roberta-large, chinese-roberta-wwm-ext."
 
 
@@ -394,14 +399,15 @@ def test_systems_that_recall_stand_below_the_others(tmp_path: Path) -> None:
     assert "| Diffusion-MF, recalling documents | – | – | **90.50 ± .50** | – |" in text
     assert text.count("recalling documents") == 1
     assert "in `rows.json`, with recall in `recall.json`." in text
-    paths = [tmp_path / name for name in ("rows.json", "recall.json")]
+    paths = [tmp_path / name for name in ("scratch.json", "recall.json")]
     for path, content in zip(paths, (rows, recall), strict=True):
         path.write_text(json.dumps(content))
     readme = tmp_path / "README.md"
     readme.write_text("\n".join(marks("results")))
-    update_readme(readme, {"results": paths[0]}, recall=paths[1])
+    update_readme(readme, tmp_path)
     assert "recalling documents | – | – | **90.50" in readme.read_text()
-    update_readme(readme, {"results": paths[0]}, recall=tmp_path / "none.json")
+    paths[1].unlink()
+    update_readme(readme, tmp_path)
     assert "recalling" not in readme.read_text()
 
 
@@ -437,7 +443,7 @@ def test_plots_of_sweeps_and_analyses(tmp_path: Path) -> None:
         "lengths": [{"name": "1-10", "size": 50, "accuracy": 90.0}],
         "rarity": [{"name": "unseen", "size": 50, "accuracy": 60.0}],
         "ambiguity": [{"name": "1", "size": 50, "accuracy": 70.0}, {"name": "none", "size": 50, "accuracy": 80.0}],
-        "invalid_sentences": 3.0,
+        "invalid_by_decoder": {"argmax": 3.0},
         "calibration": {
             "bins": [{"size": 40, "score": 0.3, "accuracy": 0.5}, {"size": 80, "score": 0.9, "accuracy": 0.8}]
         },
@@ -466,7 +472,7 @@ def test_runs_without_a_result_are_named_with_the_reason(tmp_path: Path) -> None
     folder.run("run2").add_attempt(Outcome.DIVERGED)
     folder.run("run3").add_attempt(Outcome.REFUSED)
     _, outcomes = read_outcomes(folder)
-    text = render(TABLES["main"](outcomes), "markdown")
+    text = markdown(TABLES["main"].make(outcomes))
     assert "Diverged: conll2003 Unigram seeds 1, 2.\n" in text
     assert "Failed: conll2003 Diffusion-MF seed 1.\n" in text
     assert "Not finished: conll2003 Mean-Field seed 3.\n" in text
@@ -484,17 +490,6 @@ def test_sweeps_select_the_other_settings_of_the_grid_by_dev(tmp_path: Path) -> 
     runs = [_ner("diffusion-mf", 1, {"argmax": score}, {"argmax": 0.0}, variant=v) for v, score in scores.items()]
     found = _cells(write_experiment(tmp_path / "x", runs), "depth")
     assert [(cell["setting"], cell["mean"], cell["variant"]) for cell in found] == [("2", 90.0, "rate=2 layers=2")]
-
-
-def test_latex_is_balanced_and_wide_tables_are_scaled(main_folder: Path) -> None:
-    _, outcomes = read_outcomes(ExperimentFolder(main_folder))
-    wide, narrow = render(TABLES["main"](outcomes), "latex").split("\\end{table*}")
-    assert "\\resizebox{\\textwidth}{!}{%\n\\begin{tabular}" in wide
-    assert "resizebox" not in narrow
-    for text in (wide + "\\end{table*}", narrow):
-        assert text.count("{") == text.count("}")
-        assert text.count("$") % 2 == 0
-        assert text.count("\\begin{") == text.count("\\end{")
 
 
 def test_learning_curves_are_means_over_finished_runs(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_variable_that_is_not_set_is_named(tmp_path: Path, monkeypatch: pytest
     path = write_plan(tmp_path, GOOD)
     (tmp_path / "corpora.toml").write_text('[tiny]\ntask = "ner"\ntrain = "$NO_SUCH_FOLDER/x"\ndev = "y"\n')
     with pytest.raises(InputError, match="the environment variable NO_SUCH_FOLDER is not set; write export"):
-        check_files(load_plan(path).runs[0].config)
+        check_files(load_plan(path).runs[0].config.data.train)
 
 
 def test_equal_last_parts_of_a_grid_keep_their_full_names(tmp_path: Path) -> None:

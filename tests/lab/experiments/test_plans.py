@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -143,10 +144,14 @@ def test_german_and_dutch_have_the_papers_settings(monkeypatch: pytest.MonkeyPat
 SWEEPS = {"scaling": "size", "depth": "layers", "iterations": "num_iterations"}
 
 
-@pytest.mark.parametrize("prefix", ["", "ours-"])
-@pytest.mark.parametrize("kind", [*SWEEPS, "base"])
-def test_sweeps_cover_the_papers_values_on_english_and_ner(kind: str, prefix: str) -> None:
-    plan = load_plan(CONFIGS / f"plans/{prefix}{kind}.toml")
+@pytest.mark.parametrize(
+    ("kind", "configs"),
+    [*itertools.product(SWEEPS, (None, "../{task}/{system}.toml")), ("base", None), ("ours-base", None)],
+)
+def test_sweeps_cover_the_papers_values_on_english_and_ner(kind: str, configs: str | None) -> None:
+    plan = load_plan(CONFIGS / f"plans/{kind}.toml", configs=configs)
+    kind = kind.removeprefix("ours-")
+    assert all(("/ours/" in run.source) == (configs is None) for run in plan.runs if kind != "base")
     assert (plan.table, plan.record_file) == (kind, "results/sweeps.json")
     published = paper_tables()[kind]
     for corpus in ("en-ewt", "conll2003"):

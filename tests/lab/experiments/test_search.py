@@ -26,8 +26,8 @@ from experiment_files import attempts_of, write_plan
 
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import Display
-from diffusion_mf.lab.experiments.claims import Claim
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace
+from diffusion_mf.lab.experiments.processes import Claim
 from diffusion_mf.lab.experiments.scheduler import SchedulerOptions, run_jobs
 from diffusion_mf.lab.experiments.search import Search, default_storage, open_storage, selected_text
 from diffusion_mf.lab.experiments.search_plan import load_search
@@ -308,7 +308,7 @@ def test_runs_that_do_not_stop_in_time_are_ended_and_count_for_nothing(tmp_path:
     search = make_search(tmp_path, storage=optuna.storages.InMemoryStorage(), text=ONE_SYSTEM)
     assert not finish(search, start=Stubborn, time_limit=0.1, grace=0.1)
     assert list(attempts_of(search.folder.root).values()) == [["interrupted"]]
-    assert not list(search.folder.claims.glob("*.json"))
+    assert all(Claim.take(RunPlace(run)) is not None for run in (search.folder.root / "runs").iterdir())
     assert search.counted(search.plan.subjects[0], 0) == []
 
 

@@ -1,4 +1,4 @@
-"""Plans of sizes: nested samples, runs in long-lived processes that continue after a kill, and python-crfsuite beside them."""
+"""Plans of sizes: nested samples, runs that continue after a kill, and python-crfsuite beside them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from experiment_files import attempts_of
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.errors import InputError
-from diffusion_mf.lab.experiments.claims import Claims
-from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, write_json
+from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunPlace, write_json
 from diffusion_mf.lab.experiments.plan import known_corpora_of, load_plan
-from diffusion_mf.lab.experiments.processes import WorkerPool
 from diffusion_mf.lab.experiments.sizes import (
     SizesFile,
     load_sizes_plan,
@@ -99,8 +97,8 @@ def test_the_plan_has_small_samples_first_and_no_larger_ones_than_the_corpus(tmp
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ('"unigram", ', '"bigram", ', "systems must be some of unigram"),
-        ("[1, 2]", "[1, 1]", "seeds must name 1 once"),
+        ('"unigram", ', '"bigram", ', "systems must be chosen from unigram"),
+        ("[1, 2]", "[1, 1]", "seeds must contain 1 only once"),
         ("[1, 2]", "[]", "seeds is empty"),
         ("[10, 20", "[0, 20", "sizes"),
         ('"cpu"', '"tpu"', "device"),
@@ -159,7 +157,7 @@ def test_killed_runs_continue_and_finished_ones_are_kept(tmp_path: Path) -> None
     plan = write_sizes(tmp_path, text.replace('whole_corpora = ["without-dev"]', ""))
     output = tmp_path / "runs"
     process = start(plan, output)
-    # One is finished, and the same worker trains another.
+    # One is finished, and another is trained.
     while process.poll() is None and not (results_of(output) and is_trained_now(output)):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
@@ -196,43 +194,6 @@ def test_samples_are_trained_on_a_gpu(tmp_path: Path) -> None:
     assert all(0 <= row["test"] <= 100 for row in json.loads(rows))
 
 
-def test_a_worker_takes_the_next_run_unless_one_failed(tmp_path: Path) -> None:
-    folder = ExperimentFolder(tmp_path)
-    claims, pool = Claims(folder.claims), WorkerPool()
-    missing = {"train": str(tmp_path / "missing.txt"), "test": str(tmp_path / "missing.txt")}
-    refused = {"corpus": "c", "size": 10, "seed": 1, "system": "unigram", "device": "cpu", "task": "ner"}
-    refused |= {"files": missing, "samples": str(tmp_path), "settings": {}}
-
-    def run(name: str, sample: dict[str, Any]) -> tuple[int, Outcome | None]:
-        claim = claims.take(name)
-        assert claim is not None
-        folder.run(name).describe({"sample": sample, "evaluation": {}, "command": ""})
-        process = pool.start(folder.run(name), claim=claim)
-        while process.exit_status is None:
-            time.sleep(0.02)
-        return process.worker_id, process.outcome()
-
-    try:
-        first, second, third, fourth = run("a", refused), run("b", refused), run("c", {}), run("d", {})
-    finally:
-        pool.close()
-    assert [outcome for _, outcome in (first, second, third, fourth)] == [Outcome.REFUSED] * 2 + [Outcome.FAILED] * 2
-    assert first[0] == second[0] == third[0] != fourth[0]
-    assert "missing.txt" in folder.run("b").last_lines()[-1]
-
-
-def test_a_stopped_worker_was_interrupted(tmp_path: Path) -> None:
-    folder = ExperimentFolder(tmp_path)
-    claim, pool = Claims(folder.claims).take("a"), WorkerPool()
-    assert claim is not None
-    process = pool.start(folder.run("a"), claim=claim)
-    process.stop()
-    while process.exit_status is None:
-        time.sleep(0.02)
-    pool.close()
-    assert process.outcome() is Outcome.INTERRUPTED
-
-
 def test_crfsuite_takes_the_regularisation_that_is_best_on_dev_and_continues(tmp_path: Path) -> None:
     pytest.importorskip("pycrfsuite")
     plan = load_sizes_plan(write_sizes(tmp_path))
@@ -242,18 +203,19 @@ def test_crfsuite_takes_the_regularisation_that_is_best_on_dev_and_continues(tmp
     place = folder.run(run.name)
     place.describe(job.description)
     # A pair that an interrupted attempt has scored is not trained again.
-    place.root.joinpath("c1=0,c2=0.01.crfsuite").touch()
+    place.root.joinpath("c1=0,c2=0.01").mkdir()
+    place.root.joinpath("c1=0,c2=0.01", "model.crfsuite").touch()
     scored = {"c1": 0.0, "c2": 0.01, "dev": {"f1": -1.0}, "seconds": 1.0, "processor_seconds": 1.0}
-    write_json(place.root / "regularisation.json", {"c1=0,c2=0.01.crfsuite": scored})
+    write_json(place.root / "regularisation.json", {"c1=0,c2=0.01": scored})
     train_on_sample(place, device="cpu")
     found = json.loads((place.root / "regularisation.json").read_text())
     result = place.result()
     assert result is not None
     assert len(found) == 6
-    assert found["c1=0,c2=0.01.crfsuite"] == scored
+    assert found["c1=0,c2=0.01"] == scored
     assert result["dev"]["f1"] == max(each["dev"]["f1"] for each in found.values())
     best = max(found.values(), key=lambda each: each["dev"]["f1"])
     assert (result["settings"]["c1"], result["settings"]["c2"]) == (best["c1"], best["c2"])
     assert result["device"] == "cpu"
     assert result["sentences"] == 20
-    assert not list(place.root.glob("*.crfsuite"))
+    assert not list(place.root.glob("c1=*"))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ from diffusion_mf.prediction.sentences import predict_sentences
 from diffusion_mf.systems import SYSTEMS
 
 CORRECTION_ROW_KEY = ("benchmark", "corpus", "file", "system", "recall", "clamp_share", "order", "given", "calls")
-GIVEN = (1, 5, 10, 25, 50)
+GIVEN = (1.0, 5.0, 10.0, 25.0, 50.0)
 """shares of the labels, in per cent"""
 REFERENCE = "lcrf"
 """the system that the others are compared with"""
@@ -177,8 +177,8 @@ class Corrected:
     fixes: Int[np.ndarray, " S"]
 
 
-def correct(corrector: Corrector, order: Order, *, advance: Callable[[int], object] = lambda count: None) -> Corrected:
-    """Simulate the annotators of all documents; ``advance`` is told how many sentences are done."""
+def correct(corrector: Corrector, order: Order) -> Corrected:
+    """Simulate the annotators of all documents."""
     number = len(corrector.sentences)
     held = [np.zeros(len(gold), dtype=bool) for gold in corrector.gold]
     errors, fixes = np.zeros(number, dtype=np.int64), np.zeros(number, dtype=np.int64)
@@ -192,9 +192,7 @@ def correct(corrector: Corrector, order: Order, *, advance: Callable[[int], obje
         remaining = []
         for group in active:
             fixed = _next_fix(corrector, group, found, held, order)
-            if fixed is None:
-                advance(len(group))
-            else:
+            if fixed is not None:
                 fixes[fixed] += 1
                 remaining.append(group)
         active = remaining
@@ -278,6 +276,11 @@ class ModelGroup(NamedTuple):
         is_diffusion = config.system_entry.is_diffusion
         return cls(config.system, config.recall, config.diffusion.clamp_share if is_diffusion else 0.0)
 
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> ModelGroup:
+        """That of a result row."""
+        return cls(row["system"], row["recall"], row["clamp_share"])
+
     @property
     def title(self) -> str:
         """For tables and plots."""
@@ -303,17 +306,14 @@ def measure_model(
     sentences: Sequence[Sentence],
     *,
     device: torch.device,
-    orders: Sequence[Order] = tuple(Order),
-    shares: Sequence[float] = GIVEN,
-    calls: int | None = None,
-    advance: Callable[[int], object] = lambda count: None,
+    calls: int | None,
 ) -> Measured:
-    """Correct ``sentences`` in every order, and measure the accuracy on the others for every share of given labels."""
+    """Correct ``sentences`` in both orders, and measure the accuracy on the others for every share of given labels."""
     corrector = Corrector(
         model, sentences, device=device, calls=calls if model.config.system_entry.is_diffusion else None
     )
-    corrected = {order: correct(corrector, order, advance=advance) for order in orders}
-    given = dict(zip(shares, accuracy_of_others(corrector, shares), strict=True)) if shares else {}
+    corrected = {order: correct(corrector, order) for order in Order}
+    given = dict(zip(GIVEN, accuracy_of_others(corrector, GIVEN), strict=True))
     facts = {
         "decoder": model.tagging_decoder,
         "per": "1,000 spans" if model.config.task is Task.NER else "1,000 units",
@@ -404,16 +404,15 @@ def _fixes_by_document(members: Sequence[Measured], order: Order) -> Float[np.nd
 
 def write_correction_plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw, for every corpus, errors and fixes by system, and the errors among the other units by the share of given labels."""
-    from diffusion_mf.lab.experiments.plots import matplotlib_module, system_colour
-
-    matplotlib_module().use("Agg")
-    from matplotlib import pyplot
+    from diffusion_mf.lab.experiments.plots import new_figure, save_figure, system_colour
 
     corpora = [*dict.fromkeys(row["corpus"] for row in rows)]
-    figure, panels = pyplot.subplots(2, len(corpora), figsize=(5 * len(corpora), 6.4), squeeze=False)
+    figure = new_figure()
+    figure.set_size_inches(5 * len(corpora), 6.4)
+    panels = figure.subplots(2, len(corpora), squeeze=False)
     for corpus, bars, curves in zip(corpora, *panels, strict=True):
         here = [row for row in rows if row["corpus"] == corpus]
-        groups = [*dict.fromkeys(ModelGroup(row["system"], row["recall"], row["clamp_share"]) for row in here)]
+        groups = [*dict.fromkeys(ModelGroup.of_row(row) for row in here)]
         orders = [*dict.fromkeys(row["order"] for row in here if row["order"])]
         for place, group in enumerate(groups):
             own = [row for row in here if all(row[key] == value for key, value in group._asdict().items())]
@@ -445,7 +444,5 @@ def write_correction_plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None
         curves.legend(fontsize=7, frameon=False)
         for axes in (bars, curves):
             axes.spines[["top", "right"]].set_visible(False)
-    figure.set_layout_engine("constrained")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, metadata={"Software": None} if path.suffix == ".png" else None)
-    pyplot.close(figure)
+    save_figure(figure, path)

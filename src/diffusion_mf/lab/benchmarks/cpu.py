@@ -66,12 +66,15 @@ class Crfsuite(Peer):
     name, distribution, module, file = "python-crfsuite", "python-crfsuite", "pycrfsuite", "model.crfsuite"
     description = "word, affixes, shape and window features; L-BFGS, 100 iterations, L2 0.1, all features"
 
+    def __init__(self, *, c1: float = 0.0, c2: float = 0.1, min_count: int = 1, max_iterations: int = 100) -> None:
+        self.settings = {"c1": c1, "c2": c2, "feature.minfreq": min_count, "max_iterations": max_iterations}
+
     def train(self, train: Sequence[Sentence], dev: Sequence[Sentence], folder: Path) -> None:
-        """Train by L-BFGS with a little L2 regularisation; dev is not used."""
+        """Train by L-BFGS with a little regularisation; dev is not used."""
         trainer = self.import_module().Trainer(verbose=False)
         for sentence in train:
             trainer.append(features(sentence.units), sentence.labels)
-        trainer.set_params({"c1": 0.0, "c2": 0.1, "max_iterations": 100, "feature.minfreq": 1})
+        trainer.set_params(self.settings)
         trainer.train(str(folder / "unfinished"))
         (folder / "unfinished").rename(folder / self.file)
 
@@ -296,13 +299,12 @@ def _scores(task: Task, sentences: Iterable[Sentence], found: Labels) -> Mapping
     return score_sentences(task, task.scheme, [sentence.labels or () for sentence in sentences], found)
 
 
-def all_peers(task: Task, *, udpipe_iterations: int, spacy_epochs: int) -> list[Peer]:
+def all_peers(task: Task) -> list[Peer]:
     """All peers, in the order of tables."""
-    return [Crfsuite(), UDPipe(iterations=udpipe_iterations), Spacy(task=task, epochs=spacy_epochs)]
+    return [Crfsuite(), UDPipe(), Spacy(task=task)]
 
 
 CPU_ROW_KEY = ("corpus", "system", "calls", "pytorch_threads", "hardware")
-PASSES = 5
 
 
 class Contestant(NamedTuple):
@@ -362,7 +364,7 @@ def measure_cpu(
     test: Corpus,
     *,
     task: Task = Task.POS,
-    passes: int = PASSES,
+    passes: int,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[dict[str, Any]]:
     """A row per contestant: scores (from an untimed pass), words per second (median of ``passes``) and both compared."""

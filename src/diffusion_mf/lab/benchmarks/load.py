@@ -27,7 +27,6 @@ from diffusion_mf.lab.benchmarks.throughput import (
     FAST,
     IMPLEMENTATIONS,
     PLAIN,
-    REPEATS,
     benchmark_config,
 )
 from diffusion_mf.model import Labeller
@@ -40,30 +39,28 @@ from diffusion_mf.training.evaluation import predict_all
 from diffusion_mf.training.processes import Processes
 
 SYSTEM = "diffusion-mf"
-TIMES = (1, 4, 16)
-LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2000)
-UNITS = 200_000
-"""approximate number of units per sentence length: enough batches for a steady state"""
 
 
 def measure_scaling(
     task: Task,
     *,
     device: torch.device,
-    folder: str,
-    overrides: Sequence[str] = (),
-    times: Sequence[int] = TIMES,
-    lengths: Sequence[int] = LENGTHS,
-    units: int = UNITS,
-    repeats: int = REPEATS,
+    overrides: Sequence[str],
+    times: Sequence[int],
+    lengths: Sequence[int],
+    units: int,
+    repeats: int,
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield rows of training and inference with several copies of the data, then of inference at several lengths."""
-    config = benchmark_config(task, SYSTEM, folder=folder, overrides=[*IMPLEMENTATIONS[FAST], *overrides])
+    """Yield rows of training and inference with several copies of the data, then of inference at several lengths.
+
+    For each length there are about ``units`` units: enough batches for a steady state.
+    """
+    config = benchmark_config(task, SYSTEM, overrides=[*IMPLEMENTATIONS[FAST], *overrides])
     data = read_data(config)
     dev = data.dev
     if not dev:
         raise InputError("the configuration has no development data", remedy="set data.dev")
-    repeated = dataclasses.replace(data, train=data.train * max(times, default=1))
+    repeated = dataclasses.replace(data, train=data.train * max(times))
     session = Session(config, repeated, device)
     common = {
         "benchmark": "scaling",
@@ -78,9 +75,10 @@ def measure_scaling(
         for count in times:
             num_sentences = count * len(split)
             if phase == "training":
-                seconds = session.training_seconds(repeats=repeats, members=range(num_sentences))
+                run = session.training_run(range(num_sentences))
             else:
-                seconds = session.inference_seconds(split * count, repeats=repeats)
+                run = session.inference_run(split * count)
+            seconds = [run() for _ in range(repeats)]
             speed = num_sentences / statistics.median(seconds)
             yield [
                 {
@@ -95,7 +93,8 @@ def measure_scaling(
             ]
     for length in lengths:
         sentences = sentences_of_length(dev, length, max(1, units // length))
-        seconds = session.inference_seconds(sentences, repeats=repeats)
+        run = session.inference_run(sentences)
+        seconds = [run() for _ in range(repeats)]
         median = statistics.median(seconds)
         yield [
             {
@@ -184,14 +183,12 @@ def _with_reference_structures(labeller: Labeller) -> Labeller:
     return copied
 
 
-COUNTS = (1, 2, 4, 8, 12)
-SECONDS = 20.0
 LEAST_GAIN = 0.05
 """the gain in aggregate throughput that justifies more processes"""
 
 
 def measure_sharing(
-    config: Config, *, corpus: str, device: str, counts: Sequence[int] = COUNTS, seconds: float = SECONDS
+    config: Config, *, corpus: str, device: str, counts: Sequence[int], seconds: float
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield a row for each number of processes as soon as it is measured."""
     read_data(config)  # report errors in the data here rather than in a process

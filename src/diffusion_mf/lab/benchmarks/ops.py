@@ -143,15 +143,14 @@ NUM_ITERATIONS = 15
 # No system of the paper has per-position transitions for more labels than this.
 MAX_LOCAL_MEAN_FIELD_LABELS = 32
 
-# The number of measurements of each operation per shape, for global and local transitions together.
-CONTESTS = {
-    "log-partition": 4,
-    "log-partition and marginals": 2,
-    "log-partition through marginals": 2,
-    "negative log-likelihood": 2,
-    "viterbi": 2,
-    "mean-field": 2,
-}
+OPERATIONS = (
+    "log-partition",
+    "log-partition and marginals",
+    "log-partition through marginals",
+    "negative log-likelihood",
+    "viterbi",
+    "mean-field",
+)
 
 OPS_ROW_KEY = ("op", "shape", "transitions", "library", "direction", "mode", "threads", "hardware")
 
@@ -255,7 +254,7 @@ def measure_ops(
     *,
     device: torch.device,
     note: Note,
-    only: Collection[str] = CONTESTS.keys(),
+    only: Collection[str],
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of each operation, on each shape with global and with local transitions."""
     peer_modules = import_peers()
@@ -268,13 +267,6 @@ def measure_ops(
             for contest in contests(problem, peer_modules):
                 if contest.op in only:
                     yield _measure_contest(contest, problem, denoiser, note=note)
-
-
-def num_contests(
-    shapes: Sequence[ProblemShape], *, device: torch.device, only: Collection[str] = CONTESTS.keys()
-) -> int:
-    """How many lists `measure_ops` will yield."""
-    return len(shapes) * (sum(CONTESTS[op] for op in only) + (device.type == "cuda"))
 
 
 def _measure_contest(

@@ -78,16 +78,11 @@ class Session:
         self._step = 0
         self._num_pieces = 1
 
-    def training_seconds(self, *, repeats: int, members: Sequence[int] | None = None) -> list[float]:
-        """Wall-clock seconds of ``repeats`` epochs of full updates, including collation, after warm-up.
+    def training_run(self, members: Sequence[int] | None = None) -> Callable[[], float]:
+        """A function that runs one epoch of full updates, including collation, and returns its wall-clock seconds, after warm-up.
 
         Every epoch has the same batches, so that all batch shapes are recorded after a few. ``members`` restricts the sentences.
         """
-        run = self.training_run(members)
-        return [run() for _ in range(repeats)]
-
-    def training_run(self, members: Sequence[int] | None = None) -> Callable[[], float]:
-        """A function that runs one epoch of full updates after warm-up and returns its seconds, as in `training_seconds`."""
         plans = self._warm_plans(members)
 
         def run() -> float:
@@ -132,18 +127,12 @@ class Session:
         self._learner.update(self._step)
         self._step += 1
 
-    def inference_seconds(
-        self, sentences: Sequence[Sentence], *, repeats: int, base: float | None = None
-    ) -> list[float]:
-        """Wall-clock seconds of encoder, reverse process and argmax up to labels on the host, without vocabulary look-up.
-
-        ``base`` replaces the configuration's schedule.
-        """
-        run = self.inference_run(sentences, base=base)
-        return [run() for _ in range(repeats)]
-
     def inference_run(self, sentences: Sequence[Sentence], *, base: float | None = None) -> Callable[[], float]:
-        """A function that runs one pass over ``sentences`` after warm-up and returns its seconds, as in `inference_seconds`."""
+        """A function that labels ``sentences`` once and returns the wall-clock seconds, after warm-up.
+
+        They are those of encoder, reverse process and argmax up to labels on the host, without vocabulary look-up. ``base`` replaces
+        the configuration's schedule.
+        """
         config = self.config
         if base is not None:
             inference = config.inference.model_copy(update={"base": base, "num_calls": None})

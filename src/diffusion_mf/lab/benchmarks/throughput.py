@@ -67,11 +67,11 @@ IMPLEMENTATIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def benchmark_config(task: Task, system: str, *, folder: str, overrides: Sequence[str] = ()) -> Config:
+def benchmark_config(task: Task, system: str, *, overrides: Sequence[str] = ()) -> Config:
     """The configuration of a cell: the paper's for the task, at size L, and otherwise equal for all systems."""
     denoiser = ["denoiser.layers=8", "denoiser.heads=16"] if SYSTEM_TABLE[system].is_diffusion else []
     return load_config(
-        f"{folder}/{task.value}/{system}.toml",
+        f"{task.value}/{system}",
         [
             "size=L",
             *denoiser,
@@ -91,9 +91,8 @@ def measure_throughput(
     implementations: Sequence[str],
     *,
     device: torch.device,
-    folder: str,
     overrides: Mapping[Task, Sequence[str]],
-    repeats: int = REPEATS,
+    repeats: int,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield the training and inference rows of every system on every task."""
     torch.backends.cudnn.allow_tf32 = False  # affects only float32
@@ -102,7 +101,7 @@ def measure_throughput(
         for task in tasks:
             for system in systems:
                 settings = [*IMPLEMENTATIONS[implementation], *overrides.get(task, ())]
-                config = benchmark_config(task, system, folder=folder, overrides=settings)
+                config = benchmark_config(task, system, overrides=settings)
                 if task not in corpora:
                     corpora[task] = read_data(config)
                 yield _measure(config, corpora[task], device, implementation=implementation, repeats=repeats)
@@ -120,10 +119,8 @@ def _measure(
     for phase, sentences, operations in (("training", data.train, training), ("inference", data.dev, inference)):
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        if phase == "training":
-            seconds = session.training_seconds(repeats=repeats)
-        else:
-            seconds = session.inference_seconds(sentences, repeats=repeats)
+        run = session.training_run() if phase == "training" else session.inference_run(sentences)
+        seconds = [run() for _ in range(repeats)]
         median = statistics.median(seconds)
         units = sum(len(sentence.units) for sentence in sentences)
         published = _published(config.system, corpus, phase)
@@ -154,9 +151,7 @@ TRAINED = "trained"
 """the setting of rows about a trained model, which has a score"""
 
 
-def measure_trained(
-    folder: StrPath, *, device: torch.device, folder_of_configs: str, repeats: int = REPEATS
-) -> list[dict[str, Any]]:
+def measure_trained(folder: StrPath, *, device: torch.device, repeats: int) -> list[dict[str, Any]]:
     """Inference rows of a trained diffusion model on its dev data: with the paper's ten calls, and with the model's own.
 
     They have the dev score with so many calls, so that speed is compared at equal scores.
@@ -192,7 +187,7 @@ def measure_trained(
             num_calls=given,
         )
         speed = len(data.dev) / statistics.median(seconds)
-        corpus = _corpus_of(config, folder_of_configs)
+        corpus = _corpus_of(config)
         published = _published(config.system, corpus, "inference")
         rows.append(
             {
@@ -218,12 +213,12 @@ def measure_trained(
     return rows
 
 
-def _corpus_of(config: Config, folder_of_configs: str) -> str:
+def _corpus_of(config: Config) -> str:
     """The name of the efficiency table's corpus if the model's dev file has the place of its dev file, else the file's name."""
     own = Path(config.data.dev or config.data.train or "")
     entry = BENCHMARK_CORPORA.get(config.task)
     if entry is not None:
-        paper = load_config(f"{folder_of_configs}/{config.task.value}/{config.system}.toml").data.dev
+        paper = load_config(f"{config.task.value}/{config.system}").data.dev
         if paper is not None and own.parts[-2:] == Path(paper).parts[-2:]:
             return entry.name
     return own.stem
@@ -236,7 +231,7 @@ def _published(system: str, corpus: str, phase: str) -> float | None:
 
 
 def measure_iterations(
-    numbers: Sequence[int], *, device: torch.device, folder: str, overrides: Sequence[str]
+    numbers: Sequence[int], *, device: torch.device, overrides: Sequence[str]
 ) -> Iterator[list[dict[str, Any]]]:
     """Throughput by number of Mean-Field iterations (paper: “Relative throughput in the iteration sweep”), English POS.
 
@@ -247,7 +242,7 @@ def measure_iterations(
         first: dict[str, float] = {}
         for iterations in numbers:
             changes = [*_FAST_SETTINGS, f"structure.num_iterations={iterations}", *overrides]
-            config = benchmark_config(Task.POS, system, folder=folder, overrides=changes)
+            config = benchmark_config(Task.POS, system, overrides=changes)
             data = data or read_data(config)
             rows = _measure(config, data, device, implementation=FAST)
             for row in rows:
@@ -267,14 +262,13 @@ def measure_iterations(
 BASES = (1.5, 2.0, 3.0, 4.0)
 
 
-def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+def measure_schedules(*, device: torch.device, overrides: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
     """Inference throughput by base of the reverse schedule, on one-layer denoisers (paper: speed–accuracy sweep)."""
     data: TrainingData | None = None
     for system in DIFFUSION_SYSTEMS:
         config = benchmark_config(
             Task.POS,
             system,
-            folder=folder,
             overrides=[*_FAST_SETTINGS, "denoiser.layers=1", "structure.num_iterations=1", *overrides],
         )
         data = data or read_data(config)
@@ -282,7 +276,8 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
         session = Session(config, data, device)
         for base in BASES:
             own_calls = len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(base=base)) - 1
-            median = statistics.median(session.inference_seconds(data.dev, repeats=REPEATS, base=base))
+            run = session.inference_run(data.dev, base=base)
+            speed = len(data.dev) / statistics.median(run() for _ in range(REPEATS))
             # The paper's sweep has a pretrained encoder, so a ratio to it is meaningless for another.
             is_comparable = config.encoder.kind == "pretrained"
             paper = paper_tables()["base"].get(system, {}).get(f"{base:g}") if is_comparable else None
@@ -295,9 +290,9 @@ def measure_schedules(*, device: torch.device, folder: str, overrides: Sequence[
                     "implementation": FAST,
                     "setting": base,
                     "num_calls": own_calls,
-                    "sentences_per_second": len(data.dev) / median,
+                    "sentences_per_second": speed,
                     "paper_sentences_per_second": None if paper is None else paper[2],
-                    "ratio_to_paper": None if paper is None else len(data.dev) / median / paper[2],
+                    "ratio_to_paper": None if paper is None else speed / paper[2],
                     "parameters": session.labeller.num_parameters(),
                 }
             ]

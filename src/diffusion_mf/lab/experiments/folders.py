@@ -3,7 +3,7 @@
 | in the folder | what |
 |---|---|
 | `plans/NAME.json` | which runs a plan consists of |
-| `claims/` | which process works on which run, see `claims` |
+| `runs/RUN/lock` | locked while a process works on the run |
 | `runs/RUN/run.json` | the run's configuration and the scores to compute |
 | `runs/RUN/result.json` | the scores of a finished run |
 | `runs/RUN/attempts.json` | how every attempt ended |
@@ -25,6 +25,8 @@ from diffusion_mf.errors import InputError
 if TYPE_CHECKING:
     from diffusion_mf.config import Config
 
+RETRIES = 1
+"""how often a failed run is tried again"""
 NUM_LINES_SHOWN = 8
 """of a failed run's output"""
 
@@ -117,7 +119,7 @@ class RunPlace:
             found = found[found.index(Outcome.FORGIVEN) + 1 :]
         return found
 
-    def state(self, *, retries: int, evaluation: Mapping[str, Any] | None = None) -> RunState:
+    def state(self, evaluation: Mapping[str, Any] | None = None) -> RunState:
         """The state of the run; a finished run must have all the scores that ``evaluation`` asks for."""
         result = self.result()
         if result is not None and covers(result, evaluation or {}):
@@ -125,7 +127,7 @@ class RunPlace:
         outcomes = self.outcomes()
         if outcomes and outcomes[-1] in (Outcome.DIVERGED, Outcome.PRUNED):
             return RunState(outcomes[-1])
-        if (outcomes and outcomes[-1] == Outcome.REFUSED) or outcomes.count(Outcome.FAILED) > retries:
+        if (outcomes and outcomes[-1] == Outcome.REFUSED) or outcomes.count(Outcome.FAILED) > RETRIES:
             return RunState.FAILED
         return RunState.INTERRUPTED if outcomes or self.checkpoint.exists() else RunState.PENDING
 
@@ -166,10 +168,8 @@ def covers(result: Mapping[str, Any], evaluation: Mapping[str, Any]) -> bool:
     """
     if result.get("dev") is None:
         return False
-    schedules = result.get("schedules", {})
-    # Older results do not record the process, only whether it is diffusion.
-    process = result.get("process") or ("categorical" if result.get("is_diffusion") else "direct")
-    return all(name in schedules for name in schedule_names(evaluation, process=process))
+    wanted = schedule_names(evaluation, process=result.get("process", "direct"))
+    return all(name in result.get("schedules", {}) for name in wanted)
 
 
 def schedule_names(evaluation: Mapping[str, Any], *, process: str = "categorical") -> dict[str, dict[str, Any]]:
@@ -202,7 +202,6 @@ class ExperimentFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.claims = root / "claims"
         self.plans = root / "plans"
 
     def run(self, name: str) -> RunPlace:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import pydantic
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -57,7 +57,7 @@ class CorpusEntry(Section):
         return self.optional and not os.path.exists(os.path.expandvars(self.files()["train"]))
 
     def files(self) -> dict[str, str]:
-        """The splits' files."""
+        """The splits' files, in which variables are not yet replaced."""
         found = {}
         for split, names in (("train", self.train), ("dev", self.dev), ("test", self.test)):
             candidates = [names] if isinstance(names, str) else names or []
@@ -67,9 +67,9 @@ class CorpusEntry(Section):
         return found
 
 
-def check_files(config: Config) -> None:
-    """Raise `InputError` if a corpus is missing, before any run starts."""
-    for path in (config.data.train, config.data.dev, config.data.test):
+def check_files(*paths: str | None) -> None:
+    """Raise `InputError` if a file of a corpus is missing, before any run starts."""
+    for path in paths:
         if path is not None and not os.path.exists(path):
             unset = re.match(r"\$\{?(\w+)", path)
             if unset:
@@ -106,28 +106,22 @@ class RunEntry(Section):
     """How runs are executed."""
 
     workers: PositiveInt = 1
-    retries: NonNegativeInt = 1
-    checkpoint_every: PositiveFloat = 300.0
-    keep: Literal["scores", "model", "all"] = "model"
-    """what is kept of a finished run besides its log: only the scores, also the model, or also the checkpoint"""
+    keep: Literal["scores", "model"] = "model"
+    """what is kept of a finished run besides its log: only the scores, or also the model"""
 
 
-class CommonFile(Section):
-    """The part common to the files of plans and searches."""
+class AnyFile(Section):
+    """The part common to the files of all plans and searches."""
 
+    peers: ClassVar[tuple[str, ...]] = ()
+    """what else may be among the systems"""
     name: str | None = None
-    plugins: list[str] = []
-    """modules, or paths of .py files, that add systems, structures or encoders"""
-    configs: str = "../{task}/{system}.toml"
     systems: list[str]
-    corpora: list[str] | dict[str, CorpusEntry]
-    """names of entries of ``corpora_file``, or entries"""
     corpora_file: str = "corpora.toml"
-    encoders: dict[str, dict[str, Any]] = {"scratch": {}}
     seeds: list[NonNegativeInt]
     set: dict[str, Any] = {}
 
-    @pydantic.field_validator("systems", "corpora", "seeds")
+    @pydantic.field_validator("systems", "corpora", "seeds", "sizes", "whole_corpora", check_fields=False)
     @classmethod
     def _each_once(cls, values: Any) -> Any:
         """Reject duplicates: a seed named twice would be counted twice."""
@@ -140,10 +134,21 @@ class CommonFile(Section):
     @pydantic.field_validator("systems")
     @classmethod
     def _systems_exist(cls, names: list[str]) -> list[str]:
-        for name in names:
-            if name not in SYSTEMS:
-                raise ValueError(f"must be chosen from {', '.join(SYSTEMS)}")
+        known = [*SYSTEMS, *cls.peers]
+        if any(name not in known for name in names):
+            raise ValueError(f"must be chosen from {', '.join(known)}")
         return names
+
+
+class CommonFile(AnyFile):
+    """The part common to the files of plans and searches."""
+
+    plugins: list[str] = []
+    """modules, or paths of .py files, that add systems, structures or encoders"""
+    configs: str = "../{task}/{system}.toml"
+    corpora: list[str] | dict[str, CorpusEntry]
+    """names of entries of ``corpora_file``, or entries"""
+    encoders: dict[str, dict[str, Any]] = {"scratch": {}}
 
 
 def _import_plugins_of(values: Mapping[str, Any], path: Path, text: str) -> None:
@@ -172,7 +177,7 @@ class _CorporaFile(pydantic.RootModel[dict[str, CorpusEntry]]):
     pass
 
 
-File = TypeVar("File", bound=CommonFile)
+File = TypeVar("File", bound=AnyFile)
 
 
 def read_plan_file(model: type[File], path: Path) -> tuple[File, str]:
@@ -183,10 +188,10 @@ def read_plan_file(model: type[File], path: Path) -> tuple[File, str]:
         plan = model.model_validate(values)
     except pydantic.ValidationError as error:
         raise explained(error, model, path=path, text=text) from None
-    for name in ("systems", "corpora", "encoders", "seeds", "stages"):
+    for name in ("systems", "corpora", "encoders", "seeds", "stages", "sizes"):
         if not getattr(plan, name, True):
             raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
-    check_names([*plan.encoders, plan.name or path.stem], path)
+    check_names([*getattr(plan, "encoders", ()), plan.name or path.stem], path)
     return plan, text
 
 
@@ -349,13 +354,21 @@ def fingerprint(config: Config) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: StrPath | None = None) -> Plan:
+def load_plan(
+    path: StrPath,
+    *,
+    overrides: Sequence[str] = (),
+    corpora_file: StrPath | None = None,
+    configs: str | None = None,
+) -> Plan:
     """Read a plan and all configurations it names; any mistake in them is an `InputError`.
 
-    ``overrides`` are settings for all runs, such as ``training.epochs=3``; ``corpora_file`` replaces the plan's.
+    ``overrides`` are settings for all runs, such as ``training.epochs=3``; ``corpora_file`` and ``configs`` replace the plan's.
     """
     path = Path(path)
     plan, text = read_plan_file(PlanFile, path)
+    if configs is not None:
+        plan = plan.model_copy(update={"configs": configs})
     known = known_corpora(plan, path, corpora_file)
     named = chosen_corpora(plan.corpora, known, path, text)
     corpora = {name: corpus for name, corpus in named.items() if not corpus.is_missing}
@@ -390,18 +403,11 @@ def load_plan(path: StrPath, *, overrides: Sequence[str] = (), corpora_file: Str
     )
 
 
-class Located(Protocol):
-    """A run of any kind of plan."""
-
-    def coordinates(self) -> dict[str, Any]:
-        """Where in the plan the run stands."""
-
-
-AnyRun = TypeVar("AnyRun", bound=Located)
+AnyRun = TypeVar("AnyRun", bound=Any)
 
 
 def chosen_runs(planned: Sequence[AnyRun], conditions: Sequence[str]) -> list[AnyRun]:
-    """The planned runs for which all ``conditions`` hold, such as ``seed=1,2`` or ``encoder=scratch``."""
+    """The planned runs, of any kind of plan, for which all ``conditions`` hold, such as ``seed=1,2`` or ``encoder=scratch``."""
     runs = list(planned)
     keys = list(runs[0].coordinates())
     for condition in conditions:
@@ -476,6 +482,10 @@ def _variants(plan: PlanFile, path: Path, text: str) -> dict[str, dict[str, Any]
     return found
 
 
+Layer = tuple[tuple[str, ...], Mapping[str, Any]]
+"""where in a plan's file settings are made, and the settings by their dotted names"""
+
+
 def make_run(
     plan: PlanFile,
     path: Path,
@@ -485,17 +495,23 @@ def make_run(
     overrides: Sequence[str],
 ) -> Run | None:
     """The run for one combination of the plan, with the settings of its variant; None if an exception skips it."""
-    settings: dict[str, Any] = {
-        **flat_settings(plan.set),
-        **flat_settings(corpus.set),
-        **flat_settings(plan.encoders[place["encoder"]]),
-        **variant,
-    }
-    for exception in plan.exceptions:
+    grid = flat_settings(plan.grid)
+    # Later layers win; each has its place in the plan's file, if it is from there.
+    layers: list[Layer] = [
+        (("set",), flat_settings(plan.set)),
+        ((), flat_settings(corpus.set)),
+        (("encoders", place["encoder"]), flat_settings(plan.encoders[place["encoder"]])),
+        (("variants", place["variant"].partition(" ")[0]), {key: variant[key] for key in variant if key not in grid}),
+        (("grid",), {key: variant[key] for key in variant if key in grid}),
+    ]
+    for number, exception in enumerate(plan.exceptions):
         if _applies(exception, {**place, "task": corpus.task.value}):
             if exception.skip:
                 return None
-            settings |= flat_settings(exception.set)
+            layers.append((("exceptions", str(number), "set"), flat_settings(exception.set)))
+    settings: dict[str, Any] = {}
+    for _, layer in layers:
+        settings |= layer
     settings |= {f"data.{split}": name for split, name in corpus.files().items()}
     settings["seed"] = place["seed"]
     given = [*(f"{key}={toml_value(value)}" for key, value in settings.items()), *overrides]
@@ -504,51 +520,26 @@ def make_run(
     try:
         config = load_config(base, [*given, f"system={place['system']}", f"task={corpus.task.value}"])
     except InputError as error:
-        raise _located(error, plan, path, place, settings, overrides) from None
+        raise _located(error, path, layers, overrides) from None
     shown = [each for each in given if not each.startswith(("data.", "seed="))]
     source = " ".join([_short_path(base), *(f"--set {each}" for each in shown)])
     return Run(**place, config=config, source=source)
 
 
-def _located(
-    error: InputError,
-    plan: PlanFile,
-    path: Path,
-    place: Mapping[str, Any],
-    settings: Iterable[str],
-    overrides: Sequence[str],
-) -> InputError:
+def _located(error: InputError, path: Path, layers: Sequence[Layer], overrides: Sequence[str]) -> InputError:
     """``error`` with the line of the plan's file that made the setting it is about, if it was made there."""
 
     def is_named(key: str) -> bool:
         return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.])", error.problem) is not None
 
-    key = next((key for key in settings if is_named(key)), None)
-    if error.path is not None or key is None or any(is_named(each.partition("=")[0]) for each in overrides):
+    if error.path is not None or any(is_named(each.partition("=")[0]) for each in overrides):
         return error
-    parts = tuple(key.split("."))
-    # The last line that sets it takes effect.
-    places = [
-        *(
-            ("exceptions", str(number), "set")
-            for number in reversed(range(len(plan.exceptions)))
-            if key in flat_settings(plan.exceptions[number].set)
-        ),
-        *((("grid",),) if key in flat_settings(plan.grid) else ()),
-        *(
-            (section, name)
-            for section, entries, name in (
-                ("variants", plan.variants, str(place["variant"]).partition(" ")[0]),
-                ("encoders", plan.encoders, place["encoder"]),
-            )
-            if key in flat_settings(entries.get(name, {}))
-        ),
-        *((("set",),) if key in flat_settings(plan.set) else ()),
-    ]
-    if not places:
-        return error
-    line = line_of((*places[0], *parts), path.read_text(encoding="utf-8"))
-    return InputError(error.problem, path=path, line=line, remedy=error.remedy)
+    for place, settings in reversed(layers):
+        key = next(filter(is_named, settings), None)
+        if key is not None:
+            line = line_of((*place, *key.split(".")), path.read_text(encoding="utf-8"))
+            return error if line is None else InputError(error.problem, path=path, line=line, remedy=error.remedy)
+    return error
 
 
 def _applies(exception: ExceptionEntry, place: Mapping[str, Any]) -> bool:

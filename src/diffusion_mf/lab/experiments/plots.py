@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from diffusion_mf.config.sections import SIZES
 from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.comparisons import groups_by_setting
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
-from diffusion_mf.lab.experiments.paper import ablation_decoder
-from diffusion_mf.lab.experiments.selection import Group, Outcomes, best_group, summarise
-from diffusion_mf.lab.experiments.tables.grid import short_title, system_title
-from diffusion_mf.lab.experiments.tables.sweeps import groups_by_setting
+from diffusion_mf.lab.experiments.selection import Group, Outcomes, summarise
+from diffusion_mf.lab.experiments.tables import short_title, system_title
 from diffusion_mf.systems import SYSTEMS
 
 if TYPE_CHECKING:
@@ -40,10 +40,6 @@ def write_plots(
     outcomes: Outcomes, folder: ExperimentFolder, output: Path, record: Mapping[str, Any], *, suffix: str = "png"
 ) -> list[Path]:
     """Make every plot for which there are data, one panel per corpus; returns the files."""
-    matplotlib = matplotlib_module()
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     logs = read_logs(folder, record)
     plots: dict[str, Draw] = {
         "learning-curves": lambda axes, found, corpus: draw_learning_curves(axes, logs, found, corpus),
@@ -58,71 +54,80 @@ def write_plots(
         "errors-by-ambiguity": _errors("ambiguity", "distance to the nearest other ambiguous form"),
         "invalid-spans": _invalid_spans,
     }
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot be created ({error.strerror})", path=output, remedy="name another folder") from None
+    encoders = outcomes.values("encoder")
+    parts = {encoder: outcomes.only(encoder=encoder) for encoder in encoders}
     written = []
     for name, draw in plots.items():
-        figure = _figure(pyplot, outcomes, draw)
-        if figure is not None:
-            path = output / f"{name}.{suffix}"
-            figure.savefig(path, dpi=150, metadata={"Software": None} if suffix == "png" else None)
-            pyplot.close(figure)
+        panels = {
+            short_title(corpus) + (f", {encoder}" if len(encoders) > 1 else ""): functools.partial(
+                _draw_if_finished, draw, parts[encoder], corpus
+            )
+            for corpus in outcomes.values("corpus")
+            for encoder in encoders
+        }
+        path = output / f"{name}.{suffix}"
+        if write_panels(path, panels):
             written.append(path)
     return written
 
 
-def matplotlib_module() -> Any:
-    """matplotlib, or an `InputError` that says how to install it."""
+def _draw_if_finished(draw: Draw, outcomes: Outcomes, corpus: str, axes: Axes) -> bool:
+    return bool(outcomes.only(corpus=corpus).groups) and draw(axes, outcomes, corpus)
+
+
+def write_panels(path: Path, panels: Mapping[str, Callable[[Axes], bool]]) -> bool:
+    """Draw panels side by side, by title, with one legend; whether there was anything to draw."""
     try:
-        import matplotlib
-    except ImportError:
-        raise InputError("plots need matplotlib", remedy="pip install 'diffusion-mf[experiments]'") from None
-    return matplotlib
-
-
-def _figure(pyplot: Any, outcomes: Outcomes, draw: Draw) -> Figure | None:
-    """A figure with a panel for every corpus and encoder with data; None if there are no data."""
-    encoders = outcomes.values("encoder")
-    parts = {encoder: Outcomes(outcomes.planned(encoder=encoder)) for encoder in encoders}
-    places = [(corpus, encoder) for corpus in outcomes.values("corpus") for encoder in encoders]
-    places = [place for place in places if _can_draw(pyplot, draw, parts[place[1]], place[0])]
-    if not places:
-        return None
-    figure, panels = pyplot.subplots(1, len(places), figsize=(4.6 * len(places), 3.6), squeeze=False)
-    for axes, (corpus, encoder) in zip(panels[0], places, strict=True):
-        draw(axes, parts[encoder], corpus)
-        axes.set_title(short_title(corpus) + (f", {encoder}" if len(encoders) > 1 else ""))
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot be created ({error.strerror})", path=path.parent, remedy="name another folder"
+        ) from None
+    figure = new_figure()
+    for title, draw in panels.items():
+        axes = figure.add_subplot()
+        if not draw(axes):
+            axes.remove()
+            continue
+        axes.set_title(title)
         axes.spines[["top", "right"]].set_visible(False)
-    entries = {
-        label: handle for axes in panels[0] for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
+    drawn = figure.axes
+    if not drawn:
+        return False
+    grid = figure.add_gridspec(1, len(drawn))
+    for place, axes in enumerate(drawn):
+        axes.set_subplotspec(grid[place])
+    figure.set_size_inches(4.6 * len(drawn), 3.8)
+    entries = {label: handle for axes in drawn for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     titles = [system_title(system) for system in SYSTEMS]
-    # Systems of plugins that are not imported come last.
+    # Systems of plugins that are not imported, and peers, come last.
     ordered = sorted(entries, key=lambda title: titles.index(title) if title in titles else len(titles))
     # Three names are as wide as a panel.
-    columns = min(len(ordered), 3 * len(places))
+    columns = min(len(ordered), 3 * len(drawn))
     figure.legend(
         [entries[label] for label in ordered], ordered, loc="outside lower center", ncols=columns, frameon=False
     )
-    figure.set_layout_engine("constrained")
-    return figure
+    save_figure(figure, path)
+    return True
 
 
-def _can_draw(pyplot: Any, draw: Draw, outcomes: Outcomes, corpus: str) -> bool:
-    if not outcomes.find(corpus=corpus):
-        return False
-    figure, axes = pyplot.subplots()
+def new_figure() -> Figure:
+    """An empty figure; `InputError` without matplotlib."""
     try:
-        return draw(axes, outcomes, corpus)
-    finally:
-        pyplot.close(figure)
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("plots need matplotlib", remedy="pip install 'diffusion-mf[experiments]'") from None
+    return Figure(layout="constrained")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure, without the version of the software: the same data give the same file."""
+    figure.savefig(path, dpi=150, metadata={"Software": None} if path.suffix == ".png" else None)
 
 
 def _label_scores(axes: Axes, outcomes: Outcomes, corpus: str) -> None:
     """Label the axis with the metric, and its ticks with full numbers rather than offsets, which are hard to read."""
-    metric = outcomes.find(corpus=corpus)[0].metric
+    metric = outcomes.only(corpus=corpus).groups[0].metric
     axes.set_ylabel(f"dev {'accuracy' if metric == 'accuracy' else short_title(metric)}")
     axes.ticklabel_format(axis="y", useOffset=False)
 
@@ -168,7 +173,7 @@ def draw_learning_curves(
     is_drawn = False
     starts = []
     # For a system without finished runs, show all runs.
-    planned = {group.system: group for group in reversed(outcomes.planned(corpus=corpus))}
+    planned = {group.system: group for group in reversed(outcomes.only(corpus=corpus).all_groups)}
     for system, group in (planned | _selected(outcomes, corpus)).items():
         wanted = {"corpus": corpus, "system": system, "encoder": group.encoder, "variant": group.variant}
         curves = {
@@ -201,7 +206,7 @@ def draw_learning_curves(
 
 def _selected(outcomes: Outcomes, corpus: str) -> dict[str, Group]:
     """The selected group of every system; ``outcomes`` are those of one encoder."""
-    found = {system: best_group(outcomes.find(corpus=corpus, system=system)) for system in outcomes.values("system")}
+    found = {system: outcomes.selected(corpus=corpus, system=system) for system in outcomes.values("system")}
     return {system: group for system, group in found.items() if group is not None}
 
 
@@ -244,8 +249,7 @@ def _by_schedule(prefix: str, title: str) -> Draw:
         group = _selected(outcomes, corpus).get(system)
         if group is None:
             return
-        decoder = ablation_decoder(group.task) if prefix == "calls=" else ""
-        decoder = decoder if decoder in group.decoders else group.selected_decoder()
+        decoder = group.ablation_decoder() if prefix == "calls=" else group.selected_decoder()
         for name in group.schedules(prefix):
             yield float(name.removeprefix(prefix)), group.scores("dev", decoder, schedule=name)
 
@@ -254,7 +258,7 @@ def _by_schedule(prefix: str, title: str) -> Draw:
 
 def _by_variant(key: str, title: str, *, labels: Sequence[str] = ()) -> Draw:
     def points(outcomes: Outcomes, corpus: str, system: str) -> Points:
-        for setting, group in groups_by_setting(outcomes.find(corpus=corpus, system=system), key).items():
+        for setting, group in groups_by_setting(outcomes.only(corpus=corpus, system=system), key).items():
             place = labels.index(setting) if labels else float(setting)
             yield place, group.scores("dev", group.selected_decoder())
 

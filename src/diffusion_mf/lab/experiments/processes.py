@@ -1,28 +1,60 @@
-"""Processes of runs, one each or a pool for many: started with a share of the cores, told to stop, ended where they do not."""
+"""Processes of runs, each with a share of the cores, and the claims that keep two runners from working on one run."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import diffusion_mf
 from diffusion_mf import plugins
-from diffusion_mf.lab.experiments.claims import Claim
+from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.folders import Outcome, RunPlace
 from diffusion_mf.lab.experiments.worker import EXIT_STATUSES
+
+
+class Claim:
+    """The right to work on a run: a lock on a file in its folder.
+
+    The run's process inherits the lock, and the kernel releases it when no process is left that holds it: a run whose runner was
+    killed is free as soon as it has stopped itself.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    @classmethod
+    def take(cls, place: RunPlace) -> Claim | None:
+        """Claim a run; None if another runner works on it."""
+        place.root.mkdir(parents=True, exist_ok=True)
+        handle = os.open(place.root / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if isinstance(error, BlockingIOError):
+                return None
+            raise InputError(
+                f"its file system cannot lock files ({error.strerror})",
+                path=place.root,
+                remedy="name a folder on another one with --output",
+            ) from None
+        return cls(handle)
+
+    def release(self) -> None:
+        """Let other runners have the run."""
+        os.close(self.handle)
 
 
 class RunProcess:
     """A run's process, its output in the run's folder."""
 
-    def __init__(self, place: RunPlace, *, claim: Claim, device: str = "auto", threads: int = 1) -> None:
+    def __init__(self, place: RunPlace, *, claim: Claim, device: str, threads: int) -> None:
         self.place = place
         self.claim = claim
         self.device = device
@@ -30,8 +62,7 @@ class RunProcess:
         self.is_stopped = False
         """whether it was asked to stop"""
         command = [sys.executable, "-m", "diffusion_mf.lab.experiments.worker", str(place.root), "--device", device]
-        command += ["--parent", str(os.getpid()), "--claim", str(claim.path), "--token", claim.token]
-        place.root.mkdir(parents=True, exist_ok=True)
+        command += ["--parent", str(os.getpid()), "--claim", str(claim.handle)]
         with place.output.open("ab") as output:
             # A new session, so that Ctrl-C reaches only the runner, which then stops its runs properly.
             self._process = subprocess.Popen(
@@ -41,6 +72,7 @@ class RunProcess:
                 stderr=subprocess.STDOUT,
                 env=_environment(threads),
                 start_new_session=True,
+                pass_fds=[claim.handle],
             )
 
     @property
@@ -86,117 +118,6 @@ class RunProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()
-
-
-class WorkerPool:
-    """Processes that take one run after another: imports and the start of CUDA take longer than a small run does.
-
-    `start` does what `RunProcess` does, for `SchedulerOptions.start`.
-    """
-
-    def __init__(self) -> None:
-        self._workers: list[subprocess.Popen[bytes]] = []
-        self._busy: set[int] = set()
-        """numbers of processes"""
-
-    def start(self, place: RunPlace, *, claim: Claim, device: str = "auto", threads: int = 1) -> PooledRun:
-        """Hand the run to a process that has nothing to do, or to a new one."""
-        self._workers = [worker for worker in self._workers if worker.poll() is None]
-        self._busy &= {worker.pid for worker in self._workers}
-        for worker in [worker for worker in self._workers if worker.pid not in self._busy]:
-            with contextlib.suppress(BrokenPipeError):
-                return self._hand_over(worker, place, claim, device)
-        worker = self._new_worker(threads)
-        self._workers.append(worker)
-        return self._hand_over(worker, place, claim, device)
-
-    def _new_worker(self, threads: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "diffusion_mf.lab.experiments.worker", "--serve", "--parent", str(os.getpid())]
-        worker = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_environment(threads),
-            start_new_session=True,
-            bufsize=0,
-        )
-        assert worker.stdout is not None
-        os.set_blocking(worker.stdout.fileno(), False)
-        return worker
-
-    def _hand_over(self, worker: subprocess.Popen[bytes], place: RunPlace, claim: Claim, device: str) -> PooledRun:
-        place.root.mkdir(parents=True, exist_ok=True)
-        request = {"folder": str(place.root), "claim": str(claim.path), "token": claim.token, "device": device}
-        assert worker.stdin is not None
-        worker.stdin.write((json.dumps(request) + "\n").encode())
-        self._busy.add(worker.pid)
-
-        def on_end(status: int) -> None:
-            # After a failure the process is about to end: it takes no other run.
-            if status != EXIT_STATUSES[Outcome.FAILED]:
-                self._busy.discard(worker.pid)
-
-        return PooledRun(place, worker, claim=claim, device=device, on_end=on_end)
-
-    def close(self) -> None:
-        """End the processes; those that still run something are killed."""
-        for worker in self._workers:
-            if worker.pid in self._busy:
-                worker.kill()
-            for stream in (worker.stdin, worker.stdout):
-                if stream is not None:
-                    stream.close()
-        for worker in self._workers:
-            try:
-                worker.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait()
-
-
-class PooledRun(RunProcess):
-    """A run in a process of a `WorkerPool`, which lives on when the run has ended."""
-
-    def __init__(
-        self,
-        place: RunPlace,
-        worker: subprocess.Popen[bytes],
-        *,
-        claim: Claim,
-        device: str,
-        on_end: Callable[[int], None],
-    ) -> None:
-        self.place, self.claim, self.device = place, claim, device
-        self.started = time.monotonic()
-        self.is_stopped = False
-        self._process = worker
-        self.worker_id = worker.pid
-        self._on_end = on_end
-        self._status: int | None = None
-
-    @property
-    def exit_status(self) -> int | None:
-        """None while it runs, negative where a signal ended its process."""
-        if self._status is None:
-            # In this order: a process may answer and end between the two.
-            ended = self._process.poll()
-            answer = self._process.stdout.read() if self._process.stdout is not None else None
-            self._status = int(answer) if answer else ended
-            if self._status is not None:
-                self._on_end(self._status)
-        return self._status
-
-    def stop(self) -> None:
-        """Ask for a checkpoint and an end, unless the process already has another run."""
-        if self.exit_status is None:
-            super().stop()
-        self.is_stopped = True
-
-    def kill(self) -> None:
-        """End its process now; the last checkpoint stays."""
-        if self.exit_status is None:
-            super().kill()
-        self.is_stopped = True
 
 
 def _environment(threads: int) -> dict[str, str]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from diffusion_mf.data.files import StrPath, open_output
 from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.comparisons import primary_metric
 from diffusion_mf.lab.experiments.paper import PaperValue, kind_of_encoder, paper_encoder, paper_score
 from diffusion_mf.lab.experiments.plan import DEFAULT
-from diffusion_mf.lab.experiments.selection import Group, Outcomes, Summary
-from diffusion_mf.lab.experiments.tables.grid import Cell, Row, Table, markdown, system_title
-from diffusion_mf.lab.experiments.tables.main_results import primary_metric
+from diffusion_mf.lab.experiments.selection import Group, Outcomes, Summary, summarise
+from diffusion_mf.lab.experiments.tables import Cell, Table, markdown, system_title
 from diffusion_mf.lab.results import read_rows, write_rows
 from diffusion_mf.systems import SYSTEMS
 
@@ -37,7 +36,10 @@ def record_rows(outcomes: Outcomes, *, experiment: str) -> list[dict[str, Any]]:
     groups = outcomes.groups
     if experiment in _SELECTED:
         places = dict.fromkeys((group.corpus, group.system, group.encoder) for group in groups)
-        groups = [group for place in places if (group := outcomes.selected(*place)) is not None]
+        chosen = (
+            outcomes.selected(corpus=corpus, system=system, encoder=encoder) for corpus, system, encoder in places
+        )
+        groups = [group for group in chosen if group is not None]
     prefix = {"calls": "calls=", "base": "base=", "readings": "posterior="}.get(experiment)
     rows = []
     for group in groups:
@@ -51,9 +53,23 @@ def record_rows(outcomes: Outcomes, *, experiment: str) -> list[dict[str, Any]]:
 
 
 def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> dict[str, Any]:
-    dev = group.summary("dev", decoder, schedule=schedule)
-    test = group.summary("test", decoder, schedule=schedule)
     results = list(group.results.values())
+    splits: dict[str, Any] = {}
+    for split in ("dev", "test"):
+        scores = group.scores(split, decoder, schedule=schedule)
+        summary = summarise(scores)
+        splits |= {
+            f"{split}_mean": None if summary is None else summary.mean,
+            f"{split}_sd": None if summary is None else summary.deviation,
+            f"{split}_scores": {str(seed): score for seed, score in scores.items()},
+        }
+
+    def by_seed(values: Mapping[int, Any]) -> dict[str, Any]:
+        """What is known of a model's own schedule alone."""
+        return {} if schedule else {str(seed): value for seed, value in values.items()}
+
+    calls = {seed: result.get("chosen_calls") for seed, result in group.results.items()}
+    analyses = group.analyses(decoder)
     # The main results keep one setting, which replaces the one selected before.
     is_named = group.variant != DEFAULT and experiment not in _SELECTED
     return {
@@ -66,26 +82,13 @@ def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> d
         "setting": schedule or (group.variant if is_named else None),
         "variant": group.variant,
         "seeds": sorted(group.results),
-        "dev_mean": None if dev is None else dev.mean,
-        "dev_sd": None if dev is None else dev.deviation,
-        "test_mean": None if test is None else test.mean,
-        "test_sd": None if test is None else test.deviation,
         "selected": decoder == group.selected_decoder(),
-        "dev_scores": {str(seed): score for seed, score in group.scores("dev", decoder, schedule=schedule).items()},
-        "test_scores": {str(seed): score for seed, score in group.scores("test", decoder, schedule=schedule).items()},
-        "invalid_sentences": {}
-        if schedule
-        else {str(seed): rate for seed, rate in group.invalid_rates(decoder).items()},
-        "calibration_error": {} if schedule else _calibration_errors(group, decoder),
-        "wrong_by_rarity": {} if schedule else _wrong_by_rarity(group, decoder),
+        **splits,
+        "invalid_sentences": by_seed(group.invalid_rates(decoder)),
+        "calibration_error": by_seed({seed: 100 * each["calibration"]["error"] for seed, each in analyses.items()}),
+        "wrong_by_rarity": {} if schedule else _wrong_by_rarity(analyses.values()),
         "metrics": _other_metrics(group, decoder, schedule),
-        "chosen_calls": {}
-        if schedule
-        else {
-            str(seed): calls
-            for seed, result in group.results.items()
-            if (calls := result.get("chosen_calls")) is not None
-        },
+        "chosen_calls": by_seed({seed: number for seed, number in calls.items() if number is not None}),
         "diverged_seeds": list(group.diverged),
         "configs": _one_of(os.path.dirname(result["configuration"].split()[0]) for result in results),
         "config": _one_of(result["configuration"] for result in results),
@@ -144,15 +147,10 @@ def save_rows(path: StrPath, outcomes: Outcomes, *, experiment: str) -> int:
     return len(rows)
 
 
-def _calibration_errors(group: Group, decoder: str) -> dict[str, float]:
-    """Expected calibration error of the scores on dev, in per cent, by seed."""
-    return {str(seed): 100 * analysis["calibration"]["error"] for seed, analysis in group.analyses(decoder).items()}
-
-
-def _wrong_by_rarity(group: Group, decoder: str) -> dict[str, float]:
+def _wrong_by_rarity(analyses: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Wrong labels on dev in per cent, by how often a form was seen in training; the mean over seeds."""
     found: dict[str, list[float]] = {}
-    for analysis in group.analyses(decoder).values():
+    for analysis in analyses:
         for row in analysis["rarity"]:
             found.setdefault(row["name"], []).append(100 - row["accuracy"])
     return {name: statistics.fmean(values) for name, values in found.items()}
@@ -217,21 +215,17 @@ def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> s
     )
 
 
-README_TABLES: dict[str, Callable[..., str]] = {"results": results_table, "pretrained": pretrained_table}
-"""by the name in their markers"""
-
-
 def _selected(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[str, ResultColumn], Mapping[str, Any]]:
     return {
         (row["system"], ResultColumn(row["corpus"], row["encoder"])): row
         for row in rows
-        if row.get("selected") and kind_of_encoder(row["encoder"]) == kind and row.get("experiment", "main") == "main"
+        if row.get("selected") and kind_of_encoder(row["encoder"]) == kind and row["experiment"] == "main"
     }
 
 
 def _has_choice(rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether any system was scored with several decoders."""
-    places = [(row["system"], row["corpus"], row["encoder"]) for row in rows if row.get("experiment", "main") == "main"]
+    places = [(row["system"], row["corpus"], row["encoder"]) for row in rows if row["experiment"] == "main"]
     return len(set(places)) < len(places)
 
 
@@ -248,18 +242,18 @@ def _described(
     """The table, and a sentence on where it comes from."""
     if not chosen:
         return "No runs on real corpora are recorded yet."
-    table_rows = []
+    table_rows: list[tuple[tuple[str, ...], list[Cell | None]]] = []
     for system in SYSTEMS:
         cells: list[Cell | None] = []
         for place in columns:
             published = paper_score(place.corpus, system, place.encoder, primary_metric(place.corpus))
             paper_value = None if published is None else PaperValue(published.mean)
             cells.append(Cell(summary=_summary(chosen.get((system, place))), paper=paper_value))
-        table_rows.append(Row(heading=(system_title(system),), cells=cells))
+        table_rows.append(((system_title(system),), cells))
     for system in dict.fromkeys(system for system, _ in recalling):
         summaries = [_summary(recalling.get((system, place))) for place in columns]
         own = [None if summary is None else Cell(summary=summary, paper=None) for summary in summaries]
-        table_rows.append(Row(heading=(f"{system_title(system)}, recalling documents",), cells=own))
+        table_rows.append(((f"{system_title(system)}, recalling documents",), own))
     table = Table(title="", headings=("test",), columns=list(columns.values()), rows=table_rows)
     counts = sorted({len(row["seeds"]) for row in (*chosen.values(), *recalling.values())})
     hardware = ", ".join(dict.fromkeys(str(row["hardware"]).split(";")[0] for row in chosen.values()))
@@ -285,34 +279,33 @@ def marks(name: str) -> tuple[str, str]:
     return f"<!-- {name}: begin (written by dmf experiment readme) -->", f"<!-- {name}: end -->"
 
 
-def update_readme(path: StrPath, sources: Mapping[str, StrPath], *, recall: StrPath | None = None) -> list[str]:
-    """Write the tables of ``sources`` (by the name in the markers) into a Markdown file; returns the names of those written.
+def update_readme(path: StrPath, folder: StrPath = "results") -> list[str]:
+    """Write the tables of the result files in ``folder`` into a Markdown file; returns the names of those written.
 
-    Rows of ``recall``, if any, follow the results. A table is left out if the file has no markers for it; one must be there.
+    A table is left out if the file has no markers for it; one must be there.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise InputError("cannot be read", path=path, remedy="name a Markdown file") from None
+    scratch, pretrained, recall = (Path(folder, name) for name in ("scratch.json", "pretrained.json", "recall.json"))
+    tables = {
+        "results": lambda: results_table(
+            read_rows(scratch), source=scratch, recall=read_rows(recall), recall_source=recall
+        ),
+        "pretrained": lambda: pretrained_table(read_rows(pretrained), source=pretrained),
+    }
     written = []
-    for name, rows_path in sources.items():
+    for name, make in tables.items():
         begin, end = marks(name)
         if begin not in text:
             continue
-        if not Path(rows_path).exists():
-            raise InputError(
-                "no such result file", path=rows_path, remedy="write it with dmf experiment table --record"
-            )
         if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
             raise InputError(f"the markers of {name} are incomplete", path=path, remedy=f"write {begin} and {end}")
-        make = README_TABLES[name]
-        if name == "results" and recall is not None and Path(recall).exists():
-            make = functools.partial(results_table, recall=read_rows(recall), recall_source=recall)
-        table = make(read_rows(rows_path), source=rows_path).strip()
-        text = f"{text[: text.index(begin)]}{begin}\n\n{table}\n\n{text[text.index(end) :]}"
+        text = f"{text[: text.index(begin)]}{begin}\n\n{make().strip()}\n\n{text[text.index(end) :]}"
         written.append(name)
     if not written:
-        begin, end = marks(next(iter(sources)))
+        begin, end = marks("results")
         raise InputError("the markers of tables are missing", path=path, remedy=f"add the lines {begin} and {end}")
     with open_output(path) as stream:
         stream.write(text.encode())

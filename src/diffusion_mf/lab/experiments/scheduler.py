@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from diffusion_mf.evaluation.terminal import Display, described_seconds
-from diffusion_mf.lab.experiments.claims import Claims
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, RunState
 from diffusion_mf.lab.experiments.plan import Plan
-from diffusion_mf.lab.experiments.processes import RunProcess
+from diffusion_mf.lab.experiments.processes import Claim, RunProcess
 from diffusion_mf.lab.results import num_cores
 from diffusion_mf.training.signals import stop_signals
 
@@ -42,8 +41,6 @@ class SchedulerOptions:
     """seconds until runs are asked to stop"""
     grace: float = 90.0
     """seconds allowed for writing checkpoints after that"""
-    retries: int = 1
-    """how often a failed run is retried"""
     retry_failed: bool = False
     """forget failures of earlier invocations"""
     start: Callable[..., RunProcess] = RunProcess
@@ -154,7 +151,6 @@ def run_plan(
                 "source": run.source,
                 "config": run.config.model_dump(mode="json"),
                 "evaluation": evaluation,
-                "checkpoint_every": plan.settings.checkpoint_every,
                 "keep": plan.settings.keep,
                 "command": command,
             },
@@ -192,7 +188,6 @@ class _Scheduler:
         self, folder: ExperimentFolder, options: SchedulerOptions, display: Display, more: Iterator[Job | None]
     ) -> None:
         self.folder, self.options, self.display, self.more = folder, options, display, more
-        self.claims = Claims(folder.claims)
         self.table = RunTable()
         self.processes = self.table.running
         self.jobs: dict[str, list[Job]] = {}
@@ -238,7 +233,7 @@ class _Scheduler:
 
     def _state(self, name: str) -> RunState:
         evaluation = self.jobs[name][0].description["evaluation"]
-        return self.folder.run(name).state(retries=self.options.retries, evaluation=evaluation)
+        return self.folder.run(name).state(evaluation)
 
     def _update_state(self, name: str) -> RunState:
         """Update the state of the run from its files, and notify its callers if it is closed."""
@@ -297,7 +292,8 @@ class _Scheduler:
                 self._start(name)
 
     def _start(self, name: str) -> None:
-        claim = self.claims.take(name)
+        place = self.folder.run(name)
+        claim = Claim.take(place)
         self.table.elsewhere.discard(name)
         job = self.jobs[name][0]
         # Another scheduler may have finished or aborted the run before it released it.
@@ -308,7 +304,6 @@ class _Scheduler:
         if claim is None:
             self.table.elsewhere.add(name)
             return
-        place = self.folder.run(name)
         place.describe(job.description)
         busy = Counter(process.device for process in self.processes)
         device = min(self.options.devices, key=lambda each: busy[each])
@@ -331,9 +326,6 @@ class _Scheduler:
 
     def _note_end(self, process: RunProcess, outcome: Outcome) -> None:
         place, name = process.place, process.place.name
-        if not process.claim.is_held():
-            self.display.note(f"{name}: another runner has taken it over")
-            return
         details: dict[str, Any] = {"seconds": round(process.seconds, 1), "exit_status": process.exit_status}
         details["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         if outcome in (Outcome.FAILED, Outcome.REFUSED, Outcome.DIVERGED):

@@ -46,19 +46,19 @@ def analyse(model: StoredModel, data: TrainingData, *, device: torch.device) -> 
             labelled = tagger.tag(sentences, decoder=decoder, scheme=model.scheme)
             invalid[decoder] = _report(model, data, labelled).invalid_rate
     counts, ambiguous = _training_forms(data.train)
-    rarity, distance = _Rates(), _Rates()
+    rarities: list[str] = []
+    distances: list[str] = []
     scores: list[float] = []
     is_right: list[bool] = []
     for sentence, result in zip(sentences, tagged, strict=True):
-        right = [label == gold for label, gold in zip(result.labels, sentence.labels or (), strict=True)]
-        rarity.add((rarity_bin(counts[unit]) for unit in sentence.units), right)
-        distance.add(ambiguity_distances([unit in ambiguous for unit in sentence.units]), right)
+        rarities += [rarity_bin(counts[unit]) for unit in sentence.units]
+        distances += ambiguity_distances([unit in ambiguous for unit in sentence.units])
         scores += result.scores
-        is_right += right
+        is_right += [label == gold for label, gold in zip(result.labels, sentence.labels or (), strict=True)]
     return {
         "lengths": [{"name": row.name, "size": row.size, **row.metrics} for row in report.lengths],
-        "rarity": rarity.rows([name for _, name in RARITY_BINS] + [MOST_FREQUENT]),
-        "ambiguity": distance.rows(_distance_names()),
+        "rarity": _accuracies(rarities, is_right, [*(name for _, name in RARITY_BINS), MOST_FREQUENT]),
+        "ambiguity": _accuracies(distances, is_right, _distance_names()),
         "invalid_sentences": report.invalid_rate,
         "invalid_by_decoder": invalid,
         "malformed_fragments": report.malformed_fragments,
@@ -112,24 +112,16 @@ def _training_forms(sentences: Iterable[Sentence]) -> tuple[Counter[str], set[st
     return counts, {unit for unit, found in labels.items() if len(found) > 1}
 
 
-class _Rates:
-    """Shares of correct labels by group."""
-
-    def __init__(self) -> None:
-        self._right: Counter[str] = Counter()
-        self._all: Counter[str] = Counter()
-
-    def add(self, groups: Iterable[str], is_right: Sequence[bool]) -> None:
-        for group, right in zip(groups, is_right, strict=True):
-            self._all[group] += 1
-            self._right[group] += right
-
-    def rows(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        return [
-            {"name": name, "size": self._all[name], "accuracy": 100 * self._right[name] / self._all[name]}
-            for name in names
-            if self._all[name]
-        ]
+def _accuracies(groups: Sequence[str], is_right: Sequence[bool], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Number and share of correct labels of every group, in the order of ``names``."""
+    found: dict[str, list[bool]] = defaultdict(list)
+    for group, right in zip(groups, is_right, strict=True):
+        found[group].append(right)
+    return [
+        {"name": name, "size": len(found[name]), "accuracy": 100 * sum(found[name]) / len(found[name])}
+        for name in names
+        if name in found
+    ]
 
 
 def _calibration(scores: Sequence[float], is_right: Sequence[bool]) -> dict[str, Any]:

@@ -32,6 +32,9 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
+# Heartbeats have been "experimental" for years.
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+
 RETRIED = "failed_trial"
 """Optuna's attribute of trials that repeat a lost trial"""
 
@@ -83,10 +86,7 @@ WITHOUT_HEARTBEAT = sqlalchemy.text(
 
 def retry_trial() -> Callable[[optuna.Study, FrozenTrial], None]:
     """The callback that puts a lost trial back into the queue; its run continues from its checkpoint."""
-    with warnings.catch_warnings():
-        # Heartbeats have been "experimental" for years.
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return optuna.storages.RetryHeartbeatStaleTrialCallback()
+    return optuna.storages.RetryHeartbeatStaleTrialCallback()
 
 
 def open_storage(url: str) -> Any:
@@ -98,18 +98,13 @@ def open_storage(url: str) -> Any:
     try:
         if url.startswith("sqlite:///"):
             _create_database(Path(url.removeprefix("sqlite:///")))
-        with warnings.catch_warnings():
-            # Heartbeats have been "experimental" for years.
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return optuna.storages.RDBStorage(
-                url,
-                heartbeat_interval=SECONDS_BETWEEN_HEARTBEATS,
-                grace_period=SECONDS_UNTIL_STALE,
-                heartbeat_stale_trial_callback=retry_trial(),
-                engine_kwargs={"connect_args": {"timeout": 60}}
-                if url.startswith("sqlite")
-                else {"pool_pre_ping": True},
-            )
+        return optuna.storages.RDBStorage(
+            url,
+            heartbeat_interval=SECONDS_BETWEEN_HEARTBEATS,
+            grace_period=SECONDS_UNTIL_STALE,
+            heartbeat_stale_trial_callback=retry_trial(),
+            engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True},
+        )
     except ImportError:
         raise InputError(
             f"the database {without_password(url)} needs a driver", remedy="pip install 'psycopg[binary]'"
@@ -214,11 +209,9 @@ class Search:
         if (subject.name, number) in self._studies:
             return self._studies[subject.name, number]
         stage, file = subject.stages[number], self.plan.file
-        pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
-        if file.pruner.enabled:
-            pruner = optuna.pruners.MedianPruner(
-                n_startup_trials=file.pruner.startup_trials, n_warmup_steps=file.pruner.warmup_epochs
-            )
+        pruner = optuna.pruners.MedianPruner(
+            n_startup_trials=file.pruner.startup_trials, n_warmup_steps=file.pruner.warmup_epochs
+        )
         try:
             study = self._studies[subject.name, number] = optuna.create_study(
                 storage=self.storage,
@@ -237,14 +230,11 @@ class Search:
         Searches that share a study then never draw the same values by accident, whereas one sampler for all trials would start
         over in every process and after every interruption.
         """
-        stage, file = subject.stages[number], self.plan.file
-        name = f"{file.sampler_seed}/{subject.name}/{number}"
+        stage, name = subject.stages[number], f"0/{subject.name}/{number}"
         combinations = stage.combinations()
         if combinations is not None:
             return CombinationSampler(name, combinations)
         seed = zlib.crc32(f"{name}/{first_number(trial)}".encode())
-        if file.sampler == "random":
-            return optuna.samplers.RandomSampler(seed=seed)
         return optuna.samplers.TPESampler(seed=seed, n_startup_trials=max(2, stage.trials // 3))
 
     def counted(self, subject: Subject, number: int) -> list[Any]:
@@ -283,15 +273,15 @@ class Search:
                     settings |= self.best_settings(subject, number)
                     continue
                 study = self.study(subject, number)
+                # Other processes may run the last trials; if they die, their heartbeats stop and this process takes over.
+                self._watch(study)
+                optuna.storages.fail_stale_trials(study)
+                running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+                if num_counted + len(running) >= stage.trials:
+                    break
                 with warnings.catch_warnings():
-                    # Heartbeats are "experimental" and normally sent by Optuna's own loop, which is not used here.
+                    # Optuna expects heartbeats to be sent by its own loop, which is not used here.
                     warnings.simplefilter("ignore")
-                    # Other processes may run the last trials; if they die, their heartbeats stop and this process takes over.
-                    self._watch(study)
-                    optuna.storages.fail_stale_trials(study)
-                    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-                    if num_counted + len(running) >= stage.trials:
-                        break
                     trial = study.ask()
                 study.sampler = self.sampler(subject, number, study.get_trials(deepcopy=False)[trial.number])
                 chosen = {name: _suggest(trial, name, values) for name, values in stage.space.items()}
@@ -342,7 +332,6 @@ class Search:
                 "source": source,
                 "config": config.model_dump(mode="json"),
                 "evaluation": {"analysis": False},
-                "checkpoint_every": 300.0,
                 "keep": "scores",
                 "command": self.command,
             },

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 from pydantic import NonNegativeInt, PositiveInt
@@ -59,7 +59,6 @@ class PrunerEntry(Section):
 
     startup_trials: NonNegativeInt = 3
     warmup_epochs: NonNegativeInt = 5
-    enabled: bool = True
 
 
 class SearchFile(CommonFile):
@@ -67,8 +66,6 @@ class SearchFile(CommonFile):
 
     seeds: list[NonNegativeInt] = pydantic.Field([1])
     """a trial's score is the mean over them"""
-    sampler: Literal["tpe", "random"] = "tpe"
-    sampler_seed: NonNegativeInt = 0
     stages: list[StageEntry]
     pruner: PrunerEntry = PrunerEntry()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 from collections import defaultdict
@@ -12,6 +13,7 @@ from typing import Any
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome
+from diffusion_mf.lab.experiments.paper import ablation_decoder
 from diffusion_mf.systems import SYSTEMS
 
 try:
@@ -31,31 +33,24 @@ LARGEST_P = 0.05
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean and sample deviation of a score over seeds; one seed has no deviation."""
+    """Mean and sample deviation of a score, or of a difference, over seeds; one seed has no deviation."""
 
     mean: float
     deviation: float | None
     seeds: tuple[int, ...]
+    is_difference: bool = False
     p_value: float | None = None
-    """of differences alone"""
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the test has p < .05."""
-        return self.p_value is not None and self.p_value < LARGEST_P
-
-
-@dataclass(frozen=True)
-class PairedDifference(Summary):
-    """Differences of two settings, seed by seed, and the p of a two-sided paired t-test.
-
-    There is no p with too few seeds, or if all differences are equal.
-    """
+    """of differences: that of a two-sided paired t-test; none with too few seeds, or if all differences are equal"""
 
     @property
     def standard_error(self) -> float | None:
         """deviation / √n."""
         return None if self.deviation is None else self.deviation / math.sqrt(len(self.seeds))
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the test has p < .05."""
+        return self.p_value is not None and self.p_value < LARGEST_P
 
 
 def summarise(scores: Mapping[int, float]) -> Summary | None:
@@ -67,7 +62,7 @@ def summarise(scores: Mapping[int, float]) -> Summary | None:
     return Summary(statistics.fmean(values), deviation, tuple(sorted(scores)))
 
 
-def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> PairedDifference | None:
+def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -> Summary | None:
     """``first`` − ``second`` over the seeds that both have; None if there are none."""
     differences = {seed: first[seed] - second[seed] for seed in sorted(set(first) & set(second))}
     found = summarise(differences)
@@ -76,7 +71,7 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
     p_value = None
     if found.deviation and len(differences) >= FEWEST_SEEDS_FOR_TEST:
         p_value = float(stats.ttest_1samp(list(differences.values()), 0.0).pvalue)
-    return PairedDifference(found.mean, found.deviation, found.seeds, p_value)
+    return dataclasses.replace(found, is_difference=True, p_value=p_value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,16 +123,15 @@ class Group:
 
     def invalid_rates(self, decoder: str) -> dict[int, float]:
         """Percentage of dev sentences with invalid spans, by seed, for the seeds where it is known for ``decoder``."""
-        rates = {seed: invalid_rate(result, decoder) for seed, result in self.results.items()}
-        return {seed: rate for seed, rate in rates.items() if rate is not None}
+        rates = {seed: result["analysis"]["invalid_by_decoder"] for seed, result in self._analysed().items()}
+        return {seed: by_decoder[decoder] for seed, by_decoder in rates.items() if decoder in by_decoder}
 
     def analyses(self, decoder: str) -> dict[int, Mapping[str, Any]]:
         """The error analysis on dev by seed, for the seeds that selected ``decoder``."""
-        return {
-            seed: result["analysis"]
-            for seed, result in self.results.items()
-            if result.get("analysis") and result.get("decoder") == decoder
-        }
+        return {seed: result["analysis"] for seed, result in self._analysed().items() if result["decoder"] == decoder}
+
+    def _analysed(self) -> dict[int, Mapping[str, Any]]:
+        return {seed: result for seed, result in self.results.items() if result.get("analysis")}
 
     def _any(self) -> Mapping[str, Any]:
         return next(iter(self.results.values()))
@@ -173,6 +167,11 @@ class Group:
 
         return max(self.decoders, key=mean_dev)
 
+    def ablation_decoder(self) -> str:
+        """The decoder of the paper's ablations; of Diffusion-LCRF and DiffusionSL, which do not have it, the selected one."""
+        wanted = ablation_decoder(self.task)
+        return wanted if wanted in self.decoders else self.selected_decoder()
+
     def mean_dev(self) -> float:
         """The mean dev score with the selected decoder."""
         found = self.summary("dev", self.selected_decoder())
@@ -195,19 +194,15 @@ class Outcomes:
         """including those without any result, which tables mention"""
         self.groups = [group for group in self.all_groups if group.results]
 
-    def find(self, **wanted: str) -> list[Group]:
-        """Groups with the given corpus, system, encoder or variant."""
-        return [group for group in self.planned(**wanted) if group.results]
-
-    def selected(self, corpus: str, system: str, encoder: str) -> Group | None:
-        """The setting with the best mean dev score, among those with the largest number of finished seeds."""
-        return best_group(self.find(corpus=corpus, system=system, encoder=encoder))
-
-    def planned(self, **wanted: str) -> list[Group]:
-        """Like `find`, including groups without any finished run."""
-        return [
+    def only(self, **wanted: str) -> Outcomes:
+        """The outcomes with the given corpus, system, encoder or variant."""
+        return Outcomes(
             group for group in self.all_groups if all(getattr(group, key) == value for key, value in wanted.items())
-        ]
+        )
+
+    def selected(self, **wanted: str) -> Group | None:
+        """Of those with the given corpus, system or encoder, the setting with the best mean dev score (`best_group`)."""
+        return best_group(self.only(**wanted).groups)
 
     def values(self, key: str) -> list[str]:
         """The different corpora, systems, encoders or variants in the order of the plan; systems in the order of their table.
@@ -267,12 +262,3 @@ def _group(
         diverged=tuple(diverged),
         failed=tuple(failed),
     )
-
-
-def invalid_rate(result: Mapping[str, Any], decoder: str) -> float | None:
-    """Percentage of dev sentences with invalid spans; older results have it only for their best decoder."""
-    analysis = result.get("analysis")
-    if not analysis:
-        return None
-    rates = analysis.get("invalid_by_decoder", {result["decoder"]: analysis["invalid_sentences"]})
-    return rates.get(decoder)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
+import pandas
 
-from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.mistakes import bootstrap, f1_of_counts
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
-from diffusion_mf.lab.experiments.plots import system_colour
+from diffusion_mf.lab.experiments.plots import system_colour, write_panels
 from diffusion_mf.lab.experiments.sizes import ALL, COUNTS_FILE, CRFSUITE
-from diffusion_mf.lab.experiments.tables.grid import system_title
+from diffusion_mf.lab.experiments.tables import system_title
 from diffusion_mf.systems import SYSTEMS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Row = dict[str, Any]
 Counts = numpy.ndarray[Any, Any]
@@ -65,23 +70,13 @@ def read_size_rows(folder: ExperimentFolder, names: Iterable[str]) -> tuple[list
     rows.sort(
         key=lambda row: (
             row["corpus"],
-            size_order(row["size"]),
+            math.inf if row["size"] == ALL else row["size"],
             order.index(row["system"]) if row["system"] in order else len(order),
             row["device"],
             row["seed"],
         )
     )
     return rows, counts
-
-
-def size_order(size: int | str) -> float:
-    """A key to sort sizes by: all come last."""
-    return float("inf") if size == ALL else float(size)
-
-
-def resampled_scores(counts: Counts, weights: Counts) -> Counts:
-    """F1 (in points) of resamples; ``weights`` (resamples, sentences) say how often each has every sentence."""
-    return 100 * f1_of_counts(weights @ counts)
 
 
 def compare(ours: Sequence[Counts], theirs: Sequence[Counts], *, resamples: int = RESAMPLES) -> dict[str, float]:
@@ -95,7 +90,9 @@ def compare(ours: Sequence[Counts], theirs: Sequence[Counts], *, resamples: int 
         raise ValueError("the systems were scored on different test sentences")
 
     def difference(weights: Counts) -> Counts:
-        means = [numpy.mean([resampled_scores(each, weights) for each in system], axis=0) for system in (ours, theirs)]
+        means = [
+            numpy.mean([100 * f1_of_counts(weights @ each) for each in system], axis=0) for system in (ours, theirs)
+        ]
         return means[0] - means[1]
 
     found = bootstrap(difference, number, num_resamples=resamples)
@@ -108,15 +105,13 @@ def compare(ours: Sequence[Counts], theirs: Sequence[Counts], *, resamples: int 
     }
 
 
-def significance_rows(
-    rows: Sequence[Row], counts: Mapping[str, Counts], *, least_size: int = LEAST_SIZE, resamples: int = RESAMPLES
-) -> list[Row]:
-    """For every corpus, size (from ``least_size`` training sentences on), system and device: the comparison with python-crfsuite."""
+def significance_rows(rows: Sequence[Row], counts: Mapping[str, Counts], *, resamples: int = RESAMPLES) -> list[Row]:
+    """For every corpus, size (from `LEAST_SIZE` training sentences on), system and device: the comparison with python-crfsuite."""
     found = []
     for corpus, size in dict.fromkeys((row["corpus"], row["size"]) for row in rows):
         here = [row for row in rows if (row["corpus"], row["size"]) == (corpus, size)]
         theirs = [row for row in here if row["system"] == CRFSUITE]
-        if not theirs or here[0]["sentences"] < least_size:
+        if not theirs or here[0]["sentences"] < LEAST_SIZE:
             continue
         for system, device in dict.fromkeys((row["system"], row["device"]) for row in here if row not in theirs):
             ours = [row for row in here if (row["system"], row["device"]) == (system, device)]
@@ -151,77 +146,45 @@ def significance_rows(
 
 def summary_rows(rows: Sequence[Row]) -> list[Row]:
     """Means over seeds for every corpus, size, system and device."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[key] for key in ("corpus", "size", "system", "device")), []).append(row)
-    found = []
-    for members in groups.values():
-        first = members[0]
-        mean = {key: statistics.fmean(row[key] for row in members) for key in ("dev", "test", "exact_match", "seconds")}
-        deviation = statistics.stdev(row["test"] for row in members) if len(members) > 1 else None
-        found.append(
-            {
-                **{key: first[key] for key in ("corpus", "size", "sentences", "system", "device", "metric")},
-                **mean,
-                "test_sd": deviation,
-                "seeds": [row["seed"] for row in members],
-            }
-        )
-    return found
+    groups = pandas.DataFrame(rows).groupby(["corpus", "size", "system", "device"], sort=False)
+    means = groups.agg(
+        sentences=("sentences", "first"),
+        metric=("metric", "first"),
+        **{key: (key, "mean") for key in ("dev", "test", "exact_match", "seconds")},
+        test_sd=("test", "std"),
+        seeds=("seed", list),
+    ).reset_index()
+    # A single run has no deviation.
+    return means.astype(object).where(means.notna(), None).to_dict("records")
 
 
 def write_size_plot(rows: Iterable[Row], path: Path) -> None:
     """Test scores against training sentences, one panel per corpus of which several sizes were taken."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise InputError("plots need matplotlib", remedy="pip install 'diffusion-mf[experiments]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     means = summary_rows(list(rows))
-    corpora = [
-        corpus
-        for corpus in dict.fromkeys(row["corpus"] for row in means)
-        if len({row["size"] for row in means if row["corpus"] == corpus}) > 1
-    ] or list(dict.fromkeys(row["corpus"] for row in means))
-    figure, panels = pyplot.subplots(1, len(corpora), figsize=(4.2 * len(corpora), 3.8), squeeze=False)
-    for axes, corpus in zip(panels[0], corpora, strict=True):
-        here = [row for row in means if row["corpus"] == corpus]
-        for system, device in dict.fromkeys((row["system"], row["device"]) for row in here):
-            line = sorted(
-                (row for row in here if (row["system"], row["device"]) == (system, device)),
-                key=lambda row: row["sentences"],
-            )
-            is_peer = system == CRFSUITE
-            axes.errorbar(
-                [row["sentences"] for row in line],
-                [row["test"] for row in line],
-                yerr=[row["test_sd"] or 0 for row in line],
-                color="#000000" if is_peer else system_colour(system),
-                linestyle=":" if is_peer else "--" if device == "cpu" else "-",
-                marker="o",
-                markersize=3,
-                linewidth=1.4,
-                capsize=2,
-                label=CRFSUITE if is_peer else system_title(system) + (", one core" if device == "cpu" else ""),
-            )
-        axes.set_xscale("log")
-        axes.set_title(corpus)
-        axes.set_xlabel("training sentences")
-        axes.set_ylabel(f"test {here[0]['metric'].replace('_', ' ')}")
-        axes.spines[["top", "right"]].set_visible(False)
-    entries = {
-        label: handle for axes in panels[0] for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(
-        entries.values(),
-        entries.keys(),
-        loc="outside lower center",
-        ncols=min(len(entries), 3 * len(corpora)),
-        frameon=False,
-    )
-    figure.set_layout_engine("constrained")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, metadata={"Software": None} if path.suffix == ".png" else None)
-    pyplot.close(figure)
+    by_corpus: dict[str, list[Row]] = {}
+    for row in means:
+        by_corpus.setdefault(row["corpus"], []).append(row)
+    several = {corpus: here for corpus, here in by_corpus.items() if len({row["size"] for row in here}) > 1}
+    write_panels(path, {corpus: functools.partial(_draw, here) for corpus, here in (several or by_corpus).items()})
+
+
+def _draw(rows: Sequence[Row], axes: Axes) -> bool:
+    for system, device in dict.fromkeys((row["system"], row["device"]) for row in rows):
+        line = [row for row in rows if (row["system"], row["device"]) == (system, device)]
+        is_peer = system == CRFSUITE
+        axes.errorbar(
+            [row["sentences"] for row in line],
+            [row["test"] for row in line],
+            yerr=[row["test_sd"] or 0 for row in line],
+            color="#000000" if is_peer else system_colour(system),
+            linestyle=":" if is_peer else "--" if device == "cpu" else "-",
+            marker="o",
+            markersize=3,
+            linewidth=1.4,
+            capsize=2,
+            label=CRFSUITE if is_peer else system_title(system) + (", one core" if device == "cpu" else ""),
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel("training sentences")
+    axes.set_ylabel(f"test {rows[0]['metric'].replace('_', ' ')}")
+    return True

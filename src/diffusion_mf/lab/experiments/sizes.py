@@ -2,49 +2,51 @@
 
 A plan of sizes stands for runs on nested random samples of training files. Each run takes the settings that ``dmf train TRAIN`` would
 choose for its sample; python-crfsuite, on the same sentences, takes the regularisation that is best on dev. The runs are run as those
-of other plans are, by `scheduler`, but in long-lived processes. `size_curves` makes tables and plots of them.
+of other plans are, by `scheduler`. `size_curves` makes tables and plots of them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import random
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy
 import pydantic
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 
-from diffusion_mf.config.errors import explained, read_toml
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath, open_output
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
-from diffusion_mf.evaluation import PRIMARY_METRICS, TaskScorer
+from diffusion_mf.evaluation import PRIMARY_METRICS, score_sentences
 from diffusion_mf.evaluation.mistakes import sentence_counts
 from diffusion_mf.evaluation.reconstruction import Reconstructor
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunPlace, read_object, write_json
 from diffusion_mf.lab.experiments.plan import (
+    AnyFile,
     CorpusEntry,
-    Section,
-    check_names,
+    check_files,
     chosen_corpora,
     flat_settings,
     known_corpora_of,
+    read_plan_file,
     toml_value,
 )
 from diffusion_mf.lab.experiments.scheduler import Job
 from diffusion_mf.lab.results import provenance
-from diffusion_mf.systems import SYSTEMS
+
+if TYPE_CHECKING:
+    from diffusion_mf.training.corpora import TrainingData
 
 CRFSUITE = "python-crfsuite"
 ALL = "all"
@@ -55,52 +57,23 @@ Size: TypeAlias = PositiveInt | Literal["all"]
 """training sentences"""
 
 
-class CrfsuiteEntry(Section):
-    """What python-crfsuite's regularisation is chosen from, on dev, and how long it is trained."""
-
-    c1: list[NonNegativeFloat] = pydantic.Field(default=[0.0, 0.1], min_length=1)
-    c2: list[NonNegativeFloat] = pydantic.Field(default=[0.01, 0.1, 1.0], min_length=1)
-    min_count: PositiveInt = 1
-    """of a feature in training; 2 is faster, and on 500 sentences of EWT a point worse"""
-    max_iterations: PositiveInt = 100
+CRFSUITE_SETTINGS = {"c1": [0.0, 0.1], "c2": [0.01, 0.1, 1.0], "min_count": 1, "max_iterations": 100}
+"""Lists are what is chosen from on dev. Features that occur once are kept: without them training is faster, but a point worse."""
 
 
-class SizesFile(Section):
-    """The file of a plan of sizes."""
+class SizesFile(AnyFile):
+    """The file of a plan of sizes; its seeds are those of samples and of training, and its settings win over the recipe's."""
 
-    name: str | None = None
-    systems: list[str]
+    peers = (CRFSUITE,)
     sizes: list[Size]
     corpora: list[str] = pydantic.Field(default=[])
     """sampled in all ``sizes``"""
     whole_corpora: list[str] = pydantic.Field(default=[])
     """small ones, of which all sentences are taken"""
-    corpora_file: str = "corpora.toml"
-    seeds: list[NonNegativeInt]
-    """of samples and of training"""
     device: Literal["cuda", "cpu"]
-    set: dict[str, Any] = pydantic.Field(default={})
-    """settings that win over the recipe's"""
-    crfsuite: CrfsuiteEntry = CrfsuiteEntry()
     workers: PositiveInt = 1
     record: str | None = None
     """the result file that its rows belong to"""
-
-    @pydantic.field_validator("systems", "sizes", "corpora", "whole_corpora", "seeds")
-    @classmethod
-    def _each_once(cls, values: list[Any]) -> list[Any]:
-        for value in values:
-            if values.count(value) > 1:
-                raise ValueError(f"must name {value!r} once")
-        return values
-
-    @pydantic.field_validator("systems")
-    @classmethod
-    def _systems_exist(cls, names: list[str]) -> list[str]:
-        known = [*SYSTEMS, CRFSUITE]
-        if not names or any(name not in known for name in names):
-            raise ValueError(f"must be some of {', '.join(known)}")
-        return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,24 +137,19 @@ def load_sizes_plan(
 ) -> SizesPlan:
     """Read a plan and count the sentences of its corpora; everything wrong with them is an `InputError`."""
     path = Path(path)
-    values, text = read_toml(path)
-    try:
-        plan = SizesFile.model_validate(values)
-    except pydantic.ValidationError as error:
-        raise explained(error, SizesFile, path=path, text=text) from None
-    wanted = [*plan.corpora, *plan.whole_corpora]
-    for name, chosen in (("seeds", plan.seeds), ("sizes", plan.sizes), ("corpora", wanted)):
-        if not chosen:
-            raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
-    check_names([plan.name or path.stem], path)
+    plan, text = read_plan_file(SizesFile, path)
     known = known_corpora_of(path.parent / plan.corpora_file if corpora_file is None else Path(corpora_file))
-    named = chosen_corpora(wanted, known, path, text, needs_dev=False)
+    named = chosen_corpora([*plan.corpora, *plan.whole_corpora], known, path, text, needs_dev=False)
     corpora = {name: entry for name, entry in named.items() if not entry.is_missing}
     settings = {**flat_settings(plan.set), **(overrides or {})}
     runs = []
     for corpus, entry in corpora.items():
         files = expanded_files(entry)
-        _check(corpus, entry, files, path)
+        if "test" not in files:
+            raise InputError(
+                f"the corpus {corpus!r} has no test file", path=path, remedy="add test = FILE to its entry"
+            )
+        check_files(*files.values())
         number = len(_read_blocks(files["train"]))
         sizes: list[int | str] = [ALL] if corpus in plan.whole_corpora else list(plan.sizes)
         for size in [size for size in sizes if size == ALL or int(size) < number]:
@@ -218,19 +186,7 @@ def _runs(
                 system=system,
                 device="cpu" if is_crfsuite else plan.device,
                 entry=entry,
-                settings=plan.crfsuite.model_dump(mode="json") if is_crfsuite else settings,
-            )
-
-
-def _check(corpus: str, entry: CorpusEntry, files: Mapping[str, str], path: Path) -> None:
-    if "test" not in files:
-        raise InputError(f"the corpus {corpus!r} has no test file", path=path, remedy="add test = FILE to its entry")
-    for file in files.values():
-        if not os.path.exists(file):
-            raise InputError(
-                "no such file",
-                path=file,
-                remedy="set the variable in its name, or say where it lies with --corpora FILE",
+                settings=CRFSUITE_SETTINGS if is_crfsuite else settings,
             )
 
 
@@ -317,9 +273,7 @@ def train_on_sample(place: RunPlace, *, device: str) -> None:
     if not data.dev or not data.test:
         raise InputError("dev or test has no sentences", path=files["train"], remedy="name other files")
     if is_crfsuite:
-        labelled, facts = _train_crfsuite(
-            place, data.train, data.dev, data.test, sample["settings"], task=config.task, scheme=data.scheme
-        )
+        labelled, facts = _train_crfsuite(place, data, sample["settings"], task=config.task)
     else:
         labelled, facts = _train_ours(place, config, data.test, device=device)
     reconstruct = Reconstructor(config.task, data.scheme)
@@ -372,64 +326,38 @@ def _train_ours(
 
 
 def _train_crfsuite(
-    place: RunPlace,
-    train: Sequence[Sentence],
-    dev: Sequence[Sentence],
-    test: Sequence[Sentence],
-    settings: Mapping[str, Any],
-    *,
-    task: Task,
-    scheme: LabelScheme,
+    place: RunPlace, data: TrainingData, settings: Mapping[str, Any], *, task: Task
 ) -> tuple[list[list[str]], dict[str, Any]]:
     """Train with every regularisation, which is noted as soon as it is scored on dev, and label test with the best."""
-    from diffusion_mf.lab.benchmarks.cpu import features
+    from diffusion_mf.lab.benchmarks.cpu import Crfsuite
 
     try:
-        import pycrfsuite
+        Crfsuite().import_module()
     except ImportError:
         raise InputError(f"{CRFSUITE} is not installed", remedy="pip install python-crfsuite") from None
-
-    class Trainer(pycrfsuite.Trainer):
-        def message(self, message: str) -> None:
-            """Called in every iteration. Being Python, it lets the thread go on that keeps the run's claim fresh."""
-
     notes = place.root / "regularisation.json"
     found: dict[str, dict[str, Any]] = read_object(notes) or {}
-    inputs = {id(part): [features(sentence.units) for sentence in part] for part in (dev, test)}
-
-    def labelled(part: Sequence[Sentence], path: Path) -> list[list[str]]:
-        tagger = pycrfsuite.Tagger()
-        tagger.open(str(path))
-        return [tagger.tag(each) if each else [] for each in inputs[id(part)]]
-
-    trainer = None
-    for c1 in settings["c1"]:
-        for c2 in settings["c2"]:
-            path = place.root / f"c1={c1:g},c2={c2:g}.crfsuite"
-            if path.name in found and path.exists():
-                continue
-            started, processor_started = time.monotonic(), time.process_time()
-            if trainer is None:
-                trainer = Trainer(verbose=False)
-                for sentence in train:
-                    trainer.append(features(sentence.units), sentence.labels)
-            limits = {"feature.minfreq": settings["min_count"], "max_iterations": settings["max_iterations"]}
-            trainer.set_params({"c1": c1, "c2": c2, **limits})
-            with tempfile.TemporaryDirectory(dir=place.root) as folder:
-                trainer.train(str(Path(folder) / "model"))
-                (Path(folder) / "model").rename(path)
-            found[path.name] = {
-                "c1": c1,
-                "c2": c2,
-                "dev": _score(task, scheme, dev, labelled(dev, path)),
-                "seconds": time.monotonic() - started,
-                "processor_seconds": time.process_time() - processor_started,
-            }
-            write_json(notes, found)
+    limits = {key: settings[key] for key in ("min_count", "max_iterations")}
+    for c1, c2 in itertools.product(settings["c1"], settings["c2"]):
+        peer, folder = Crfsuite(c1=c1, c2=c2, **limits), place.root / f"c1={c1:g},c2={c2:g}"
+        if folder.name in found and peer.is_trained(folder):
+            continue
+        started, processor_started = time.monotonic(), time.process_time()
+        folder.mkdir(exist_ok=True)
+        peer.train(data.train, data.dev or (), folder)
+        labelled = peer.load(folder)([sentence.units for sentence in data.dev or ()])
+        found[folder.name] = {
+            "c1": c1,
+            "c2": c2,
+            "dev": _score(task, data.scheme, data.dev or (), labelled),
+            "seconds": time.monotonic() - started,
+            "processor_seconds": time.process_time() - processor_started,
+        }
+        write_json(notes, found)
     best = max(found, key=lambda name: found[name]["dev"][PRIMARY_METRICS[task]])
-    predicted = labelled(test, place.root / best)
-    for path in place.root.glob("*.crfsuite"):
-        path.unlink()
+    predicted = Crfsuite().load(place.root / best)([sentence.units for sentence in data.test or ()])
+    for name in found:
+        shutil.rmtree(place.root / name, ignore_errors=True)
     return predicted, {
         "dev": found[best]["dev"],
         "decoder": "viterbi",
@@ -443,7 +371,4 @@ def _train_crfsuite(
 def _score(
     task: Task, scheme: LabelScheme, sentences: Sequence[Sentence], labelled: Iterable[Sequence[str]]
 ) -> dict[str, float]:
-    scorer = TaskScorer(task, scheme, length_bins=None)
-    for sentence, labels in zip(sentences, labelled, strict=True):
-        scorer.update(sentence.labels or (), labels, sentence.units)
-    return dict(scorer.result().metrics)
+    return score_sentences(task, scheme, [sentence.labels or () for sentence in sentences], labelled)

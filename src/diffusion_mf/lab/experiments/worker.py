@@ -1,7 +1,6 @@
-"""Runs in a process of their own: each trains as ``dmf train --resume`` does, scores the model, leaves ``result.json``.
+"""A run in a process of its own: it trains as ``dmf train --resume`` does, scores the model and leaves ``result.json``.
 
-``python -m diffusion_mf.lab.experiments.worker RUN_FOLDER`` is started by `scheduler` for one run; the exit status tells it how the run
-ended. With ``--serve`` the process takes one run after another from its input, and answers with what would be the exit status.
+``python -m diffusion_mf.lab.experiments.worker RUN_FOLDER`` is started by `scheduler`; the exit status tells it how the run ended.
 """
 
 from __future__ import annotations
@@ -9,22 +8,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import gc
-import json
 import os
 import shutil
 import signal
 import statistics
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diffusion_mf.errors import DivergenceError, InputError, TerminatedError
-from diffusion_mf.lab.experiments.claims import SECONDS_BETWEEN_HEARTBEATS, Claim
 from diffusion_mf.lab.experiments.folders import Outcome, RunPlace, without_test
 from diffusion_mf.plugins import from_environment, import_plugins
 
@@ -42,64 +36,17 @@ EXIT_STATUSES = {
 
 
 def main() -> None:
-    """Run the run whose folder is the argument, or those that the input names."""
+    """Run the run whose folder is the argument."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--claim", type=Path)
-    parser.add_argument("--token")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--claim", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--serve", action="store_true")
     arguments = parser.parse_args()
+    # Programs that the run starts must not hold its claim.
+    os.set_inheritable(arguments.claim, False)
     _end_with_parent(arguments.parent)
-    if arguments.serve:
-        _serve(arguments.parent)
-        return
-    claim = Claim(arguments.claim, arguments.token)
-    outcome = _claimed_run(RunPlace(arguments.folder), claim, device=arguments.device, parent=arguments.parent)
-    sys.exit(EXIT_STATUSES[outcome])
-
-
-def _serve(parent: int) -> None:
-    """Run what every line of the input names, until it ends."""
-    # What runs print goes to their folders; only answers go to the pipe.
-    answers = os.dup(1)
-    for line in sys.stdin:
-        request = json.loads(line)
-        place = RunPlace(Path(request["folder"]))
-        with place.output.open("ab") as output:
-            for stream in (1, 2):
-                os.dup2(output.fileno(), stream)
-        claim = Claim(Path(request["claim"]), request["token"])
-        outcome = _claimed_run(place, claim, device=request["device"], parent=parent)
-        _free_memory()
-        os.write(answers, f"{EXIT_STATUSES[outcome]}\n".encode())
-        if outcome is Outcome.FAILED:
-            return  # an error on a GPU may stay for all that follows
-
-
-def _free_memory() -> None:
-    """Forget the last run: its tensors, and what was compiled for it, of which PyTorch keeps only so much for one function."""
-    if "torch._dynamo" in sys.modules:
-        sys.modules["torch._dynamo"].reset()
-    gc.collect()
-    if "torch" in sys.modules:
-        import torch
-
-        if torch.cuda.is_initialized():
-            with contextlib.suppress(RuntimeError):
-                torch.cuda.empty_cache()
-
-
-def _claimed_run(place: RunPlace, claim: Claim, *, device: str, parent: int) -> Outcome:
-    if not claim.adopt():
-        print("another runner has taken over this run", file=sys.stderr)
-        return Outcome.INTERRUPTED
-    with _heartbeats(claim):
-        outcome = _run(place, device=device)
-    if os.getppid() != parent:
-        claim.release()  # nobody else will
-    return outcome
+    sys.exit(EXIT_STATUSES[_run(RunPlace(arguments.folder), device=arguments.device)])
 
 
 def _run(place: RunPlace, *, device: str) -> Outcome:
@@ -124,29 +71,15 @@ def _run(place: RunPlace, *, device: str) -> Outcome:
     return Outcome.COMPLETE
 
 
-def train_without_test(
-    place: RunPlace,
-    config: Config,
-    *,
-    device: str,
-    checkpoint_every: float | None = None,
-    display: Display | None = None,
-) -> bool:
+def train_without_test(place: RunPlace, config: Config, *, device: str, display: Display | None = None) -> bool:
     """Start or resume the run of ``place``, and tell whether it was resumed; test data, which are read once, are not seen."""
-    from diffusion_mf.training.loop import SECONDS_BETWEEN_CHECKPOINTS, train
+    from diffusion_mf.training.loop import train
     from diffusion_mf.training.resumption import RunFolder
 
     # The folder already holds files of the experiment.
     RunFolder(place.root).mark()
     is_resumed = place.checkpoint.exists() or place.model.exists()
-    train(
-        without_test(config),
-        output=place.root,
-        resume=is_resumed,
-        device=device,
-        checkpoint_every=SECONDS_BETWEEN_CHECKPOINTS if checkpoint_every is None else checkpoint_every,
-        display=display,
-    )
+    train(without_test(config), output=place.root, resume=is_resumed, device=device, display=display)
     return is_resumed
 
 
@@ -165,9 +98,7 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
     # A finished run is started again if a plan asks for further scores.
     known = (place.result() or {}) if place.model.exists() else {}
     if not known:
-        train_without_test(
-            place, config, device=device, checkpoint_every=description["checkpoint_every"], display=Display()
-        )
+        train_without_test(place, config, device=device, display=Display())
     scored = time.monotonic()
     scores = score_model(place.model, config, description["evaluation"], device=device, known=known)
     entries = place.last_entries(num_bytes=sys.maxsize)
@@ -187,8 +118,7 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
             **provenance(description["command"]),
         }
     )
-    if description["keep"] != "all":
-        shutil.rmtree(place.checkpoint, ignore_errors=True)
+    shutil.rmtree(place.checkpoint, ignore_errors=True)
     if description["keep"] == "scores":
         shutil.rmtree(place.model, ignore_errors=True)
 
@@ -200,26 +130,6 @@ def _end_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGTERM)
     if os.getppid() != parent:
         sys.exit(EXIT_STATUSES[Outcome.INTERRUPTED])
-
-
-@contextlib.contextmanager
-def _heartbeats(claim: Claim) -> Iterator[None]:
-    """Keep the claim fresh in the background; if it is lost, the process ends at once and writes nothing more."""
-    is_over = threading.Event()
-
-    def beat() -> None:
-        while not is_over.wait(SECONDS_BETWEEN_HEARTBEATS):
-            if not claim.beat():
-                print("another runner has taken over this run", file=sys.stderr, flush=True)
-                os._exit(EXIT_STATUSES[Outcome.INTERRUPTED])
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pandas
 
 from diffusion_mf.evaluation.metrics import half_up
 from diffusion_mf.lab.experiments.paper import PaperValue, kind_of_encoder, paper_encoder
-from diffusion_mf.lab.experiments.selection import FEWEST_SEEDS_FOR_TEST, Group, PairedDifference, Summary
+from diffusion_mf.lab.experiments.selection import FEWEST_SEEDS_FOR_TEST, Group, Summary
 from diffusion_mf.systems import SYSTEMS
 
 RowKey = TypeVar("RowKey")
@@ -19,8 +19,9 @@ ColumnKey = TypeVar("ColumnKey")
 
 _SMALL = "Small figures are the paper's"
 PAPER_NOTE = f"{_SMALL}."
+MISSING = "–"
 
-COLUMN_TITLES = {
+SHORT_TITLES = {
     "en-ewt": "EN",
     "de-gsd": "DE",
     "fr-gsd": "FR",
@@ -42,24 +43,19 @@ COLUMN_TITLES = {
     "mask-viterbi": "M-Vit.",
     "viterbi": "Vit.",
 }
-"""short names for column headings and decoders"""
 
 
-def paper_note(*places: tuple[str, Iterable[str]]) -> str:
-    """`PAPER_NOTE`, naming the paper's encoders if ours are different; ``places`` are pairs of encoder and corpus."""
-    theirs = dict.fromkeys(
-        name
-        for encoder, corpora in places
-        if kind_of_encoder(encoder) != "scratch"
-        for corpus in corpora
-        if (name := paper_encoder(corpus)) is not None and name != encoder
-    )
-    return f"{_SMALL}, for encoders of its own: {', '.join(theirs)}." if theirs else PAPER_NOTE
+def paper_note(encoder: str, corpora: Iterable[str]) -> str:
+    """`PAPER_NOTE`, naming the paper's encoders for ``corpora`` if ours is a different one."""
+    if kind_of_encoder(encoder) == "scratch":
+        return PAPER_NOTE
+    theirs = dict.fromkeys(name for corpus in corpora if (name := paper_encoder(corpus)) not in (None, encoder))
+    return f"{_SMALL}, for encoders of its own: {', '.join(map(str, theirs))}." if theirs else PAPER_NOTE
 
 
 def short_title(name: str) -> str:
-    """The name in the paper's tables, if it has one."""
-    return COLUMN_TITLES.get(name, name)
+    """The name of a corpus, metric or decoder in the paper's tables, if it has one."""
+    return SHORT_TITLES.get(name, name)
 
 
 def system_title(name: str) -> str:
@@ -80,86 +76,68 @@ class Cell:
     about: dict[str, Any] = field(default_factory=dict)
     """what the value belongs to: corpus, system, metric …"""
 
-    @property
-    def mean(self) -> float | None:
-        """Ours."""
-        return None if self.summary is None else self.summary.mean
-
     def record(self) -> dict[str, Any]:
         """Everything about the cell, for CSV and JSON."""
         ours, paper = self.summary, self.paper
         record = {
             **self.about,
             "seeds": [] if ours is None else list(ours.seeds),
-            "mean": self.mean,
+            "mean": None if ours is None else ours.mean,
             "deviation": None if ours is None else ours.deviation,
             "paper_mean": None if paper is None else paper.mean,
             "paper_deviation": None if paper is None else paper.deviation,
         }
-        if isinstance(ours, PairedDifference):
+        if ours is not None and ours.is_difference:
             record |= {"p_value": ours.p_value, "standard_error": ours.standard_error}
         return record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A row: its heading, one entry per heading column, and its cells."""
-
-    heading: tuple[str, ...]
-    cells: Sequence[Cell | None]
-    starts_block: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Table:
-    """A titled grid; ``notes`` are printed below it."""
+    """A titled grid: a row has one entry per heading and one cell per column; ``notes`` are printed below."""
 
     title: str
     headings: tuple[str, ...]
     columns: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[tuple[tuple[str, ...], Sequence[Cell | None]]]
     notes: Sequence[str] = ()
 
     def cells(self) -> list[Cell]:
         """All cells that are not empty."""
-        return [cell for row in self.rows for cell in row.cells if cell is not None]
+        return [cell for _, cells in self.rows for cell in cells if cell is not None]
 
     @property
     def has_results(self) -> bool:
         """Whether any cell has a value of ours."""
-        return any(cell.mean is not None for cell in self.cells())
+        return any(cell.summary is not None for cell in self.cells())
 
     def shown_notes(self) -> list[str]:
         """The notes, without the one on the paper's values if there are none."""
         has_paper = any(cell.paper is not None for cell in self.cells())
         return [note for note in self.notes if has_paper or not note.startswith(_SMALL)]
 
-    def with_best(self, *, by_row: bool = False) -> Table:
-        """Mark the largest mean of every column, or row, as best; single runs are not compared."""
-        means = pandas.DataFrame(
-            [
+    def with_best(self) -> Table:
+        """Mark the largest mean of every column as best; single runs are not compared."""
+
+        def is_compared(cell: Cell | None) -> bool:
+            return cell is not None and cell.summary is not None and len(cell.summary.seeds) > 1
+
+        columns = []
+        for column in zip(*(cells for _, cells in self.rows), strict=True):
+            means = [cell.summary.mean for cell in column if is_compared(cell)]
+            best = max(means) if len(means) > 1 else None
+            columns.append(
                 [
-                    cell.mean if cell is not None and cell.summary is not None and len(cell.summary.seeds) > 1 else None
-                    for cell in row.cells
+                    replace(cell, is_best=True) if is_compared(cell) and cell.summary.mean == best else cell
+                    for cell in column
                 ]
-                for row in self.rows
-            ],
-            dtype=float,
-        )
-        means = means.T if by_row else means
-        is_best = means.eq(means.max()) & (means.count() > 1)
-        is_best = is_best.T if by_row else is_best
-        rows = [
-            replace(
-                row,
-                cells=[
-                    replace(cell, is_best=True) if cell is not None and best else cell
-                    for cell, best in zip(row.cells, marks, strict=True)
-                ],
             )
-            for row, marks in zip(self.rows, is_best.to_numpy(), strict=True)
-        ]
-        return replace(self, rows=rows)
+        rows = zip((heading for heading, _ in self.rows), zip(*columns, strict=True), strict=True)
+        return replace(self, rows=list(rows))
+
+    def texts(self, shown: Callable[[Cell | None], str]) -> list[list[str]]:
+        """The rows as text, headings included."""
+        return [[*heading, *map(shown, cells)] for heading, cells in self.rows]
 
 
 def make_table(
@@ -170,19 +148,10 @@ def make_table(
     columns: Iterable[tuple[str, ColumnKey]],
     cell: Callable[[RowKey, ColumnKey], Cell | None],
     notes: Sequence[str] = (),
-    block: Callable[[RowKey], object] = lambda key: None,
 ) -> Table:
-    """A table from the headings of rows and columns, each with a key, and the cell of two keys.
-
-    A block of rows starts where ``block`` of the row's key changes.
-    """
+    """A table from the headings of rows and columns, each with a key, and the cell of two keys."""
     titled = list(columns)
-    made: list[Row] = []
-    last: object = None
-    for heading, key in rows:
-        cells = [cell(key, column) for _, column in titled]
-        made.append(Row(heading=heading, cells=cells, starts_block=block(key) != last))
-        last = block(key)
+    made = [(heading, [cell(key, column) for _, column in titled]) for heading, key in rows]
     return Table(title=title, headings=headings, columns=[name for name, _ in titled], rows=made, notes=notes)
 
 
@@ -229,27 +198,15 @@ def seed_notes(groups: Iterable[Group]) -> list[str]:
 
 
 def with_significance(table: Table) -> Table:
-    """The table with notes on how its differences were tested, or why they could not be."""
-    found = [cell.summary for cell in table.cells() if isinstance(cell.summary, PairedDifference)]
-    if not found:
-        return table
+    """A table of differences with notes on how they were tested, or why they could not be."""
     notes = [
         "Differences are paired over seeds: mean ± sample deviation, p of a two-sided paired t-test.",
         "An asterisk marks p < .05 in that test; many differences are tested, and p is not corrected for that.",
     ]
+    found = [cell.summary for cell in table.cells() if cell.summary is not None]
     if any(len(difference.seeds) < FEWEST_SEEDS_FOR_TEST for difference in found):
         notes.append(f"With fewer than {FEWEST_SEEDS_FOR_TEST} seeds there is no test, so no p and no asterisk.")
-    return replace(table, notes=notes)
-
-
-MISSING = "–"
-MOST_NARROW_COLUMNS = 4
-"""wider tables span both columns of the page and are scaled to its width"""
-
-
-def render(tables: Sequence[Table], format_name: str) -> str:
-    """The tables in a format of `TABLE_FORMATS`."""
-    return TABLE_FORMATS[format_name](tables)
+    return replace(table, notes=notes if found else ())
 
 
 def number(value: float, digits: int = 2) -> str:
@@ -307,9 +264,7 @@ def _markdown_table(table: Table) -> str:
     lines = [f"**{table.title}**", ""] if table.title else []
     lines.append("| " + " | ".join([*table.headings, *table.columns]) + " |")
     lines.append("|" + "|".join(["---"] * len(table.headings) + ["---:"] * len(table.columns)) + "|")
-    for row in table.rows:
-        cells = [*row.heading, *(_markdown_cell(cell) for cell in row.cells)]
-        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |")
+    lines += ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in table.texts(_markdown_cell)]
     if notes := table.shown_notes():
         lines += ["", *notes]
     return "\n".join(lines) + "\n"
@@ -332,32 +287,20 @@ def _latex_cell(cell: Cell | None) -> str:
 
 
 def latex(tables: Sequence[Table]) -> str:
-    """Tables with booktabs, wide ones with graphicx; the paper's values are small, in brackets."""
-    return "% \\usepackage{booktabs,graphicx}\n" + "\n".join(_latex_table(table) for table in tables)
+    """Tables with booktabs; the paper's values are small, in brackets."""
+    return "% \\usepackage{booktabs}\n" + "\n".join(_latex_table(table) for table in tables)
 
 
 def _latex_table(table: Table) -> str:
-    is_wide = len(table.columns) > MOST_NARROW_COLUMNS
-    environment = "table*" if is_wide else "table"
-    lines = [
-        f"\\begin{{{environment}}}",
-        "\\centering",
-        "\\small",
-        *(["\\resizebox{\\textwidth}{!}{%"] if is_wide else []),
-        f"\\begin{{tabular}}{{{'l' * len(table.headings)}{'r' * len(table.columns)}}}",
-        "\\toprule",
-        " & ".join(_latex_text(text) for text in [*table.headings, *table.columns]) + " \\\\",
-        "\\midrule",
-    ]
-    for index, row in enumerate(table.rows):
-        if row.starts_block and index:
-            lines.append("\\midrule")
-        cells = [*(_latex_text(text) for text in row.heading), *(_latex_cell(cell) for cell in row.cells)]
-        lines.append(" & ".join(cells) + " \\\\")
-    caption = " ".join([f"{table.title}.", *table.shown_notes()])
-    lines += ["\\bottomrule", "\\end{tabular}" + ("}" if is_wide else "")]
-    lines += [f"\\caption{{{_latex_text(caption)}}}", f"\\end{{{environment}}}"]
-    return "\n".join(lines) + "\n"
+    frame = pandas.DataFrame(table.texts(_latex_cell), columns=[*table.headings, *table.columns])
+    for heading in table.headings:
+        frame[heading] = frame[heading].map(_latex_text)
+    return frame.rename(columns=_latex_text).to_latex(
+        index=False,
+        escape=False,
+        column_format="l" * len(table.headings) + "r" * len(table.columns),
+        caption=_latex_text(" ".join([f"{table.title}.", *table.shown_notes()])),
+    )
 
 
 _LATEX = str.maketrans(
@@ -365,8 +308,6 @@ _LATEX = str.maketrans(
         **{character: f"\\{character}" for character in "&%_#${}"},
         **{"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"},
         **{"<": "$<$", ">": "$>$", "−": "$-$", "±": "$\\pm$", "†": "$\\dagger$", "–": "--"},
-        # After the end of a row, LaTeX would take a bracket for its argument.
-        "[": "{[}",
     }
 )
 
