@@ -21,12 +21,14 @@ from diffusion_mf.lab.experiments.tables.sweeps import (
     objective_tables,
     readings_tables,
     scaling_tables,
+    variants_tables,
 )
 
 TABLES: Mapping[TableKind, Callable[[Outcomes], list[Table]]] = {
     "main": main_tables,
     "denoiser": denoiser_tables,
     "objective": objective_tables,
+    "variants": variants_tables,
     "calls": calls_tables,
     "ner": ner_tables,
     "seg-pos": segmentation_tables,
@@ -42,6 +44,7 @@ NEEDED: Mapping[str, str] = {
     "main": "a corpus",
     "denoiser": "a diffusion system",
     "objective": "variants such as full and no-denoising",
+    "variants": "variants",
     "calls": "a diffusion system, and calls in the plan's evaluation",
     "ner": "a corpus of the task ner",
     "seg-pos": "a corpus of the task seg-pos",

@@ -64,17 +64,27 @@ Grid = dict[str, dict[str, _Setting]]
 
 def objective_tables(outcomes: Outcomes) -> list[Table]:
     """Table of the variants full, no-denoising, no-posterior and any others in the plan, and of full minus each."""
+    return _named_variants(outcomes, "objective", reference="full", sign=1)
+
+
+def variants_tables(outcomes: Outcomes) -> list[Table]:
+    """Table of the plan's variants, for each system those it has, and of each minus the plan's first."""
+    return _named_variants(outcomes, "variants", reference=outcomes.all_groups[0].variant, sign=-1)
+
+
+def _named_variants(outcomes: Outcomes, kind: str, *, reference: str, sign: int) -> list[Table]:
     tables: list[Table] = []
     if len({group.variant for group in outcomes.all_groups}) < 2:
         return tables
-    names = sorted(outcomes.values("variant"), key=lambda name: name != "full")
     for system, encoder in itertools.product(outcomes.values("system"), outcomes.values("encoder")):
+        found = dict.fromkeys(group.variant for group in outcomes.find(system=system, encoder=encoder))
+        names = sorted(found, key=lambda name: name != reference)
         grid: Grid = {}
         for corpus in outcomes.values("corpus"):
             groups = {group.variant: group for group in outcomes.find(corpus=corpus, system=system, encoder=encoder)}
             grid[corpus] = {name: _Setting(groups.get(name), None) for name in names}
         planned = outcomes.planned(system=system, encoder=encoder)
-        tables += _tables("objective", grid, planned, system=system, encoder=encoder, reference="full", sign=1)
+        tables += _tables(kind, grid, planned, system=system, encoder=encoder, reference=reference, sign=sign)
     return tables
 
 
@@ -147,7 +157,7 @@ def _tables(
     sign: int,
 ) -> list[Table]:
     """Scores on test and dev, exact match if counted, and paired differences to the reference (times ``sign``)."""
-    is_papers = system == "diffusion-mf" and encoder == "scratch"
+    is_papers = system == "diffusion-mf" and encoder == "scratch" and kind != "variants"
     names = list(next(iter(grid.values())))
     rows = [((_SETTING_TITLES.get(name, name),), name) for name in names]
     columns = [(f"{short_title(corpus)} {split}", (corpus, split)) for split in ("test", "dev") for corpus in grid]
@@ -186,10 +196,13 @@ def _tables(
     if not {setting.decoder() for setting in settings} <= {"argmax", "mask-viterbi"}:
         fixed = "Decoder: selected on dev, since the system has no Mask-Viterbi."
     noted = [group for group in planned if not group.results or any(group is each.group for each in settings)]
-    what = "Training objective" if kind == "objective" else "Denoiser calls"
-    direction = "full minus ablated" if sign == 1 else f"minus {reference} calls, same checkpoint"
+    what, direction = {
+        "objective": ("Training objective", "full minus ablated"),
+        "variants": ("Variants", f"minus {reference}"),
+        "calls": ("Denoiser calls", f"minus {reference} calls, same checkpoint"),
+    }[kind]
     title, headings = f"{what}, {system_title(system)}, encoder {encoder}", ("Setting",)
-    notes = [PAPER_NOTE, fixed, *seed_notes(noted)]
+    notes = [*([PAPER_NOTE] if kind != "variants" else []), fixed, *seed_notes(noted)]
     scores = make_table(title, headings=headings, rows=rows, columns=columns, cell=score, notes=notes)
     exact_matches = make_table(
         f"{title}: sentences without any error (exact match)",
