@@ -104,7 +104,9 @@ class StackedEncoder(ScratchEncoder):
     def study(self, sentences: Iterable[Sentence], *, note: Callable[[str], None]) -> None:
         """Check that every sentence is in the file: a forward pass cannot say that one is not."""
         if not {*self._keys_of([*sentences])} <= {*self.keys.tolist()}:
-            raise InputError("has no marginals for some sentences of the corpus", path=self.path, remedy="write it again")
+            raise InputError(
+                "has no marginals for some sentences of the corpus", path=self.path, remedy="write it again"
+            )
 
     def forward(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
         """The states of a batch, which has ``others``."""
@@ -260,9 +262,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     votes = Outcomes(cross_fit(runs, given.output, choose_device(given.device)))
     if plan.record_file is not None:
         save_rows(plan.record_file, votes, experiment="variants")
-    for group, decoder in ((group, decoder) for group in votes.groups for decoder in group.decoders):
-        means = (group.summary(split, decoder) for split in ("dev", "test"))
-        print(group.corpus, group.variant, decoder, *(f"{mean.mean:.2f}" for mean in means if mean is not None))
+    for group in votes.groups:
+        for decoder in group.decoders:
+            means = (group.summary(split, decoder) for split in ("dev", "test"))
+            print(group.corpus, group.variant, decoder, *(f"{mean.mean:.2f}" for mean in means if mean is not None))
 
 
 if __name__ == "__main__":

@@ -282,6 +282,25 @@ def test_recalled_states_are_the_same_in_every_layout(system: str, encoder: dict
     torch.testing.assert_close(labeller.predict(packed).marginals[:4, :7], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_the_states_of_a_pretrained_encoder_recall(tmp_path) -> None:
+    pytest.importorskip("transformers")
+    import tiny_encoders
+
+    folder = tiny_encoders.write_encoder(tmp_path / "bert", "bert")
+    encoder = {"kind": "pretrained", "model": str(folder), "recall": 2, "recall_layers": 1}
+    labeller = small_labeller("lcrf", encoder=encoder).eval()
+    sentences = [
+        sentence._replace(document=number)
+        for sentence, number in zip(tiny_encoders.SENTENCES[:2] * 2, (1, 2, 1, 3), strict=True)
+    ]
+    batches = [
+        collate(each, VOCABULARY, prepare_input=labeller.prepare_input, recall=2) for each in (sentences, sentences[:2])
+    ]
+    together, apart = (labeller.predict(batch).marginals for batch in batches)
+    assert not torch.allclose(together[0], apart[0], atol=1e-4)
+    torch.testing.assert_close(together[1], apart[1])
+
+
 def test_a_flag_does_not_tell_what_the_others_are() -> None:
     one = [SENTENCES[0]._replace(document=1), SENTENCES[2]._replace(document=1)]
     two = [one[0], one[1]._replace(units=("Oda", "saw"), labels=("O", "O"))]

@@ -53,7 +53,9 @@ class RecalledStates(nn.Module):
         else:
             seen = mean_of_others(layout.unpack(states), places)
         states = states + self.recalled(seen)
-        rotation = layout.rotation(self.head_width) if self.layers else None
+        if not self.layers:
+            return states
+        rotation = layout.rotation(self.head_width)
         for layer in self.layers:
             states = layer(states, layout, rotation)
         return self.norm(states)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -11,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from experiment_files import write_plan
+from plugin_files import forgotten_plugins
 
 from diffusion_mf.batches.batching import collate
 from diffusion_mf.batches.packing import pack, shape_for
-from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.formats import read_task
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
 from diffusion_mf.lab.experiments.plan import load_plan
@@ -28,9 +30,10 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def stacking() -> ModuleType:
-    import_plugins([str(ROOT / "benchmarks/stacking.py")])
-    return sys.modules["stacking"]
+def stacking() -> Iterator[ModuleType]:
+    with forgotten_plugins():
+        import_plugins([str(ROOT / "benchmarks/stacking.py")])
+        yield sys.modules["stacking"]
 
 
 PLAN = """
