@@ -306,7 +306,7 @@ def test_options_that_mean_nothing_to_a_model_are_named(dmf: Callable, models: d
     assert outcome.status == 0
     assert outcome.stderr == (
         "dmf: --on-long has no effect: this model's encoder accepts sentences of any length\n"
-        "dmf: --one-document has no effect: this model was trained without recall (denoiser.recall)\n"
+        "dmf: --one-document has no effect: this model was trained without recall (denoiser.recall, encoder.recall)\n"
     )
 
 

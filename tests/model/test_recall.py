@@ -1,4 +1,7 @@
-"""Recall: what a model believes about other occurrences of a word in its document reaches the denoiser, and nothing else does."""
+"""Recall: what a model believes about other occurrences of a word in its document reaches the denoiser, and nothing else does.
+
+The same for the encoder's states, in every system.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ from tiny_models import KEYS, SENTENCES, VOCABULARY, small_config, small_labelle
 from diffusion_mf.batches.batching import Batch, collate
 from diffusion_mf.batches.layouts import CompactLayout, PaddedLayout
 from diffusion_mf.batches.packing import PackedShape, pack
-from diffusion_mf.config import DenoiserConfig
+from diffusion_mf.config import DenoiserConfig, EncoderConfig
 from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.errors import InputError
 from diffusion_mf.model.storage import load_model, save_model
-from diffusion_mf.networks.denoisers import LabelDenoiser, mean_of_others
+from diffusion_mf.networks.denoisers import LabelDenoiser
+from diffusion_mf.networks.recall import RecalledStates, mean_of_others
 
 RECALL = {
     "denoiser": {"recall": 2},
@@ -203,3 +208,127 @@ def test_a_model_of_an_earlier_version_has_no_weights_for_them(tmp_path) -> None
 @pytest.mark.parametrize(("system", "recall"), [("diffusion-mf", 2), ("unigram", 0), ("diffusionsl", 0)])
 def test_only_categorical_diffusion_recalls(system: str, recall: int) -> None:
     assert small_config(system, **RECALL).recall == recall
+
+
+IN_STATES = [
+    ("unigram", {"recall": 2}),
+    ("unigram", {"recall": 2, "recall_of": "flag"}),
+    ("lcrf", {"recall": 2, "recall_layers": 1}),
+    ("diffusion-mf", {"recall": 2}),
+    ("diffusionsl", {"recall": 2, "recall_layers": 1, "recall_of": "flag"}),
+]
+"""systems, and the recall of their encoders"""
+
+
+@pytest.mark.parametrize("layout", [PaddedLayout, CompactLayout.of_units])
+@pytest.mark.parametrize("recall_of", ["states", "flag"])
+def test_a_state_sees_the_others_and_not_itself(layout, recall_of) -> None:
+    torch.manual_seed(0)
+    recall = RecalledStates(EncoderConfig(recall=2, recall_of=recall_of), 6)
+    batch = batch_in(1, 2, 1, 2)
+    lay = layout(torch.arange(7) < batch.lengths[:, None])
+    states = torch.randn(4, 7, 6)
+    torch.testing.assert_close(recall(lay.pack(states), batch.others, lay), lay.pack(states))  # zero at first
+    torch.nn.init.normal_(recall.recalled.weight)
+    added = (lay.unpack(recall(lay.pack(states), batch.others, lay)) - states) * lay.is_unit[..., None]
+    # Oda stands at (0, 1) and (2, 0), Lu at (1, 4) and (3, 3), Bay at (1, 5) and (3, 1).
+    pairs = [((0, 1), (2, 0)), ((1, 4), (3, 3)), ((1, 5), (3, 1))]
+    expected = torch.zeros_like(added)
+    for one, other in [*pairs, *(pair[::-1] for pair in pairs)]:
+        seen = states[other] if recall_of == "states" else torch.ones(1)
+        expected[one] = recall.recalled.weight @ seen
+    torch.testing.assert_close(added, expected)
+
+
+def test_the_loss_of_a_unit_reaches_the_states_of_the_others() -> None:
+    labeller = small_labeller("unigram", encoder={"recall": 2})
+    batch, found = batch_in(1, 2, 1, 2), []
+    labeller.encoder.register_forward_hook(lambda *arguments: found.append(arguments[-1]))
+    labeller.loss_sums(batch, seed=1, step=0, sentence_keys=KEYS)["total"].backward()
+    assert labeller.recall.recalled.weight.grad.abs().max() > 0
+    scores = labeller.core.scorer(labeller._states(batch, batch.layout), batch.layout).unary_scores
+    (gradient,) = torch.autograd.grad(scores[0, 1].square().sum(), found[-1])
+    assert {tuple(place) for place in gradient.abs().sum(-1).nonzero().tolist()} == {(0, 1), (2, 0)}
+
+
+@pytest.mark.parametrize(("system", "encoder"), IN_STATES)
+def test_states_of_a_document_do_not_depend_on_the_batch(system: str, encoder: dict) -> None:
+    labeller = small_labeller(system, encoder=encoder).eval()
+    apart, together = (labeller.predict(batch_in(*numbers)).marginals for numbers in ((1, 2, 3, 4), (1, 2, 1, 2)))
+    assert not torch.allclose(apart[0], together[0], atol=1e-4)
+    for document in ((0, 2), (1, 3)):
+        chosen = [SENTENCES[index]._replace(document=1) for index in document]
+        alone = labeller.predict(collate(chosen, VOCABULARY, recall=2)).marginals
+        torch.testing.assert_close(alone, together[list(document), : alone.shape[1]])
+
+
+@pytest.mark.parametrize(("system", "encoder"), IN_STATES)
+def test_recalled_states_are_the_same_in_every_layout(system: str, encoder: dict) -> None:
+    labeller = small_labeller(system, encoder=encoder).train()
+    batch = batch_in(1, 1, 1, 2)
+    num_words, num_characters = batch.character_ids.shape
+    packed = pack(batch, PackedShape(int(batch.lengths.sum()) + 5, 7, 9, num_words + 2, num_characters + 1))
+    found = []
+    for each in (batch, dataclasses.replace(batch, is_compact=True), packed):
+        labeller.zero_grad()
+        keys = torch.nn.functional.pad(KEYS, (0, len(each.lengths) - 4))
+        labeller.loss_sums(each, seed=1, step=1, sentence_keys=keys)["total"].backward()
+        found.append({name: p.grad for name, p in labeller.named_parameters() if p.grad is not None})
+    for other in found[1:]:
+        for name, gradient in found[0].items():
+            torch.testing.assert_close(other[name], gradient, rtol=1e-4, atol=1e-5)
+    labeller.eval()
+    expected = labeller.predict(batch).marginals
+    torch.testing.assert_close(labeller.predict(packed).marginals[:4, :7], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_states_of_a_pretrained_encoder_recall(tmp_path) -> None:
+    pytest.importorskip("transformers")
+    import tiny_encoders
+
+    folder = tiny_encoders.write_encoder(tmp_path / "bert", "bert")
+    encoder = {"kind": "pretrained", "model": str(folder), "recall": 2, "recall_layers": 1}
+    labeller = small_labeller("lcrf", encoder=encoder).eval()
+    sentences = [
+        sentence._replace(document=number)
+        for sentence, number in zip(tiny_encoders.SENTENCES[:2] * 2, (1, 2, 1, 3), strict=True)
+    ]
+    batches = [
+        collate(each, VOCABULARY, prepare_input=labeller.prepare_input, recall=2) for each in (sentences, sentences[:2])
+    ]
+    together, apart = (labeller.predict(batch).marginals for batch in batches)
+    assert not torch.allclose(together[0], apart[0], atol=1e-4)
+    torch.testing.assert_close(together[1], apart[1])
+
+
+def test_a_flag_does_not_tell_what_the_others_are() -> None:
+    one = [SENTENCES[0]._replace(document=1), SENTENCES[2]._replace(document=1)]
+    two = [one[0], one[1]._replace(units=("Oda", "saw"), labels=("O", "O"))]
+    for recall_of in ("flag", "states"):
+        labeller = small_labeller("unigram", encoder={"recall": 2, "recall_of": recall_of}).eval()
+        found = [labeller.predict(collate(each, VOCABULARY, recall=2)).marginals[0, :3] for each in (one, two)]
+        assert torch.allclose(*found, atol=1e-5) == (recall_of == "flag")
+
+
+def test_a_model_whose_states_recall_is_saved_and_loaded(tmp_path) -> None:
+    labeller = small_labeller("lcrf", encoder={"recall": 2, "recall_layers": 1}).eval()
+    save_model(tmp_path / "model", labeller, labeller.config, VOCABULARY, LabelScheme.BMES, "viterbi", 1.0, {})
+    loaded, batch = load_model(tmp_path / "model").labeller, batch_in(1, 1, 1, 1)
+    assert torch.equal(loaded.predict(batch).marginals, labeller.predict(batch).marginals)
+
+
+def test_states_and_beliefs_can_be_recalled_together() -> None:
+    labeller = small_labeller("diffusion-uni", encoder={"recall": 2}, denoiser={"recall": 2})
+    labeller.loss_sums(batch_in(1, 1, 1, 1), seed=1, step=0, sentence_keys=KEYS)["total"].backward()
+    for name in ("core.denoiser.recalled.weight", "recall.recalled.weight"):
+        assert labeller.get_parameter(name).grad.abs().max() > 0
+    with pytest.raises(ValueError, match="must be equal if both are set"):
+        small_config("diffusion-uni", encoder={"recall": 2}, denoiser={"recall": 3})
+
+
+def test_what_does_not_fit_is_said() -> None:
+    labeller = small_labeller("unigram", encoder={"recall": 2}).eval()
+    with pytest.raises(ValueError, match="other occurrences"):
+        labeller.predict(collate(SENTENCES, VOCABULARY))
+    with pytest.raises(InputError, match="a multiple of twice the heads, 8"):
+        RecalledStates(EncoderConfig(recall=2, recall_layers=1), 20)

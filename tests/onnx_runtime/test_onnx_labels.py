@@ -155,6 +155,7 @@ def test_the_command_exports_a_model(dmf: Callable, tmp_path: pathlib.Path) -> N
     ("system", "sections", "options", "message"),
     [
         ("diffusion-mf", {"denoiser": {"width": 16, "heads": 2, "layers": 1, "recall": 2}}, {}, "a model with recall"),
+        ("unigram", {"encoder": SMALL | {"recall": 2}}, {}, "a model with recall"),
         ("diffusion-mf", {"inference": {"exit_tolerance": 0.1}}, {}, "early exit"),
         ("diffusion-mf", {"inference": {"posterior": "sampled"}}, {}, "sampled labels"),
         ("unigram", {}, {"decoder": "viterbi"}, "the system unigram has no decoder viterbi"),
@@ -166,7 +167,7 @@ def test_what_cannot_be_exported_is_refused(
     system: str, sections: dict[str, Any], options: dict[str, Any], message: str, tmp_path: pathlib.Path
 ) -> None:
     with pytest.raises(InputError, match=message):
-        exported(small_model(system, settings=settings_of(**sections)), tmp_path, **options)
+        exported(small_model(system, settings=settings_of() | sections), tmp_path, **options)
     assert not (tmp_path / "exported").exists()
 
 

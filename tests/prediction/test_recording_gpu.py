@@ -31,6 +31,8 @@ BUDGET = 64
 OWN = {"diffusion": {"own_trajectory_share": 0.5}}
 CLAMPS = {"diffusion": {"clamp_share": 0.5}}
 RECALL = {"denoiser": {"recall": 3}}
+STATES = {"encoder": {"recall": 3, "recall_layers": 1}}
+FLAG = {"encoder": {"recall": 3, "recall_of": "flag"}}
 SAMPLED = {"inference": {"posterior": "sampled"}}
 
 
@@ -57,6 +59,8 @@ def _model(corpus: Path, system: str, *changes: dict) -> tuple[Config, TrainingD
     [
         ("unigram", ()),
         ("lcrf", ()),
+        ("unigram", (STATES,)),
+        ("lcrf", (FLAG,)),
         ("diffusion-mf", (OWN,)),
         ("diffusion-mf", (OWN, SAMPLED)),
         ("diffusion-mf", (OWN, CLAMPS)),

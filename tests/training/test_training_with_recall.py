@@ -80,6 +80,27 @@ def test_a_tagger_scores_what_training_measured(run: Path, documents: Path) -> N
         assert found.metrics["f1"] == pytest.approx(logged["score"], abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("system", "encoder"),
+    [
+        ("unigram", {"recall": 3}),
+        ("lcrf", {"recall": 3, "recall_of": "flag"}),
+        ("diffusion-uni", {"recall": 3, "recall_layers": 1}),
+    ],
+)
+def test_models_whose_states_recall_are_trained_and_used(
+    system: str, encoder: dict[str, object], documents: Path, tmp_path: Path
+) -> None:
+    settings = {"system": system, "encoder": encoder, "training": {"budget": 120, "epochs": 1}}
+    train(small_runs.small_config(documents, settings), output=tmp_path / "run", device="cpu")
+    tagger = Tagger.load(tmp_path / "run/model", device="cpu")
+    assert tagger.model.labeller.recall.recalled.weight.any()
+    (logged,) = small_runs.read_log(tmp_path / "run", "evaluation")
+    for options in (None, TaggingOptions(batch_tokens=1)):
+        found = evaluate_corpus(tagger, read_task(documents / "dev.txt", tagger.task), options=options).report
+        assert found.metrics["f1"] == pytest.approx(logged["score"], abs=1e-6)
+
+
 def test_other_documents_are_other_data(run: Path, documents: Path, tmp_path: Path) -> None:
     config = small_runs.small_config(documents, RECALL)
     moved = tmp_path / "train.txt"

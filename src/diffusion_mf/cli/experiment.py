@@ -199,7 +199,7 @@ def table(
     kind: Annotated[
         str | None,
         typer.Option(
-            help="main, denoiser, objective, calls, ner, seg-pos, scaling, depth, iterations, base or readings.",
+            help="main, denoiser, objective, variants, calls, ner, seg-pos, scaling, depth, iterations, base or readings.",
             show_default="as the plan says",
         ),
     ] = None,

@@ -207,7 +207,7 @@ def settle(tagger: "Tagger", *, on_long: Literal["window", "error", "truncate"] 
         if tagger.on_long is None:
             note("--on-long has no effect: this model's encoder accepts sentences of any length")
     if one_document and not tagger.model.config.recall:
-        note("--one-document has no effect: this model was trained without recall (denoiser.recall)")
+        note("--one-document has no effect: this model was trained without recall (denoiser.recall, encoder.recall)")
 
 
 def note_skipped_context(tagger: "Tagger") -> None:

@@ -109,6 +109,12 @@ class Config(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _recall_fits(self) -> Self:
+        if self.encoder.recall and self.denoiser.recall not in (0, self.encoder.recall):
+            raise ValueError("encoder.recall and denoiser.recall must be equal if both are set")
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _teacher_fits(self) -> Self:
         if bool(self.objective.teacher) != (self.data.teacher is not None):
             raise ValueError(
@@ -156,8 +162,11 @@ class Config(Section):
 
     @property
     def recall(self) -> int:
-        """`denoiser.recall` if the system's denoiser supports it, else 0; with recall, batches hold whole documents."""
-        return self.denoiser.recall if self.system_entry.process == "categorical" else 0
+        """How many other occurrences of a unit's form the model sees; with recall, batches hold whole documents.
+
+        `encoder.recall`, or `denoiser.recall` if the system's denoiser supports it.
+        """
+        return self.encoder.recall or (self.denoiser.recall if self.system_entry.process == "categorical" else 0)
 
     def with_calls(self, num_calls: int | None) -> Config:
         """The configuration with a number of calls in the place of one to be chosen; None: those of the base."""

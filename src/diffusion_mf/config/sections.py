@@ -80,6 +80,7 @@ Width = Annotated[int, Field(ge=1, le=1 << 14)]
 WidthFromZero = Annotated[int, Field(ge=0, le=1 << 14)]
 Layers = Annotated[int, Field(ge=0, le=256)]
 Heads = Annotated[int, Field(ge=1, le=1 << 10)]
+Recall = Annotated[int, Field(ge=0, le=64)]
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 Weight = Annotated[float, Field(ge=0, le=1e9)]
 Temperature = Annotated[float, Field(ge=1e-6, le=1e6)]
@@ -183,7 +184,7 @@ class DataConfig(Section):
 class EncoderConfig(Section):
     """An encoder from scratch (words, characters and a Transformer), or a pretrained Transformer; see ``kind``.
 
-    Of the settings for scratch, a pretrained encoder uses only ``dropout``, on its pooled states. Kind window sees words and
+    Of the settings for scratch, a pretrained encoder uses only ``dropout``, on its pooled states, and recall. Kind window sees words and
     characters within a window, and has no layers and heads.
     """
 
@@ -223,6 +224,12 @@ class EncoderConfig(Section):
     """on the words' vectors"""
     dropout: Dropout = 0.3
     """inside the Transformer; of the other kinds, on the states"""
+    recall: Recall = 0
+    """how many other occurrences of a unit's form in its document its state has seen, whatever the kind and the system (ours)"""
+    recall_of: Literal["states", "flag"] = "states"
+    """with recall: what is seen of them, the mean of their states, or only that there are any"""
+    recall_layers: Layers = 0
+    """with recall: Transformer layers that follow, so that the neighbours of a recurring unit see it, too"""
 
     model: str | None = None
     """pretrained: a folder (``$NAME`` is an environment variable), or a name on the Hugging Face hub"""
@@ -304,7 +311,7 @@ class DenoiserConfig(Section):
     """of the timestep embedding"""
     state_input: bool = False
     """add the encoder's states to the label embeddings, too, and not only to the modulation (ours)"""
-    recall: Annotated[int, Field(ge=0, le=64)] = 0
+    recall: Recall = 0
     """categorical diffusion: how many other occurrences of a unit's form in its document contribute their beliefs (ours)"""
 
     @pydantic.model_validator(mode="after")

@@ -7,10 +7,11 @@ from collections.abc import Hashable
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from diffusion_mf.batches.batching import Batch, PrepareInput
+from diffusion_mf.batches.layouts import Layout
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
 from diffusion_mf.config.sections import InferenceConfig
@@ -38,6 +39,7 @@ from diffusion_mf.model.core import (
 )
 from diffusion_mf.model.direct import DirectCore
 from diffusion_mf.networks.encoders import build_encoder
+from diffusion_mf.networks.recall import RecalledStates
 from diffusion_mf.networks.scorers import ScoringMLP
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.ops.chain_scores import unit_mask
@@ -75,6 +77,7 @@ class Labeller(nn.Module):
         self.core = CORES[config.system_entry.process](
             config, num_labels=self.num_labels, state_width=state_width, backend=backend
         )
+        self.recall = RecalledStates(config.encoder, state_width) if config.encoder.recall else None
         self.auxiliary: ScoringMLP | None = None
         if config.weights.auxiliary and config.system_entry.is_diffusion:
             self.auxiliary = ScoringMLP(state_width, self.num_labels, config.structure)
@@ -140,7 +143,7 @@ class Labeller(nn.Module):
         if batch.label_ids is None:
             raise ValueError("losses need labels")
         layout, is_unit = batch.layout, unit_mask(batch.lengths, batch.form_ids.shape[1])
-        states = self.encoder(batch, layout)
+        states = self._states(batch, layout)
         draws = StepDraws(seed, step, sentence_keys.to(batch.lengths.device, non_blocking=True), device_step)
         taught = None if self.teacher is None else self.teacher(draws.sentence_keys, batch.form_ids.shape[1])
         # In the schemes of spans, the labels that cannot begin a sentence are those inside and at the end of a span.
@@ -162,6 +165,14 @@ class Labeller(nn.Module):
         weight_of = dataclasses.asdict(self.config.weights)
         terms[TOTAL] = torch.stack([weight_of[name] * value for name, value in terms.items()]).sum()
         return terms
+
+    def _states(self, batch: Batch, layout: Layout) -> Float[Tensor, "*units D"]:
+        states = self.encoder(batch, layout)
+        if self.recall is None:
+            return states
+        if batch.others is None:
+            raise ValueError("an encoder with recall needs the other occurrences of each unit")
+        return self.recall(states, batch.others, layout)
 
     forward = loss_sums
     """for code that calls modules, such as `torch.func.functional_call`"""
@@ -188,7 +199,7 @@ class Labeller(nn.Module):
         layout, is_unit = batch.layout, unit_mask(batch.lengths, batch.form_ids.shape[1])
         num_calls, base = settings.calls_and_base(num_calls, base)
         inputs = PredictionInput(
-            states=self.encoder(batch, layout),
+            states=self._states(batch, layout),
             layout=layout,
             # Filler rows have no units, but structures and decoders expect sentences of at least one.
             lengths=batch.lengths.clamp(min=1),

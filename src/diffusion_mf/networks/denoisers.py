@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from diffusion_mf.batches.layouts import Layout, Rotation
 from diffusion_mf.config import DenoiserConfig
+from diffusion_mf.networks.recall import mean_of_others
 from diffusion_mf.networks.scorers import FullPrecisionLinear
 from diffusion_mf.networks.transformer import FeedForward, SelfAttention
 
@@ -233,14 +234,6 @@ class LabelDenoiser(nn.Module):
                 raise ValueError("a denoiser with recall needs the other occurrences of each unit")
             inputs = inputs + self.recalled(mean_of_others(beliefs, layout.pack(others)))
         return self.transformer(self.flag(inputs, marks), t, conditions, layout)
-
-
-def mean_of_others(beliefs: Float[Tensor, "B N K"], others: Int[Tensor, "*units M"]) -> Float[Tensor, "*units K"]:
-    """The mean belief at the positions ``others`` of the rectangle (−1: none); zeros if there are none."""
-    is_there = (others >= 0).to(beliefs.dtype)
-    weights = is_there / is_there.sum(-1, keepdim=True).clamp(min=1)
-    rows = beliefs.flatten(0, 1)[others.clamp(min=0)]
-    return (rows * weights[..., None]).sum(-2)
 
 
 class BitDenoiser(nn.Module):

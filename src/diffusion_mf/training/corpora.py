@@ -65,7 +65,7 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
         raise InputError(
             "no documents are marked, so recall has no effect",
             path=settings.train,
-            remedy="mark them (-DOCSTART-, # newdoc or a key), or leave out denoiser.recall",
+            remedy="mark them (-DOCSTART-, # newdoc or a key), or leave out denoiser.recall and encoder.recall",
         )
     vocabulary = Vocabulary.build(
         prepared, min_count=settings.min_count, min_pair_count=_min_pair_count(config.encoder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,27 @@ def test_objective_ablation(tmp_path: Path) -> None:
     assert differences == {"no-denoising": (3.0, 1.0, 1.23), "no-posterior": (-2.0, 1.0, 0.36)}
 
 
+def test_variants_of_each_system_are_compared_with_the_first(tmp_path: Path) -> None:
+    runs = []
+    for system, variants in (("unigram", ("alone", "flag")), ("diffusion-mf", ("alone", "beliefs"))):
+        for seed, (number, variant) in itertools.product((1, 2), enumerate(variants)):
+            scores = {"mask-viterbi": 80.0 + number * seed}
+            runs.append(_ner(system, seed, scores, scores, variant=variant))
+    folder = write_experiment(tmp_path / "x", runs, table="variants")
+    cells = [cell for cell in _cells(folder, "variants") if cell["split"] == "test"]
+    scores = {(c["system"], c["setting"]): c["mean"] for c in cells if "reference" not in c}
+    assert scores == {
+        ("unigram", "alone"): 80.0, ("unigram", "flag"): 81.5,
+        ("diffusion-mf", "alone"): 80.0, ("diffusion-mf", "beliefs"): 81.5,
+    }  # fmt: skip
+    assert all(cell["paper_mean"] is None for cell in cells)
+    differences = {(c["system"], c["setting"]): c["mean"] for c in cells if "reference" in c}
+    assert differences == {("unigram", "flag"): 1.5, ("diffusion-mf", "beliefs"): 1.5}
+    save_rows(tmp_path / "rows.json", read_outcomes(ExperimentFolder(folder))[1], experiment="variants")
+    found = {(row["system"], row["setting"], row["variant"]) for row in read_rows(tmp_path / "rows.json")}
+    assert found == {(system, variant, variant) for system, variant in scores}
+
+
 def test_calls_ablation_compares_the_same_checkpoint(tmp_path: Path) -> None:
     runs = []
     for seed in (1, 2):
@@ -478,7 +500,9 @@ def test_runs_without_a_result_are_named_with_the_reason(tmp_path: Path) -> None
     assert "Not finished: conll2003 Mean-Field seed 3.\n" in text
 
 
-@pytest.mark.parametrize("kind", ["objective", "calls", "seg-pos", "scaling", "depth", "iterations", "base"])
+@pytest.mark.parametrize(
+    "kind", ["objective", "variants", "calls", "seg-pos", "scaling", "depth", "iterations", "base"]
+)
 def test_a_kind_that_the_plan_has_nothing_for(main_folder: Path, kind: str) -> None:
     result = CliRunner().invoke(app, ["experiment", "table", str(main_folder), "--kind", kind])
     assert isinstance(result.exception, InputError)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from experiment_files import write_plan
+from plugin_files import forgotten_plugins
 
 from diffusion_mf.config import load_config
 from diffusion_mf.errors import InputError
@@ -170,9 +171,27 @@ def test_sweeps_cover_the_papers_values_on_english_and_ner(kind: str, configs: s
         assert largest == ([1] if kind == "scaling" and corpus == "en-ewt" else [])
 
 
+def test_controls_of_recall_share_runs_with_recall() -> None:
+    names = ("recall-controls", "ours-recall", "ours-main")
+    with forgotten_plugins():
+        controls, recall, main = (load_plan(CONFIGS / "plans" / f"{name}.toml").runs for name in names)
+    known = {run.name for run in (*recall, *main)}
+    shared = {(run.system, run.variant) for run in controls if run.name in known}
+    assert shared == {
+        *((system, "sentences") for system in ("unigram", "lcrf", "diffusion-uni", "diffusion-mf")),
+        *((system, "documents") for system in ("diffusion-uni", "diffusion-mf")),
+    }
+    assert len({run.name for run in controls}) == len(controls) == 17 * 2 * 4
+    for run in controls:
+        assert (run.config.recall > 0) == (run.variant not in ("sentences", "deep", "wide"))
+        if run.variant == "stacked":
+            assert run.config.encoder.model == f"runs/recall/marginals/{run.corpus}.seed{run.seed}.npz"
+
+
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_shipped_plans_load(path: Path) -> None:
-    plan = load_plan(path)
+    with forgotten_plugins():
+        plan = load_plan(path)
     assert plan.runs
     assert plan.record_file is not None
     assert all(run.config.seed == run.seed for run in plan.runs)

@@ -199,6 +199,6 @@ def linear_operations(labeller: Labeller, *, num_calls: int) -> tuple[float, flo
         if not isinstance(module, nn.Linear) or "time" in name:
             continue
         operations = 2 * module.in_features * module.out_features
-        is_shared = name.startswith("encoder.") or "of_state" in name or name.startswith("auxiliary")
+        is_shared = name.startswith(("encoder.", "recall.", "auxiliary")) or "of_state" in name
         once, per_call = (once + operations, per_call) if is_shared else (once, per_call + operations)
     return 3.0 * (once + per_call), once + num_calls * per_call

@@ -299,17 +299,26 @@ class _Setting(NamedTuple):
 
 def objective_tables(outcomes: Outcomes) -> list[Table]:
     """Table of the variants full, no-denoising, no-posterior and any others in the plan, and of full minus each."""
+    return _variant_tables(outcomes, "objective", reference="full", sign=1)
+
+
+def variants_tables(outcomes: Outcomes) -> list[Table]:
+    """Table of the plan's variants, for each system those it has, and of each minus the plan's first."""
+    return _variant_tables(outcomes, "variants", reference=outcomes.all_groups[0].variant, sign=-1)
+
+
+def _variant_tables(outcomes: Outcomes, kind: str, *, reference: str, sign: int) -> list[Table]:
     if len({group.variant for group in outcomes.all_groups}) < 2:
         return []
-    names = sorted(outcomes.values("variant"), key=lambda name: name != "full")
     tables = []
     for system, encoder in itertools.product(outcomes.values("system"), outcomes.values("encoder")):
         own = outcomes.only(system=system, encoder=encoder)
+        names = sorted(own.values("variant"), key=lambda name: name != reference)
         grid = {
             corpus: {name: _Setting(own.selected(corpus=corpus, variant=name)) for name in names}
             for corpus in outcomes.values("corpus")
         }
-        tables += _ablation_tables("objective", grid, own, system=system, encoder=encoder, reference="full", sign=1)
+        tables += _ablation_tables(kind, grid, own, system=system, encoder=encoder, reference=reference, sign=sign)
     return tables
 
 
@@ -343,7 +352,7 @@ def _ablation_tables(
 
     ``grid`` has the settings by corpus and name.
     """
-    is_papers = system == "diffusion-mf" and encoder == "scratch"
+    is_papers = system == "diffusion-mf" and encoder == "scratch" and kind != "variants"
     names = list(next(iter(grid.values())))
     rows = [((_SETTING_TITLES.get(name, name),), name) for name in names]
     columns = [(f"{short_title(corpus)} {split}", (corpus, split)) for split in ("test", "dev") for corpus in grid]
@@ -386,10 +395,13 @@ def _ablation_tables(
     noted = [
         group for group in outcomes.all_groups if not group.results or any(group is each.group for each in settings)
     ]
-    what = "Training objective" if kind == "objective" else "Denoiser calls"
-    direction = "full minus ablated" if sign == 1 else f"minus {reference} calls, same checkpoint"
+    what, direction = {
+        "objective": ("Training objective", "full minus ablated"),
+        "variants": ("Variants", f"minus {reference}"),
+        "calls": ("Denoiser calls", f"minus {reference} calls, same checkpoint"),
+    }[kind]
     title, headings = f"{what}, {system_title(system)}, encoder {encoder}", ("Setting",)
-    notes = [PAPER_NOTE, fixed, *seed_notes(noted)]
+    notes = [*([PAPER_NOTE] if kind != "variants" else []), fixed, *seed_notes(noted)]
     scores = make_table(title, headings=headings, rows=rows, columns=columns, cell=score, notes=notes)
     exact_matches = make_table(
         f"{title}: sentences without any error (exact match)",
@@ -641,6 +653,7 @@ TABLES: Mapping[str, Comparison] = {
     "main": Comparison(main_tables, "a corpus"),
     "denoiser": Comparison(denoiser_tables, "a diffusion system"),
     "objective": Comparison(objective_tables, "variants such as full and no-denoising"),
+    "variants": Comparison(variants_tables, "variants"),
     "calls": Comparison(calls_tables, "a diffusion system, and calls in the plan's evaluation"),
     "ner": Comparison(ner_tables, "a corpus of the task ner"),
     "seg-pos": Comparison(segmentation_tables, "a corpus of the task seg-pos"),

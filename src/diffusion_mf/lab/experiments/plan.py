@@ -26,7 +26,18 @@ from diffusion_mf.plugins import import_named
 from diffusion_mf.systems import SYSTEMS
 
 TableKind = Literal[
-    "main", "denoiser", "objective", "calls", "ner", "seg-pos", "scaling", "depth", "iterations", "base", "readings"
+    "main",
+    "denoiser",
+    "objective",
+    "variants",
+    "calls",
+    "ner",
+    "seg-pos",
+    "scaling",
+    "depth",
+    "iterations",
+    "base",
+    "readings",
 ]
 
 

@@ -22,7 +22,7 @@ EXPERIMENT_ROW_KEY = ("experiment", "corpus", "system", "encoder", "decoder", "m
 """rows with the same values of these replace each other"""
 
 # These kinds have one file per recipe; sweeps share one file.
-_OF_ONE_RECIPE = ("main", "denoiser", "ner", "seg-pos", "calls", "objective")
+_OF_ONE_RECIPE = ("main", "denoiser", "ner", "seg-pos", "calls", "objective", "variants")
 
 # Tables that show only the settings selected on dev.
 _SELECTED = ("main", "denoiser", "ner", "seg-pos", "calls", "base", "readings")
