@@ -294,3 +294,19 @@ def test_words_of_the_training_data_wait_for_nothing() -> None:
     with client_of({"pos": tagger}):
         assert tagger._words is not None
         assert len(tagger._words) >= len(tagger.model.vocabulary.form_counts)
+
+
+def test_more_than_the_description_allows_is_refused(taggers: dict[str, Tagger]) -> None:
+    empty = {"units": [], "labels": []}
+    with client_of({"pos": taggers["pos"]}) as client:
+        for path, body in (
+            ("/tag", {"texts": ["a" * (schemas.MAX_TEXT + 1)]}),
+            ("/tag", {"texts": ["a"] * (schemas.MAX_ITEMS + 1)}),
+            ("/tag", {"sentences": [["a" * (schemas.MAX_UNIT + 1)]]}),
+            ("/tag", {"sentences": [["a"] * (schemas.MAX_ITEMS + 1)]}),
+            ("/write", {"format": "conllu", "sentences": [empty] * (schemas.MAX_ITEMS + 1)}),
+            ("/setup", {"schema": "a" * (schemas.MAX_TEXT + 1)}),
+        ):
+            response = client.post(path, json=body)
+            assert response.status_code == 422
+            assert " at most " in response.json()["error"]
