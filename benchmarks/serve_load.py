@@ -405,7 +405,8 @@ def main() -> None:
         for phase in (phase for name, group in phases.items() if name in arguments.phases for phase in group):
             rows.append({"model": model} | phase())
             note(f"{rows[-1]['phase']}: {rows[-1]['requests']:,} requests")
-    command = " ".join(["python", "benchmarks/serve_load.py", *sys.argv[1:]])
+    command = f"python benchmarks/serve_load.py --clients {clients} --seconds {seconds:g} --requests {requests}"
+    command += f" --phases {' '.join(arguments.phases)}"
     measured = [Path(__file__).resolve(), "serving", "tagger", "prediction"]
     shared = provenance(command, packages=["fastapi", "uvicorn", "starlette"], measured=measured)
     rows = [row | shared for row in rows]
