@@ -41,9 +41,10 @@ smoke:
 torture: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/torture.py
 
-# A server under load for some minutes; MODEL=folder to choose the model.
+# A server under load for about ten minutes; MODEL=folder to choose the model, SCHEMATHESIS=command to send it generated requests, too.
+SCHEMATHESIS ?= st
 serve-load: setup
-	$(BIN)/python benchmarks/serve_load.py $(MODEL)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/serve_load.py $(MODEL) --schemathesis $(SCHEMATHESIS)
 
 lint: setup
 	$(BIN)/ruff check .

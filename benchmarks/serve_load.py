@@ -1,10 +1,11 @@
-"""A server under load: latency, throughput with and without shared batches, memory, SIGKILL and SIGTERM in the middle of it.
+"""A server under load: latency and where it comes from, throughput with and without shared batches, memory, SIGKILL, SIGTERM, generated requests.
 
-    python benchmarks/serve_load.py [MODEL] [--clients 200] [--seconds 60] [--requests 50000]
+    python benchmarks/serve_load.py [MODEL] [--clients 200] [--seconds 60] [--requests 50000] [--phases latency load memory stop generated]
 
-MODEL is a folder; without one, a Mean-Field model with random weights is made (they do not matter for speed). Clients send a
-sentence each, and the next one as soon as they are answered; they share the machine with the server. Prints a table and writes
-results/serving.json.
+MODEL is a folder or a model of the package. Clients send a sentence each, and the next one as soon as they are answered; they share
+the machine with the server. The latency of one client is that of a text of twenty words, for each model of --latency-models.
+Generated requests come from Schemathesis, which need not be in this environment (--schemathesis PATH); without it they are left out.
+Prints a table and writes results/serving.json.
 """
 
 from __future__ import annotations
@@ -12,43 +13,48 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
+import itertools
 import json
 import math
+import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from diffusion_mf.batches.vocabulary import Vocabulary
-from diffusion_mf.config import Config
-from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.evaluation.terminal import half_up, note, print_table
 from diffusion_mf.lab.results import provenance, write_rows
-from diffusion_mf.model import Labeller
-from diffusion_mf.tagger import StoredModel, Tagger, save_model
+from diffusion_mf.serving.application import parse
+from diffusion_mf.serving.models import ServedModel
+from diffusion_mf.serving.schemas import TagRequest
+from diffusion_mf.serving.settings import Settings
+from diffusion_mf.tagger import Tagger
+from diffusion_mf.tagger.files import split_text
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = [f"word{number}" for number in range(5000)]
 WARM_UP = 1000
+PHASES = ("latency", "load", "memory", "stop", "generated")
+LATENCY_MODELS = ("en-pos", "en-ner", "en-pos-fast")
+LARGEST_LIMIT = 1000
+"""a generator of strings and lists up to a limit needs minutes for each beyond this one"""
+HOOKS = """
+import json
+import schemathesis
 
-
-def make_model(folder: Path) -> Path:
-    labels = ("ADJ", "ADP", "ADV", "AUX", "DET", "NOUN", "PART", "PRON", "PROPN", "PUNCT", "VERB", "X")
-    sentence = Sentence(tuple(WORDS), tuple(labels[number % len(labels)] for number in range(len(WORDS))))
-    config = Config.model_validate({"task": "pos", "system": "mean-field"})
-    vocabulary = Vocabulary.build([sentence])
-    torch.manual_seed(0)
-    labeller = Labeller(config, vocabulary, Task.POS.scheme).eval()
-    save_model(folder, *StoredModel(labeller, config, vocabulary, Task.POS.scheme, "argmax", 1.0, {}))
-    return folder
+@schemathesis.serializer("application/x-ndjson")
+def write_lines(context, value):
+    return "\\n".join(map(json.dumps, value if isinstance(value, list) else [value])).encode()
+"""
 
 
 def sentences(seed: int) -> Iterator[list[str]]:
@@ -57,13 +63,17 @@ def sentences(seed: int) -> Iterator[list[str]]:
         yield generator.choices(WORDS, k=min(60, max(1, round(generator.gammavariate(2, 9)))))
 
 
+def tag_sentences(seed: int) -> Iterator[dict[str, Any]]:
+    return ({"sentences": [sentence]} for sentence in sentences(seed))
+
+
 class Server:
     """``dmf serve`` at one port; its log goes to a file."""
 
-    def __init__(self, model: Path, log: Path, *options: str, port: int = 0) -> None:
+    def __init__(self, model: str, log: Path, *options: str, port: int = 0) -> None:
         self._log = log.open("ab")
         start = log.stat().st_size
-        command = [sys.executable, "-m", "diffusion_mf.cli", "serve", str(model), "--port", str(port), *options]
+        command = [sys.executable, "-m", "diffusion_mf.cli", "serve", model, "--port", str(port), *options]
         self.process = subprocess.Popen(command, stderr=self._log)
         while True:
             if self.process.poll() is not None:
@@ -89,12 +99,12 @@ class Server:
 class Load:
     """Clients that keep a connection each, and what they have seen."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, bodies: Callable[[int], Iterator[dict[str, Any]]] = tag_sentences) -> None:
         self.port = port
+        self._bodies = bodies
         self.times: list[float] = []
         self.failures = 0
         self.is_over = False
-        self.answered_at: list[float] = []
 
     async def run(self, clients: int, *, seconds: float = math.inf, requests: float = math.inf) -> float:
         start = time.perf_counter()
@@ -103,14 +113,14 @@ class Load:
         return time.perf_counter() - start
 
     async def _client(self, number: int) -> None:
-        source = sentences(number)
+        source = self._bodies(number)
         writer: asyncio.StreamWriter | None = None
         while not self.is_over and time.perf_counter() < self._end and len(self.times) < self._most:
             begin = time.perf_counter()
             try:
                 if writer is None:
                     reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-                body = json.dumps({"sentences": [next(source)]}).encode()
+                body = json.dumps(next(source)).encode()
                 head = "POST /tag HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
                 answer = await reader.readuntil(b"\r\n\r\n")
@@ -119,7 +129,6 @@ class Load:
                 if not answer.startswith(b"HTTP/1.1 200"):
                     raise ConnectionError
                 self.times.append(time.perf_counter() - begin)
-                self.answered_at.append(time.perf_counter())
                 if b"connection: close" in answer.lower():
                     writer.close()
                     writer = None
@@ -133,13 +142,17 @@ class Load:
             writer.close()
 
     def row(self, clients: int, seconds: float) -> dict[str, Any]:
-        return {
-            "clients": clients,
-            "requests": len(self.times),
-            "failures": self.failures,
-            **{f"p{share}_ms": percentile(self.times, share) for share in (50, 95, 99)},
-            "requests_per_second": round(len(self.times) / seconds, 2),
-        }
+        return result_row(clients, self.times, self.failures, seconds)
+
+
+def result_row(clients: int, times: list[float], failures: int, seconds: float) -> dict[str, Any]:
+    return {
+        "clients": clients,
+        "requests": len(times),
+        "failures": failures,
+        **{f"p{share}_ms": percentile(times, share) for share in (50, 95, 99)},
+        "requests_per_second": round(len(times) / seconds, 2),
+    }
 
 
 def percentile(times: list[float], share: int) -> float:
@@ -147,26 +160,79 @@ def percentile(times: list[float], share: int) -> float:
     return round(1000 * sorted(times)[max(0, math.ceil(share / 100 * len(times)) - 1)], 3) if times else math.nan
 
 
-def one_client(model: Path, log: Path, requests: int) -> dict[str, Any]:
-    """A client that is alone, beside the same sentences from Python."""
+def mean_ms(seconds: float, number: float) -> float:
+    return round(1000 * seconds / number, 3)
+
+
+def read_metrics(port: int) -> dict[str, float]:
+    """Every number of GET /metrics, by its name with labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return {
+        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    }
+
+
+def latency(model: str, log: Path, requests: int) -> dict[str, Any]:
+    """A text of twenty words from one client, beside the same words given to `Tagger.tag`; and where the time goes."""
     tagger = Tagger.load(model, device="cpu")
+    tagger.keep_words()
+    words = [word for word in tagger.model.vocabulary.form_counts if word.isalpha()]
+
+    def bodies(seed: int) -> Iterator[dict[str, Any]]:
+        generator = random.Random(seed)
+        while True:
+            yield {"texts": [" ".join(generator.choices(words, k=19)) + " ."]}
+
     server = Server(model, log, "--device", "cpu")
     try:
-        asyncio.run(Load(server.port).run(1, requests=20))
-        load = Load(server.port)
+        asyncio.run(Load(server.port, bodies).run(1, requests=20))
+        before = read_metrics(server.port)
+        load = Load(server.port, bodies)
         seconds = asyncio.run(load.run(1, requests=requests))
+        after = read_metrics(server.port)
     finally:
         server.stop()
-    bare = []
-    for number, sentence in zip(range(requests + 20), sentences(0), strict=False):
-        begin = time.perf_counter()
-        tagger.tag([sentence])
-        if number >= 20:
-            bare.append(time.perf_counter() - begin)
-    return {"phase": "one client", **load.row(1, seconds), "tagger_p50_ms": percentile(bare, 50)}
+
+    def spent(name: str, labels: str) -> float:
+        total, number = (after[key] - before[key] for key in (f"{name}_sum{labels}", f"{name}_count{labels}"))
+        return mean_ms(total, number)
+
+    in_server, in_tagger = (
+        spent("dmf_request_seconds", '{path="/tag"}'),
+        spent("dmf_batch_seconds", f'{{model="{model}"}}'),
+    )
+    served = ServedModel(model, tagger, Settings())
+    bare, split, prepare, render = [], 0.0, 0.0, 0.0
+    for number, body in zip(range(-20, requests), bodies(0), strict=False):
+        data = json.dumps(body).encode()
+        times = [time.perf_counter()]
+        request = parse(TagRequest, data)
+        job = served.prepare(request)
+        times.append(time.perf_counter())
+        results = tagger.tag([body["texts"][0].split()])
+        times.append(time.perf_counter())
+        served.render(request, job, results)
+        times.append(time.perf_counter())
+        split_text(tagger, body["texts"][0])
+        times.append(time.perf_counter())
+        if number >= 0:
+            steps = [end - start for start, end in itertools.pairwise(times)]
+            bare.append(steps[1])
+            prepare, render, split = prepare + steps[0], render + steps[2], split + steps[3]
+    json_ms = mean_ms(prepare + render - split, requests)
+    means = {
+        "split": mean_ms(split, requests),
+        "tag": in_tagger,
+        "json": json_ms,
+        "wait": round(in_server - in_tagger - mean_ms(prepare + render, requests), 3),
+        "http": round(mean_ms(sum(load.times), len(load.times)) - in_server, 3),
+    }
+    shares = {f"tagger_p{share}_ms": percentile(bare, share) for share in (50, 95)}
+    return {"phase": "latency", "model": model, **load.row(1, seconds), **shares, "mean_ms": means}
 
 
-def throughput(model: Path, log: Path, clients: int, seconds: float, *, is_batching: bool) -> dict[str, Any]:
+def throughput(model: str, log: Path, clients: int, seconds: float, *, is_batching: bool) -> dict[str, Any]:
     server = Server(model, log, *([] if is_batching else ["--no-batching"]))
     try:
         asyncio.run(Load(server.port).run(clients, seconds=seconds / 10))
@@ -177,7 +243,7 @@ def throughput(model: Path, log: Path, clients: int, seconds: float, *, is_batch
     return {"phase": "batching" if is_batching else "no batching", **load.row(clients, elapsed)}
 
 
-def memory(model: Path, log: Path, clients: int, requests: int) -> dict[str, Any]:
+def memory(model: str, log: Path, clients: int, requests: int) -> dict[str, Any]:
     server = Server(model, log)
     try:
         asyncio.run(Load(server.port).run(clients, requests=min(WARM_UP, requests)))
@@ -191,7 +257,7 @@ def memory(model: Path, log: Path, clients: int, requests: int) -> dict[str, Any
     return {"phase": "memory", **row, "memory_mb_before": round(before, 1), "memory_mb_after": round(after, 1)}
 
 
-async def _kill_and_restart(model: Path, log: Path, clients: int, seconds: float) -> dict[str, Any]:
+async def _kill_and_restart(model: str, log: Path, clients: int, seconds: float) -> dict[str, Any]:
     server = Server(model, log)
     load = Load(server.port)
     running = asyncio.create_task(load.run(clients, seconds=math.inf))
@@ -210,7 +276,7 @@ async def _kill_and_restart(model: Path, log: Path, clients: int, seconds: float
     return {"phase": "kill and restart", **load.row(clients, elapsed), "seconds_to_recover": round(recovery, 2)}
 
 
-async def _stop_under_load(model: Path, log: Path, clients: int, seconds: float) -> dict[str, Any]:
+async def _stop_under_load(model: str, log: Path, clients: int, seconds: float) -> dict[str, Any]:
     """Every request that a client has sent on an open connection is to be answered before the server ends."""
     server = Server(model, log)
     load = Load(server.port)
@@ -222,45 +288,146 @@ async def _stop_under_load(model: Path, log: Path, clients: int, seconds: float)
     return {"phase": "stop", **load.row(clients, elapsed), "exit_status": status}
 
 
+def without_large_limits(schema: Any) -> Any:
+    """A part of the description of the API without the limits that no generator can reach in good time."""
+    if isinstance(schema, list):
+        return [without_large_limits(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    large = {
+        key
+        for key in ("maxLength", "maxItems", "maxProperties")
+        if isinstance(schema.get(key), int) and schema[key] > LARGEST_LIMIT
+    }
+    return {key: without_large_limits(value) for key, value in schema.items() if key not in large}
+
+
+def generated(model: str, folder: Path, command: str, requests: int) -> dict[str, Any]:
+    """Requests made from the description of the API, right and wrong ones; the log of the server says what became of them."""
+    log, report = folder / "generated.log", folder / "report.json"
+    log.touch()
+    server = Server(model, log)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/openapi.json") as answer:
+            description = without_large_limits(json.load(answer))
+        stream = description["paths"]["/tag/stream"]["post"]["requestBody"]["content"]["application/x-ndjson"]
+        # Whatever else a stream has is answered line by line, with status 200.
+        stream["schema"] = {"anyOf": [{"type": "array", "items": {"$ref": "#/components/schemas/TagRequest"}}, {}]}
+        (folder / "openapi.json").write_text(json.dumps(description), encoding="utf-8")
+        (folder / "hooks.py").write_text(HOOKS, encoding="utf-8")
+        num_bodies = sum("post" in methods for methods in description["paths"].values())
+        options = [
+            "--phases",
+            "examples,coverage,fuzzing",
+            "--max-examples",
+            str(math.ceil(requests / num_bodies)),
+            "--continue-on-failure",
+        ]
+        # Much that a schema allows is refused with 422: labels that no model has, say.
+        options += [
+            "--checks",
+            "all",
+            "--exclude-checks",
+            "positive_data_acceptance",
+            "--max-response-time",
+            "10",
+            "--workers",
+            "2",
+        ]
+        options += ["--seed", "1", "--report-json-path", str(report), "--url", f"http://127.0.0.1:{server.port}"]
+        start = time.perf_counter()
+        found = subprocess.run(
+            [command, "run", *options, "openapi.json"], cwd=folder, env=os.environ | {"SCHEMATHESIS_HOOKS": "hooks"}, capture_output=True, text=True, check=False
+        )  # fmt: skip
+        seconds = time.perf_counter() - start
+    finally:
+        server.stop()
+    if not report.exists():
+        raise SystemExit(f"Schemathesis has ended: {found.stdout}{found.stderr}")
+    summary = json.loads(report.read_text(encoding="utf-8"))
+    failures = sum(each["count"] for kind in ("failures", "errors") for each in summary[kind])
+    if failures:
+        note(found.stdout)
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
+    answered = [line for line in lines if line["event"] == "request"]
+    statuses = Counter(str(line["status"]) for line in answered)
+    row = result_row(2, [line["milliseconds"] / 1000 for line in answered], failures, seconds)
+    others = {
+        "server_errors": sum(count for status, count in statuses.items() if status >= "500"),
+        "seconds": round(seconds, 1),
+    }
+    return {
+        "phase": "generated",
+        "model": model,
+        **row,
+        **others,
+        "statuses": dict(sorted(statuses.items())),
+        "schemathesis": summary["schemathesis_version"],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", nargs="?", type=Path)
+    parser.add_argument("model", nargs="?", default="en-pos-fast")
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--requests", type=int, default=50_000)
+    parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES)
+    parser.add_argument("--latency-models", nargs="+", default=LATENCY_MODELS)
+    parser.add_argument("--schemathesis", default="st", help="the command of Schemathesis")
     parser.add_argument("--output", type=Path, default=ROOT / "results" / "serving.json")
     arguments = parser.parse_args()
     clients, seconds, requests = arguments.clients, arguments.seconds, arguments.requests
+    model = arguments.model
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dmf-serve-")))
-        model = arguments.model or make_model(folder / "random-mean-field")
         log = folder / "log"
         log.touch()
-        phases: list[Callable[[], dict[str, Any]]] = [
-            lambda: one_client(model, log, max(20, requests // 50)),
-            lambda: throughput(model, log, clients, seconds, is_batching=True),
-            lambda: throughput(model, log, clients, seconds, is_batching=False),
-            lambda: memory(model, log, clients, requests),
-            lambda: asyncio.run(_kill_and_restart(model, log, clients, seconds)),
-            lambda: asyncio.run(_stop_under_load(model, log, clients, seconds)),
-        ]
+        phases: dict[str, list[Callable[[], dict[str, Any]]]] = {
+            "latency": [
+                functools.partial(latency, name, log, max(20, requests // 100)) for name in arguments.latency_models
+            ],
+            "load": [
+                lambda: throughput(model, log, clients, seconds, is_batching=True),
+                lambda: throughput(model, log, clients, seconds, is_batching=False),
+            ],
+            "memory": [lambda: memory(model, log, clients, requests)],
+            "stop": [
+                lambda: asyncio.run(_kill_and_restart(model, log, clients, seconds)),
+                lambda: asyncio.run(_stop_under_load(model, log, clients, seconds)),
+            ],
+            "generated": [lambda: generated("en-ner", folder, arguments.schemathesis, requests // 5)],
+        }
+        if "generated" in arguments.phases and shutil.which(arguments.schemathesis) is None:
+            note("no generated requests: install Schemathesis anywhere, and name its command with --schemathesis")
+            del phases["generated"]
         rows = []
-        for phase in phases:
-            rows.append(phase())
+        for phase in (phase for name, group in phases.items() if name in arguments.phases for phase in group):
+            rows.append({"model": model} | phase())
             note(f"{rows[-1]['phase']}: {rows[-1]['requests']:,} requests")
-        name = model.name
     command = f"python benchmarks/serve_load.py --clients {clients} --seconds {seconds:g} --requests {requests}"
+    command += f" --phases {' '.join(arguments.phases)}"
     measured = [Path(__file__).resolve(), "serving", "tagger", "prediction"]
     shared = provenance(command, packages=["fastapi", "uvicorn", "starlette"], measured=measured)
-    rows = [{"model": name, **row, **shared} for row in rows]
+    rows = [row | shared for row in rows]
     columns = ("p50_ms", "p95_ms", "p99_ms", "requests_per_second")
     print_table(
-        ["phase", "clients", "requests", "failures", *columns],
+        ["phase", "model", "clients", "requests", "failures", *columns],
         [
-            [*(row[key] for key in ("phase", "clients", "requests", "failures")), *(half_up(row[key], 1) for key in columns)]
+            [*(row[key] for key in ("phase", "model", "clients", "requests", "failures")), *(half_up(row[key], 1) for key in columns)]
             for row in rows
         ],
     )  # fmt: skip
+    timed = [row for row in rows if "mean_ms" in row]
+    if timed:
+        parts = ("split", "tag", "json", "wait", "http")
+        print_table(
+            ["20 words, ms", "p50", "p95", "Tagger p50", "Tagger p95", *(f"{part}, mean" for part in parts)],
+            [
+                [row["model"], *(half_up(row[key], 1) for key in ("p50_ms", "p95_ms", "tagger_p50_ms", "tagger_p95_ms")), *(half_up(row["mean_ms"][part], 1) for part in parts)]
+                for row in timed
+            ],
+        )  # fmt: skip
     write_rows(arguments.output, rows, replace_by=("model", "phase", "clients", "hardware"))
 
 

@@ -18,6 +18,7 @@ from small_models import small_tagger
 from starlette.testclient import TestClient
 
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.serving import schemas
 from diffusion_mf.serving.observation import JsonFormatter
 from diffusion_mf.tagger import Tagger
@@ -257,3 +258,55 @@ def test_the_description_has_every_body_with_examples_that_work(client: TestClie
             if "clamps" in body:
                 body["clamps"] = [{"0": "S-PER"}]  # this model has other labels
             assert client.post(path, json=body).status_code == 200
+
+
+def test_the_description_says_which_bodies_and_formats_are_taken(client: TestClient) -> None:
+    description = client.get("/openapi.json").json()
+    choices = description["components"]["schemas"]["TagRequest"]["oneOf"]
+    texts, sentences = ["John sings."], [["John", "sings"]]
+    for body in (
+        {},
+        {"texts": texts},
+        {"sentences": sentences},
+        {"texts": texts, "sentences": None},
+        {"texts": None, "sentences": None},
+        {"texts": texts, "sentences": sentences},
+    ):
+        matching = [name for choice in choices for name in choice["required"] if isinstance(body.get(name), list)]
+        response = client.post("/tag", json={"model": "ner", **body})
+        assert (response.status_code == 200) == (len(matching) == 1)
+    parameters = {each["name"]: each["schema"] for each in description["paths"]["/read"]["post"]["parameters"]}
+    assert parameters["format"]["enum"] == list(FileFormat)
+    response = client.post(
+        "/read?model=ner&format=", content=b"a", headers={"Content-Type": "application/octet-stream"}
+    )
+    assert response.status_code == 422
+
+
+def test_examples_suit_a_model_of_another_scheme() -> None:
+    with client_of({"en-ner": Tagger.load("en-ner", device="cpu")}) as client:
+        for path, body in (("/write", schemas.WRITE_EXAMPLE), ("/tag", schemas.CLAMP_EXAMPLE)):
+            assert client.post(path, json=body).status_code == 200
+
+
+def test_words_of_the_training_data_wait_for_nothing() -> None:
+    tagger = small_tagger("mean-field", Task.POS)
+    with client_of({"pos": tagger}):
+        assert tagger._words is not None
+        assert len(tagger._words) >= len(tagger.model.vocabulary.form_counts)
+
+
+def test_more_than_the_description_allows_is_refused(taggers: dict[str, Tagger]) -> None:
+    empty = {"units": [], "labels": []}
+    with client_of({"pos": taggers["pos"]}) as client:
+        for path, body in (
+            ("/tag", {"texts": ["a" * (schemas.MAX_TEXT + 1)]}),
+            ("/tag", {"texts": ["a"] * (schemas.MAX_ITEMS + 1)}),
+            ("/tag", {"sentences": [["a" * (schemas.MAX_UNIT + 1)]]}),
+            ("/tag", {"sentences": [["a"] * (schemas.MAX_ITEMS + 1)]}),
+            ("/write", {"format": "conllu", "sentences": [empty] * (schemas.MAX_ITEMS + 1)}),
+            ("/setup", {"schema": "a" * (schemas.MAX_TEXT + 1)}),
+        ):
+            response = client.post(path, json=body)
+            assert response.status_code == 422
+            assert " at most " in response.json()["error"]

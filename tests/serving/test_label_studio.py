@@ -76,9 +76,33 @@ def test_the_model_is_the_one_that_has_the_labels(client: TestClient) -> None:
 
 
 def test_events_are_acknowledged(client: TestClient) -> None:
-    response = client.post("/webhook", json={"action": "ANNOTATION_CREATED", "project": {"id": 1}})
-    assert (response.status_code, response.json()) == (200, {"status": "ignored"})
+    for action in ("ANNOTATION_CREATED", "START_TRAINING"):
+        response = client.post("/webhook", json={"action": action, "project": {"id": 1, "label_config": ENTITIES}})
+        assert (response.status_code, response.json()) == (200, {"status": "ignored"})
     assert client.get("/health").json()["model_class"] == "diffusion_mf"
+
+
+def test_a_project_is_connected_and_predicted_as_label_studio_1_23_does_it(taggers: dict[str, Tagger]) -> None:
+    token = "a-token-of-sixteen-characters-or-more"
+    with client_of(taggers, token=token) as client:
+        client.auth = ("anybody", token)
+        assert client.get("/health").status_code == 200
+        setup = {"project": "3.1790000000", "schema": ENTITIES, "hostname": "http://localhost:8000"}
+        setup |= {"access_token": "0123456789abcdef", "extra_params": None}
+        assert client.post("/setup", json=setup).json() == {"model_version": "ner"}
+        assert client.get("/versions").json() == {"versions": ["ner", "pos"]}
+        task: dict[str, Any] = {"id": 7, "data": {"body": TEXT}, "meta": {}, "is_labeled": False, "overlap": 1}
+        task |= {"inner_id": 1, "project": 3, "updated_by": None, "file_upload": None, "annotations": []}
+        params: dict[str, Any] = {"login": None, "password": None, "context": None}
+        body = {"tasks": [task], "project": setup["project"], "label_config": ENTITIES, "params": params}
+        (prediction,) = client.post("/predict", json=body).json()["results"]
+        assert prediction["model_version"] == "ner"
+        # While somebody annotates, the task comes with its predictions and with what has just been marked.
+        marked = {"type": "labels", "value": {"start": 2, "end": 5, "labels": ["Person"]}}
+        body["tasks"] = [task | {"predictions": [prediction | {"id": 4}], "drafts": []}]
+        body["params"] = params | {"context": {"result": [marked]}}
+        (again,) = client.post("/predict", json=body).json()["results"]
+        assert [each["value"] for each in again["result"]] == [each["value"] for each in prediction["result"]]
 
 
 @pytest.mark.parametrize(

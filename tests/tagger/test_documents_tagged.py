@@ -59,6 +59,25 @@ def test_a_model_without_recall_does_not_look_at_documents() -> None:
     assert labels(tagger.tag(sentences, documents=names)) == labels(tagger.tag(sentences))
 
 
+def test_scores_of_the_first_call_are_not_shown_for_labels_that_follow_from_given_ones() -> None:
+    first, last = (small_tagger(settings=RECALL | {"inference": {"scores_from": call}}) for call in ("first", "last"))
+    sentences, names = [["Ada", "sings"], ["Oslo", "sings"], ["Oslo", "in"], ["Ada", "sings"]], [1, 1, 2, None]
+    clamp = [{0: "S-LOC"}, None, None, None]
+    free, held, latest = (
+        first.tag(sentences, documents=names),
+        *(tagger.tag(sentences, documents=names, clamp=clamp) for tagger in (first, last)),
+    )
+    for index in range(4):
+        known, other = (latest, free) if index < 2 else (free, latest)
+        assert held[index].scores == pytest.approx(known[index].scores, abs=1e-5)
+        assert held[index].scores != pytest.approx(other[index].scores, abs=1e-3)
+    # A model that was trained for clamps knows of them in its first call.
+    trained = RECALL | {"diffusion": {"clamp_share": 0.5}}
+    first, last = (small_tagger(settings=trained | {"inference": {"scores_from": call}}) for call in ("first", "last"))
+    held, latest = (tagger.tag(sentences, documents=names, clamp=clamp) for tagger in (first, last))
+    assert held[1].scores != pytest.approx(latest[1].scores, abs=1e-3)
+
+
 def test_a_label_known_in_one_sentence_is_news_in_another() -> None:
     tagger = small_tagger(settings=RECALL)
     sentences = [["Ada", "sings"], ["in", "Oslo"], ["Oslo", "the", "choir"]]

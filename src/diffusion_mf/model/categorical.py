@@ -147,7 +147,9 @@ class CategoricalCore(StructuredCore):
             check=result.allowed is not None,
         )
         # Reported scores come from the first call's marginals if they were kept, otherwise from the last call's.
-        marginals = result.marginals if result.first_marginals is None else result.first_marginals
+        marginals = result.marginals
+        if result.first_marginals is not None:
+            marginals = torch.where(self._follows_known(inputs), marginals, result.first_marginals)
         steps = result.trajectory
         return Prediction(
             decoder_input=decoder_input,
@@ -155,6 +157,13 @@ class CategoricalCore(StructuredCore):
             num_calls=result.num_calls,
             trajectory=None if steps is None else [(step.t, step.beliefs) for step in steps],
         )
+
+    def _follows_known(self, inputs: PredictionInput) -> Bool[Tensor, "B 1 1"]:
+        """Where labels given in the document may change others, which the first call does not know yet."""
+        if inputs.is_known is None or inputs.document_rows is None or self.denoiser.known_in_document is not None:
+            return torch.zeros_like(inputs.is_unit[:, :1, None])
+        counts = inputs.is_known.sum(dim=1)
+        return torch.zeros_like(counts).index_add(0, inputs.document_rows, counts)[inputs.document_rows, None, None] > 0
 
     def _with_known(
         self, conditions: Conditions, allowed: Tensor, is_known: Tensor, of: Target | PredictionInput

@@ -349,7 +349,7 @@ def _check_content_type(request: Request, *wanted: str) -> None:
 
 
 def _file_format(name: str | None) -> FileFormat | None:
-    if not name:
+    if name is None:
         return None
     if name not in list(FileFormat):
         raise InputError(f"there is no format {quoted(name)}", remedy=f"choose {', '.join(FileFormat)}")
@@ -484,11 +484,11 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
         openapi_extra={
             "requestBody": {"required": True, "content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}},
             "parameters": [
-                {"name": name, "in": "query", "required": False, "schema": {"type": "string"}, "description": meaning}
-                for name, meaning in (
-                    ("model", "The name of the model that is to read it."),
-                    ("name", "The name of the file, which may tell its format."),
-                    ("format", "Its format, if it is not to be detected."),
+                {"name": name, "in": "query", "schema": {"type": "string"} | limits, "description": meaning}
+                for name, meaning, limits in (
+                    ("model", "The name of the model that is to read it.", {}),
+                    ("name", "The name of the file, which may tell its format.", {}),
+                    ("format", "Its format, if it is not to be detected.", {"enum": list(FileFormat)}),
                 )
             ],
         },
@@ -601,6 +601,15 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
             found = await server.while_connected(request, answer())
         return Response(found, media_type="application/json")
 
+    @router.get(
+        "/versions",
+        tags=["Label Studio"],
+        summary="The models to choose from in a labelling project",
+        responses=_responses(401),
+    )
+    async def versions() -> label_studio.VersionsAnswer:
+        return label_studio.VersionsAnswer(versions=list(models))
+
     @router.post(
         "/webhook",
         tags=["Label Studio"],
@@ -645,7 +654,7 @@ async def _send_file(file: Path, _: Request) -> Response:
 
 
 PATHS = frozenset(
-    ("/", "/tag", "/tag/stream", "/read", "/write", "/models", "/metrics", "/health", "/ready", "/setup", "/predict", "/webhook", "/openapi.json")
+    ("/", "/tag", "/tag/stream", "/read", "/write", "/models", "/metrics", "/health", "/ready", "/setup", "/predict", "/versions", "/webhook", "/openapi.json")
 )  # fmt: skip
 
 

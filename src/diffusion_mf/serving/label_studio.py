@@ -1,7 +1,7 @@
 """Label Studio's protocol for machine-learning backends: what it sends, and predictions as it wants them.
 
-Written from its documentation: ``/setup`` with the labelling configuration, ``/predict`` with tasks, ``/webhook`` with events, and
-``/health``. Nothing is remembered between requests: every ``/predict`` brings the configuration again.
+It asks ``/health``, and sends ``/setup`` with the labelling configuration, ``/predict`` with tasks, ``/versions``, and ``/webhook`` with
+events. Nothing is remembered between requests: every ``/predict`` brings the configuration again.
 """
 
 from __future__ import annotations
@@ -76,6 +76,12 @@ class PredictAnswer(pydantic.BaseModel):
     """A prediction for every task."""
 
     results: list[dict[str, Any]]
+
+
+class VersionsAnswer(pydantic.BaseModel):
+    """The names of the models."""
+
+    versions: list[str]
 
 
 class WebhookAnswer(pydantic.BaseModel):

@@ -66,7 +66,9 @@ class ServedModel:
         )
 
     def warm_up(self) -> None:
-        """Do once what only the first request would have to wait for."""
+        """Do once what the first requests would have to wait for."""
+        # The vectors of unseen words take longer than the rest of a short sentence.
+        self.tagger.keep_words()
         self.tagger.tag_text("The first request waits for nothing.")
 
     def describe(self) -> ModelAnswer:

@@ -27,6 +27,7 @@ CLAMP_EXAMPLE = {
 }
 WRITE_EXAMPLE = {
     "format": "conllu",
+    "scheme": "bmes",
     "sentences": [{"units": ["John", "sings"], "labels": ["S-PER", "O"], "scores": [0.97, 0.99]}],
 }
 TEXTS_EXAMPLE = {"texts": ["Angela Merkel visited Paris. She left on Friday."]}
@@ -38,6 +39,12 @@ class _Input(pydantic.BaseModel):
 
 class TagRequest(_Input):
     """Raw texts or sentences to label, and what the answer is to have."""
+
+    model_config = pydantic.ConfigDict(
+        json_schema_extra={
+            "oneOf": [{"required": [name], "properties": {name: {"type": "array"}}} for name in ("texts", "sentences")]
+        }
+    )
 
     model: Annotated[str, pydantic.Field(max_length=200)] | None = pydantic.Field(
         None, description="The name of a model (GET /models); may be left out where only one is served."
