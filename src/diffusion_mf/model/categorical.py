@@ -149,7 +149,9 @@ class CategoricalCore(StructuredCore):
         # Reported scores come from the first call's marginals if they were kept, otherwise from the last call's.
         marginals = result.marginals
         if result.first_marginals is not None:
-            marginals = torch.where(self._follows_known(inputs), marginals, result.first_marginals)
+            follows_known = self._follows_known(inputs)
+            first = result.first_marginals
+            marginals = first if follows_known is None else torch.where(follows_known, marginals, first)
         steps = result.trajectory
         return Prediction(
             decoder_input=decoder_input,
@@ -158,10 +160,10 @@ class CategoricalCore(StructuredCore):
             trajectory=None if steps is None else [(step.t, step.beliefs) for step in steps],
         )
 
-    def _follows_known(self, inputs: PredictionInput) -> Bool[Tensor, "B 1 1"]:
-        """Where labels given in the document may change others, which the first call does not know yet."""
+    def _follows_known(self, inputs: PredictionInput) -> Bool[Tensor, "B 1 1"] | None:
+        """Where labels given in the document may change others, which the first call does not know yet; None: nowhere."""
         if inputs.is_known is None or inputs.document_rows is None or self.denoiser.known_in_document is not None:
-            return torch.zeros_like(inputs.is_unit[:, :1, None])
+            return None
         counts = inputs.is_known.sum(dim=1)
         return torch.zeros_like(counts).index_add(0, inputs.document_rows, counts)[inputs.document_rows, None, None] > 0
 
