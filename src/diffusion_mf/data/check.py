@@ -18,7 +18,7 @@ from diffusion_mf.data.corpus import Corpus, Task, missing_labels
 from diffusion_mf.data.files import DETECTED, FieldChoice, StrPath
 from diffusion_mf.data.formats import FileFormat, FormatOptions, input_format, read_source, read_task, task_format
 from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, split_label
-from diffusion_mf.data.repair import PLACEHOLDER_FORM, Repairs, SpanProblem, describe_span
+from diffusion_mf.data.repair import PLACEHOLDER_FORM, Repair, Repairs
 from diffusion_mf.errors import InputError
 
 LONG_SENTENCE = 256
@@ -94,10 +94,12 @@ class Kind(enum.Enum):
         self.meaning = meaning
 
 
-_SPAN_KINDS = {
-    SpanProblem.WIDENED: Kind.WIDENED,
-    SpanProblem.OVERLAP: Kind.OVERLAPPING,
-    SpanProblem.LEFT_OUT: Kind.LEFT_OUT,
+_REPAIR_KINDS = {
+    Repair.TAGS: Kind.TAGS,
+    Repair.FORM: Kind.FORM,
+    Repair.WIDENED: Kind.WIDENED,
+    Repair.OVERLAP: Kind.OVERLAPPING,
+    Repair.LEFT_OUT: Kind.LEFT_OUT,
 }
 
 
@@ -188,15 +190,12 @@ class _Collected(Repairs):
         super().restart()
         self.problems: list[Problem] = []
 
-    def add_span(self, line: int, old: Sequence[str], new: Sequence[str]) -> None:
-        self.problems.append(Problem(Kind.TAGS, self.path, line, describe_span(old, new)))
-
-    def add_form(self, line: int) -> str:
-        self.problems.append(Problem(Kind.FORM, self.path, line, f"read as {PLACEHOLDER_FORM}"))
-        return PLACEHOLDER_FORM
-
-    def add_problem(self, kind: SpanProblem, place: str, text: str) -> None:
-        self.problems.append(Problem(_SPAN_KINDS[kind], self.path, None, f"{place}: {text}"))
+    def add(self, kind: Repair, place: int | str, text: str = "") -> None:
+        if isinstance(place, int):
+            line, shown = place, text or f"read as {PLACEHOLDER_FORM}"
+        else:
+            line, shown = None, f"{place}: {text}"
+        self.problems.append(Problem(_REPAIR_KINDS[kind], self.path, line, shown))
 
     def refuse(self, error: InputError) -> None:
         remedy = f"; {error.remedy}" if error.remedy else ""

@@ -42,60 +42,15 @@ _NUM_HEAD_ROWS = 100
 
 # Column names found in header lines, in lower case.
 _FORM_NAMES = frozenset(["form", "forms", "word", "words", "token", "tokens"])
-_TAG_NAMES = frozenset(
-    [
-        "tag",
-        "tags",
-        "label",
-        "labels",
-        "ner",
-        "ner_tag",
-        "ner_tags",
-        "ner-tag",
-        "ne",
-        "entity",
-        "entities",
-        "iob",
-        "iob2",
-        "bio",
-        "bio2",
-        "iobes",
-        "bioes",
-        "bilou",
-        "pos",
-        "pos_tag",
-        "pos_tags",
-        "upos",
-        "xpos",
-        "chunk",
-        "chunk_tag",
-        "chunk_tags",
-    ]
-)
-_OTHER_NAMES = frozenset(
-    [
-        "id",
-        "index",
-        "number",
-        "no",
-        "#",
-        "lemma",
-        "feats",
-        "head",
-        "deprel",
-        "deps",
-        "misc",
-        "start",
-        "end",
-        "sentence",
-        "sentence_id",
-        "sent_id",
-        "doc_id",
-        "document",
-        "source",
-        "annotator",
-    ]
-)
+_TAG_NAMES = frozenset([
+    "tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "ner-tag", "ne", "entity", "entities", "iob",
+    "iob2", "bio", "bio2", "iobes", "bioes", "bilou", "pos", "pos_tag", "pos_tags", "upos", "xpos", "chunk",
+    "chunk_tag", "chunk_tags",
+])  # fmt: skip
+_OTHER_NAMES = frozenset([
+    "id", "index", "number", "no", "#", "lemma", "feats", "head", "deprel", "deps", "misc", "start", "end", "sentence",
+    "sentence_id", "sent_id", "doc_id", "document", "source", "annotator",
+])  # fmt: skip
 
 
 class Separator(enum.StrEnum):
@@ -229,20 +184,14 @@ class _Head:
             form_column = self._form(number_column)
         if tag_column is None:
             tag_column = self._tag(form_column, number_column)
-        if form_column == clamp_column:
-            raise InputError(
-                f"column {form_column + 1} cannot be both form and clamp",
-                path=self.path,
-                line=self.line,
-                remedy="choose them with --form-column and --clamp-column",
-            )
-        if form_column == tag_column:
-            raise InputError(
-                f"column {form_column + 1} cannot be both form and tag",
-                path=self.path,
-                line=self.line,
-                remedy="choose them with --form-column and --tag-column",
-            )
+        for kind, column in (("clamp", clamp_column), ("tag", tag_column)):
+            if form_column == column:
+                raise InputError(
+                    f"column {form_column + 1} cannot be both form and {kind}",
+                    path=self.path,
+                    line=self.line,
+                    remedy=f"choose them with --form-column and --{kind}-column",
+                )
         return ColumnLayout(
             separator=self.separator,
             num_columns=self.num_columns,
@@ -334,8 +283,7 @@ def read_columns(
 
     def sentence() -> Sentence:
         result = Sentence(tuple(units), None if tag_column is None else tuple(tags), start, document)
-        if len("".join(units)) > limits.unit_size:
-            limits.check_units(result, path)
+        limits.check_units(result, path)
         return result
 
     for number, line in enumerate(read_column_lines(path) if lines is None else lines, 1):
@@ -430,11 +378,11 @@ class ColumnBlock(NamedTuple):
     def clamps(self) -> dict[int, str]:
         """The labels in the clamp column by the positions of their units; `FREE` or an empty field leaves a unit free."""
         column = self.layout.clamp_column
-        cells = [] if column is None else [fields[column] for _, fields in self._rows()]
+        cells = [] if column is None else [fields[column] for _, _, fields in self._rows()]
         return {position: label for position, label in enumerate(cells) if label not in ("", FREE)}
 
-    def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """The index of every unit's line in the text, and its fields."""
+    def _rows(self) -> Iterator[tuple[int, str, list[str]]]:
+        """The index of every unit's line in the text, the line without its end and byte order mark, and its fields."""
         layout = self.layout
         is_header = layout.has_header and self.is_first
         for index, raw in enumerate(self.text.split("\n")):
@@ -449,7 +397,7 @@ class ColumnBlock(NamedTuple):
             if layout.lacks_form(line, len(fields)):
                 fields.insert(0, "")
             if layout.is_unit(fields):
-                yield index, fields
+                yield index, line, fields
 
     def with_tags(self, tags: Sequence[str], scores: Sequence[str] | None = None) -> str:
         """The block's text with ``tags`` in the tag column and every other character unchanged.
@@ -462,28 +410,23 @@ class ColumnBlock(NamedTuple):
         gap = " " if is_spaced else "\t"
         rest = iter(tags if scores is None else map(gap.join, zip(scores, tags, strict=True)))
         lines = self.text.split("\n")
-        for index, _ in self._rows():
-            raw = lines[index]
-            line = raw.removesuffix("\r")
-            mark = BYTE_ORDER_MARK if self.is_first and index == 0 and line.startswith(BYTE_ORDER_MARK) else ""
-            end = raw[len(line) :]
-            line = line.removeprefix(mark)
-            num_fields = len(layout.separator.fields_of(line))
-            lines[index] = mark + _with_tag(line, num_fields, layout, next(rest)) + end
+        for index, line, _ in self._rows():
+            before, after = lines[index].split(line, 1)
+            lines[index] = before + _with_tag(line, layout, next(rest)) + after
         return "\n".join(lines)
 
 
 _SPACED_FIELD = re.compile(r"[^ ]+")
 
 
-def _with_tag(line: str, num_fields: int, layout: ColumnLayout, tag: str) -> str:
+def _with_tag(line: str, layout: ColumnLayout, tag: str) -> str:
     if layout.tag_column is None:
         return f"{line}\t{tag}"
     if layout.separator is Separator.TAB:
         fields = line.split("\t")
         fields[layout.tag_column] = tag
         return "\t".join(fields)
-    column = layout.tag_column - layout.lacks_form(line, num_fields)
+    column = layout.tag_column - layout.lacks_form(line, len(layout.separator.fields_of(line)))
     found = next(itertools.islice(_SPACED_FIELD.finditer(line), column, None))
     return line[: found.start()] + tag + line[found.end() :]
 

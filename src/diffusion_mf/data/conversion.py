@@ -54,8 +54,13 @@ def convert(
     if conversion.use_characters and FileFormat.CONLLU not in formats:
         raise InputError("--characters converts from or to CoNLL-U words", remedy="leave out --characters")
     repairs = None if conversion.strict else Repairs(source)
-    if all(each.annotation is not None for each in formats):
-        _copy_records(source, target, conversion, repairs, advance)
+    reader, writer = (each.annotation for each in formats)
+    if reader is not None and writer is not None:
+        # Texts with spans are converted directly, without splitting them into tokens.
+        with writer.open(target) as write:
+            for record in reader.read(source, repairs):
+                write(record)
+                advance(1)
         repaired = None if repairs is None else repairs.describe()
         return [] if repaired is None else [repaired]
     sentences, found, scheme = _read(source, conversion, repairs)
@@ -63,11 +68,10 @@ def convert(
         sentences = with_first_document(sentences)
     if not conversion.keep_documents:
         sentences = (sentence._replace(document=0) for sentence in sentences)
-    annotation = conversion.target_format.annotation
     with contextlib.ExitStack() as stack:
         try:
-            if annotation is not None:
-                write = stack.enter_context(annotation.open(target))
+            if writer is not None:
+                write = stack.enter_context(writer.open(target))
                 for record in records_of(_counted(sentences, advance), scheme):
                     write(record)
             else:
@@ -80,19 +84,6 @@ def convert(
             raise InputError(error.problem, path=source, line=error.line, remedy=error.remedy) from None
     repaired = None if repairs is None else repairs.describe()
     return [line for line in (found and f"{source}: {found}", repaired) if line]
-
-
-def _copy_records(
-    source: StrPath, target: StrPath, conversion: Conversion, repairs: Repairs | None, advance: Callable[[int], None]
-) -> None:
-    """Convert texts with spans directly, without splitting them into tokens."""
-    reader, writer = conversion.source_format.annotation, conversion.target_format.annotation
-    if reader is None or writer is None:
-        raise AssertionError("both formats contain texts with spans")
-    with writer.open(target) as write:
-        for record in reader.read(source, repairs):
-            write(record)
-            advance(1)
 
 
 def _read(

@@ -38,6 +38,7 @@ from diffusion_mf.data.files import (
     StrPath,
     check_fields,
     is_encodable,
+    json_problem,
     read_lines,
     refuse_constant,
     uncompressed_suffix,
@@ -66,8 +67,7 @@ def read_json_rows(path: StrPath, *, repairs: Repairs | None = None) -> Iterator
         if line.strip():
             try:
                 sentence, row = _parse_line(line, number, path, repairs)
-                if len(line) > limits.unit_size:
-                    limits.check_units(sentence, path)
+                limits.check_units(sentence, path)
             except InputError as error:
                 refuse(repairs, error)
                 continue
@@ -94,10 +94,9 @@ def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) 
     try:
         row = json.loads(line, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        # A number with thousands of digits raises a plain ValueError.
-        other = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else other
-        fail(f"not JSON ({reason})", 'write one object per line, such as {"units": ["a"], "labels": ["X"]}')
+        fail(
+            f"not JSON ({json_problem(error)})", 'write one object per line, such as {"units": ["a"], "labels": ["X"]}'
+        )
     if not isinstance(row, dict) or "units" not in row:
         fail('no object with the key "units"', 'write {"units": ["a", "b"], "labels": ["X", "Y"]}')
     units, labels, document = row["units"], row.get("labels"), row.get("document")
@@ -132,8 +131,7 @@ def read_plain_text(path: StrPath) -> Iterator[Sentence]:
         units = _BLANKS.split(line.strip(" \t"))
         if units != [""]:
             sentence = Sentence(tuple(units), None, number)
-            if len(line) > limits.unit_size:
-                limits.check_units(sentence, path)
+            limits.check_units(sentence, path)
             yield sentence
 
 
@@ -219,10 +217,8 @@ def _read_columns(path: StrPath, options: FormatOptions, repairs: Repairs | None
 
 
 def _read_annotations(
-    file_format: AnnotationFormat | None, path: StrPath, options: FormatOptions, repairs: Repairs | None
+    file_format: AnnotationFormat, path: StrPath, options: FormatOptions, repairs: Repairs | None
 ) -> Source:
-    if file_format is None:
-        raise AssertionError("a format of units contains no texts")
     return Source(
         labelled_sentences(
             file_format.read(path, repairs),
@@ -274,7 +270,7 @@ FORMATS: dict[FileFormat, Format] = {
         lambda sentences, stream, options: _refuse_raw(),
     ),
     **{
-        name: Format(suffixes, functools.partial(_read_annotations, name.annotation), _refuse_stream)
+        name: Format(suffixes, functools.partial(_read_annotations, ANNOTATION_FORMATS[name]), _refuse_stream)
         for name, suffixes in (
             (FileFormat.DOCCANO, ()),
             (FileFormat.PRODIGY, ()),
@@ -437,7 +433,6 @@ def read_task(
     scheme: LabelScheme | None = None,
     file_format: FileFormat | None = None,
     fields: FieldChoice = DETECTED,
-    check: bool = True,
     strict: bool = False,
     repairs: Repairs | None = None,
 ) -> Corpus:
@@ -448,10 +443,9 @@ def read_task(
     with the tag in the last column.
 
     Irregular tags and units without a form are repaired, and `Corpus.repaired` reports it; with ``strict`` they are errors.
-    ``repairs`` receives each repair. ``check=False`` is for predictions, which may be malformed and are never repaired: labels
-    must be of the scheme, but sequences need not be legal.
+    ``repairs`` receives each repair.
     """
-    if strict or not check:
+    if strict:
         repairs = None
     elif repairs is None:
         repairs = Repairs(path)
@@ -483,7 +477,6 @@ def read_task(
             task.scheme,
             path=path,
             is_unit_per_line=is_unit_per_line,
-            check=check,
             repairs=repairs,
         )
     kept = tuple(sentences)
