@@ -107,7 +107,7 @@ def _mistakes(found: "CheckedCorpus", uncertain: int) -> dict[str, Any]:
             {"gold": gold, "predicted": predicted, "count": len(members), "units": members}
             for (gold, predicted), members in confusions(wrong)
         ],
-        "matrix": {"labels": labels, "counts": counts.tolist()},
+        "matrix": {"labels": labels, "counts": counts},
         "spans": [
             {"kind": str(kind), "count": len(places), "places": places}
             for kind, places in found.spans.items()

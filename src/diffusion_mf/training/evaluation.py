@@ -193,7 +193,7 @@ def evaluate(
         score_quality=score_quality,
         confusions=[
             {"gold": right, "predicted": found, "count": count}
-            for right, found, count in tokens.result().top_confusions(NUM_CONFUSIONS)
+            for right, found, count in tokens.top_confusions(NUM_CONFUSIONS)
         ],
         confidence=_confidence(marginals, chosen, reported_temperature or temperature),
     )
