@@ -47,7 +47,7 @@ def make_model(folder: Path) -> Path:
     vocabulary = Vocabulary.build([sentence])
     torch.manual_seed(0)
     labeller = Labeller(config, vocabulary, Task.POS.scheme).eval()
-    save_model(folder, *StoredModel(labeller, config, vocabulary, Task.POS.scheme, "argmax", 1.0, {}))
+    save_model(folder, StoredModel(labeller, config, vocabulary, Task.POS.scheme, "argmax", 1.0, {}))
     return folder
 
 

@@ -14,7 +14,7 @@ from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.diffusion import one_hot, restrict
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import StepDraws, Target, Use, structured_terms
-from diffusion_mf.model.storage import load_model, save_model
+from diffusion_mf.model.storage import StoredModel, load_model, save_model
 from diffusion_mf.ops import forward_backward
 from diffusion_mf.structures import LinearChain
 from diffusion_mf.systems import ObjectiveWeights
@@ -243,7 +243,8 @@ def test_noise_depends_on_seed_step_and_sentence_only() -> None:
 def test_the_structure_is_computed_by_the_backend_asked_for(system, tmp_path) -> None:
     labeller = small_labeller(system)
     config, batch = labeller.config, short_batch()
-    save_model(tmp_path / "model", labeller, config, VOCABULARY, LabelScheme.BMES, labeller.decoders[0], 1.0, {})
+    model = StoredModel(labeller, config, VOCABULARY, LabelScheme.BMES, labeller.decoders[0], 1.0, {})
+    save_model(tmp_path / "model", model)
     plain = load_model(tmp_path / "model", backend="reference").labeller
     expected = labeller.eval().loss_sums(batch, seed=7, step=4, sentence_keys=KEYS)["total"]
     torch.testing.assert_close(plain.loss_sums(batch, seed=7, step=4, sentence_keys=KEYS)["total"], expected)

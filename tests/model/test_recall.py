@@ -13,7 +13,7 @@ from diffusion_mf.batches.layouts import CompactLayout, PaddedLayout
 from diffusion_mf.batches.packing import PackedShape, pack
 from diffusion_mf.config import DenoiserConfig
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.model.storage import load_model, save_model
+from diffusion_mf.model.storage import StoredModel, load_model, save_model
 from diffusion_mf.networks.denoisers import LabelDenoiser, mean_of_others
 
 RECALL = {
@@ -191,8 +191,8 @@ def test_a_given_label_informs_all_of_its_document() -> None:
 def test_a_model_of_an_earlier_version_has_no_weights_for_them(tmp_path) -> None:
     labeller = small_labeller("diffusion-mf", **RECALL).eval()
     labeller.core.denoiser.known_others = labeller.core.denoiser.known_in_document = None
-    arguments = (labeller.config, VOCABULARY, LabelScheme.BMES, "argmax", 1.0, {})
-    save_model(tmp_path / "model", labeller, *arguments)
+    model = StoredModel(labeller, labeller.config, VOCABULARY, LabelScheme.BMES, "argmax", 1.0, {})
+    save_model(tmp_path / "model", model)
     loaded = load_model(tmp_path / "model").labeller
     assert not loaded.get_parameter("core.denoiser.known_others.weight").any()
     torch.testing.assert_close(

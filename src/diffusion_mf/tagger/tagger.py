@@ -198,7 +198,7 @@ class Tagger:
 
     def save(self, folder: StrPath) -> None:
         """Write a model folder that `load` reads."""
-        save_model(folder, *self._model)
+        save_model(folder, self._model)
 
     def to_bytes(self) -> bytes:
         """The files that `save` writes as one ZIP archive; `from_bytes` reads it. The same model gives the same bytes."""

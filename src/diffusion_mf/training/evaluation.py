@@ -237,6 +237,7 @@ def _scores_of(probabilities: Tensor, chosen: Tensor) -> Tensor:
     return probabilities.gather(1, chosen.clamp(min=0)[:, None])[:, 0].masked_fill(chosen < 0, 0.0)
 
 
+@torch.no_grad()
 def predict_all(
     predictor: Predictor,
     sentences: Sequence[Sentence],
@@ -248,37 +249,12 @@ def predict_all(
     num_calls: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Label ids (decoders, units) and marginals (units, K) of all sentences, one after the other."""
-    if predictor.recall:
-        sentences = [*cut_documents(sentences)]
-    labels, marginals = _predict_share(
-        predictor,
-        sentences,
-        vocabulary,
-        decoders,
-        processes,
-        budget=config.inference.budget,
-        num_calls=num_calls,
-    )
-    # Every unit was labelled by one process, and is 0 in the others.
-    processes.sum(labels)
-    processes.sum(marginals)
-    return labels, marginals
 
-
-@torch.no_grad()
-def _predict_share(
-    predictor: Predictor,
-    sentences: Sequence[Sentence],
-    vocabulary: Vocabulary,
-    decoders: Sequence[str],
-    processes: Processes,
-    *,
-    budget: int,
-    num_calls: int | None = None,
-) -> tuple[Tensor, Tensor]:
     def finish(prediction: Prediction, *, members: Sequence[int], allowed: Tensor | None) -> list[Tensor]:
         return [prediction.marginals.float(), *(DECODERS[name](prediction.decoder_input) for name in decoders)]
 
+    if predictor.recall:
+        sentences = [*cut_documents(sentences)]
     lengths = torch.tensor([len(sentence.units) for sentence in sentences])
     starts = lengths.cumsum(0) - lengths
     labels = torch.zeros(len(decoders), int(lengths.sum()), dtype=torch.int64)
@@ -289,7 +265,9 @@ def _predict_share(
     groups = sorted(grouped(documents), key=lambda group: -max(sizes[index] for index in group))
     share = [*itertools.chain.from_iterable(processes.share(groups))]
     chosen = [sentences[index] for index in share]
-    batches = predict_sentences(predictor, chosen, vocabulary, finish, budget=budget, num_calls=num_calls)
+    batches = predict_sentences(
+        predictor, chosen, vocabulary, finish, budget=config.inference.budget, num_calls=num_calls
+    )
     for members, (batch_marginals, *batch_labels) in batches:
         indices = [share[member] for member in members]
         rows, columns = len(indices), int(lengths[indices].max())
@@ -298,6 +276,9 @@ def _predict_share(
         marginals[places] = batch_marginals[:rows, :columns][is_unit]
         for row, label_ids in enumerate(batch_labels):
             labels[row, places] = label_ids[:rows, :columns][is_unit]
+    # Every unit was labelled by one process, and is 0 in the others.
+    processes.sum(labels)
+    processes.sum(marginals)
     return labels, marginals
 
 

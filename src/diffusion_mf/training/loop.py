@@ -27,7 +27,7 @@ from diffusion_mf.errors import DiffusionMFError, DivergenceError
 from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import TOTAL
-from diffusion_mf.model.storage import legal_decoder
+from diffusion_mf.model.storage import StoredModel, legal_decoder
 from diffusion_mf.model.transfer import start_from
 from diffusion_mf.prediction.memory import MemoryGuard, placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
@@ -45,7 +45,7 @@ from diffusion_mf.training.evaluation import (
 from diffusion_mf.training.gradients import LossWindow, StepGradients
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Interruption, Processes, connected, reproducible
-from diffusion_mf.training.progress import JsonLinesLog, Log, NoLog, NotesOnly, Progress, RunDisplay, SpeedMeter
+from diffusion_mf.training.progress import JsonLinesLog, NotesOnly, Progress, RunDisplay, SpeedMeter
 from diffusion_mf.training.resumption import (
     BestModel,
     Resumed,
@@ -135,7 +135,8 @@ def train(
                     run.checkpoint_if_due()
                 run.finish()
             finally:
-                run.log.close()
+                if run.log is not None:
+                    run.log.close()
                 run.best.wait()
     return run.folder.model
 
@@ -215,7 +216,7 @@ class _Run:
         self.config, self.data, self.folder, self.processes = config, data, folder, processes
         self.display, self.interruption, self.checkpoint_every = display, interruption, checkpoint_every
         self.settings = config.training
-        self.log: Log = NoLog()
+        self.log: JsonLinesLog | None = None
         self.state = TrainingState()
         self.lengths = [len(sentence.units) for sentence in data.train]
         self.is_packed = uses_packing(
@@ -533,7 +534,8 @@ class _Run:
         state = self.state
         state.seconds = self.seconds_before + self.meter.seconds
         position = {"step": state.step, "epoch": state.epoch, "seconds": round(state.seconds, 3)}
-        self.log.write(event, {**position, **values})
+        if self.log is not None:
+            self.log.write(event, {**position, **values})
 
     def _evaluate(
         self,
@@ -622,9 +624,10 @@ class _Run:
     def _describe(self, score: float, decoder: str) -> str:
         return f"{PRIMARY_METRICS[self.config.task]} {score:.2f} ({decoder})"
 
-    def _describe_decoders(self, best: str, legal: str) -> str | None:
+    def _describe_decoders(self, model: StoredModel) -> str | None:
         """Which decoder taggers will use, where another did better on dev."""
-        of_dev, metric = self.best.metrics.get("decoders", {}), PRIMARY_METRICS[self.config.task]
+        best, legal = model.decoder, model.tagging_decoder
+        of_dev, metric = model.metrics.get("decoders", {}), PRIMARY_METRICS[self.config.task]
         if best not in of_dev or legal not in of_dev or of_dev[legal][metric] == of_dev[best][metric]:
             return None
         return (
@@ -635,7 +638,7 @@ class _Run:
     def checkpoint(self) -> None:
         """Write what `begin` needs to resume the run."""
         self.state.seconds = self.seconds_before + self.meter.seconds
-        if self.processes.is_writer:
+        if self.log is not None:
             # The model first: a checkpoint must not refer to a best model that does not exist.
             self.best.save()
             self.best.wait()
@@ -664,15 +667,15 @@ class _Run:
 
     def _choose_calls(self) -> None:
         """Score dev with several numbers of calls; the model keeps the smallest that is as good as the best."""
-        labeller, _ = self.best.labeller(self.processes.device)
+        model = self.best.model(self.processes.device)
         numbers = candidate_calls(self.config)
         # What was scored on test stays as it was.
-        if not self.data.dev or not numbers or self.best.metrics.keys() & {"calls", "test"}:
+        if not self.data.dev or not numbers or model.metrics.keys() & {"calls", "test"}:
             return
         metric, found, rows = PRIMARY_METRICS[self.config.task], {}, {}
         for number in numbers:
             # One for each, so that what was recorded for the others need not be kept.
-            predictor = Predictor(labeller, self.config, self.processes.device)
+            predictor = Predictor(model.labeller, self.config, self.processes.device)
             found[number] = self._evaluate(predictor, self.data.dev, self.decoders, num_calls=number)
             rows[number] = dict(found[number].scores[found[number].decoder])
         chosen = fewest_calls(rows, metric)
@@ -681,12 +684,14 @@ class _Run:
             for number, row in rows.items()
         ]
         best = found[chosen]
-        self.best.choose_calls(
-            chosen,
-            decoder=best.decoder,
-            legal_decoder=best.legal_decoder,
-            temperature=best.temperature,
-            metrics={**_dev_metrics(best), "calls": table},
+        self.best.change(
+            model._replace(
+                chosen_calls=chosen,
+                decoder=best.decoder,
+                legal_decoder=best.legal_decoder,
+                temperature=best.temperature,
+                metrics={**model.metrics, **_dev_metrics(best), "calls": table},
+            )
         )
         self._write_log("calls", {"chosen": chosen, "scores": table})
         scores = ", ".join(f"{number}: {row[metric]:.2f} ({row['exact_match']:.1f})" for number, row in rows.items())
@@ -700,14 +705,16 @@ class _Run:
         if self.state.best_decoder is None:
             self._keep_unselected()
         self._choose_calls()
-        labeller, decoder = self.best.labeller(self.processes.device)
-        if self.data.test and "test" not in self.best.metrics:
-            predictor = Predictor(labeller, self.best.config, self.processes.device)
-            found = self._evaluate(predictor, self.data.test, (decoder,), reported_temperature=self.best.temperature)
-            scores = found.scores[decoder]
-            self.best.add_metrics({"test": dict(scores), **_details("test", found)})
-            self._write_log("test", {"decoder": decoder, "scores": dict(scores)})
-        if (message := self._describe_decoders(decoder, self.best.legal_decoder)) is not None:
+        model = self.best.model(self.processes.device)
+        if self.data.test and "test" not in model.metrics:
+            config = self.config.with_calls(model.chosen_calls)
+            predictor = Predictor(model.labeller, config, self.processes.device)
+            found = self._evaluate(predictor, self.data.test, (model.decoder,), reported_temperature=model.temperature)
+            scores = dict(found.scores[model.decoder])
+            model = model._replace(metrics={**model.metrics, "test": scores, **_details("test", found)})
+            self.best.change(model)
+            self._write_log("test", {"decoder": model.decoder, "scores": scores})
+        if (message := self._describe_decoders(model)) is not None:
             self.display.note(message)
         self.checkpoint()
 

@@ -115,35 +115,6 @@ class SpeedMeter:
         return self._clock() - self._start
 
 
-class Log(Protocol):
-    """Where events of a run go."""
-
-    @property
-    def num_bytes(self) -> int:
-        """The length of the log; a resumed run discards what came after its checkpoint."""
-        ...
-
-    def write(self, event: str, values: Mapping[str, Any]) -> None:
-        """Add an event."""
-        ...
-
-    def close(self) -> None:
-        """Close the files."""
-        ...
-
-
-class NoLog:
-    """The log of processes that do not write."""
-
-    num_bytes = 0
-
-    def write(self, event: str, values: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 class JsonLinesLog:
     """One JSON object per line and event, written immediately; ``keep_bytes`` of an earlier log are kept."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diffusion_mf.config.files import read_settings
+from diffusion_mf.config.files import flat, read_settings
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.systems import SYSTEMS
@@ -65,7 +65,7 @@ def recipe_settings(
     """
     name = f"{'pretrained/ours' if is_pretrained else 'ours'}/{task}/{system}"
     values = read_settings(name).values
-    settings = _flat({key: value for key, value in values.items() if key not in ("data", "task", "system")})
+    settings = flat({key: value for key, value in values.items() if key not in ("data", "task", "system")})
     if is_pretrained:
         settings.setdefault("training.encoder_learning_rate", ENCODER_LEARNING_RATE)
     is_cpu = device_type == "cpu"
@@ -75,13 +75,6 @@ def recipe_settings(
             settings |= _small_networks(settings, system)
     settings |= _updates(size, settings, system, is_cpu=is_cpu, is_pretrained=is_pretrained, minutes=minutes)
     return settings
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
 
 
 def _window(size: CorpusSize) -> dict[str, object]:
