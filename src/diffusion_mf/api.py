@@ -72,7 +72,7 @@ def train(
         options["encoder.kind"] = None if encoder is None else "pretrained"
         given = {**{key: value for key, value in options.items() if value is not None}, **files, **(settings or {})}
         overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items()]
-        most_epochs = None
+        most_epochs = planned_steps = None
         begun = begun_run(Path(output)) if resume and config is None else None
         if begun is not None:
             config = with_overrides(begun.config, overrides)
@@ -92,10 +92,11 @@ def train(
         else:
             raise InputError("there is nothing to train on", remedy="give train data or a configuration")
         if minutes is not None and begun is None:
-            changes, line = fit_to_time(config, minutes, most_epochs=most_epochs, device=device)
+            changes, line, planned_steps = fit_to_time(config, minutes, most_epochs=most_epochs, device=device)
             display.note(line)
             config = with_overrides(config, [f"{key}={value}" for key, value in changes.items()])
-        return Tagger.load(run(config, output=output, resume=resume, device=device, display=display), device=device)
+        folder = run(config, output=output, resume=resume, device=device, display=display, planned_steps=planned_steps)
+        return Tagger.load(folder, device=device)
 
 
 class _Callback:

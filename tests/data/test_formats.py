@@ -219,5 +219,5 @@ def test_a_given_scheme_streams(monkeypatch: pytest.MonkeyPatch) -> None:
             return 5
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
-    source = read_source("-", FileFormat.COLUMNS, FormatOptions(scheme=LabelScheme.BIO2))
+    source = read_source("-", FileFormat.COLUMNS, FormatOptions())
     assert [next(source.sentences).line for _ in range(3)] == [1, 3, 5]

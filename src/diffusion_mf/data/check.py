@@ -186,6 +186,8 @@ def check_files(
 class _Collected(Repairs):
     """Collects everything that a reader repairs or refuses."""
 
+    collects = True
+
     def restart(self) -> None:
         super().restart()
         self.problems: list[Problem] = []
@@ -216,7 +218,7 @@ def _detect_task(
             path=path,
             remedy="name it with --task",
         )
-    options = FormatOptions(column=column or ConlluColumn.UPOS, scheme=LabelScheme.PLAIN, fields=fields)
+    options = FormatOptions(column=column or ConlluColumn.UPOS, fields=fields)
     collected = _Collected(path)
     try:
         file_format = task_format(path, Task.POS, file_format=file_format)

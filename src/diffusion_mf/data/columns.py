@@ -12,7 +12,6 @@ from typing import IO, NamedTuple
 
 from diffusion_mf.data.files import (
     BYTE_ORDER_MARK,
-    Rereadable,
     SentenceLimits,
     StrPath,
     check_fields,
@@ -20,7 +19,7 @@ from diffusion_mf.data.files import (
     read_raw_lines,
     refuse_returns,
 )
-from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, is_boundary_label
+from diffusion_mf.data.label_schemes import is_boundary_label
 from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import Sentence, begins_document
 from diffusion_mf.errors import InputError
@@ -79,19 +78,12 @@ class ColumnLayout:
     num_columns: int
     form_column: int
     tag_column: int | None
-    scheme: LabelScheme
-    is_scheme_detected: bool
     number_column: int | None = None
     has_header: bool = False
     clamp_column: int | None = None
 
     def describe(self) -> str:
         """A description of the layout for the user; columns count from 1."""
-        source = "detected" if self.is_scheme_detected else "as given"
-        return self.describe_columns() + ("" if self.tag_column is None else f", scheme {self.scheme} ({source})")
-
-    def describe_columns(self) -> str:
-        """`describe` without the scheme."""
         header = " after a header line" if self.has_header else ""
         columns = f"{self.num_columns} {self.separator}-separated"
         if self.tag_column is None:
@@ -128,25 +120,16 @@ def detect_layout(
     form_column: str | None = None,
     tag_column: str | None = None,
     clamp_column: str | None = None,
-    scheme: LabelScheme | None = None,
-    repairs: Repairs | None = None,
 ) -> ColumnLayout:
     """Detect what is not given; columns are given by number (from 1) or by their name in a header line.
 
     If the first row has a tab, tabs separate columns. The names in a header line or a comment ``# global.columns =`` identify the
     columns of forms and tags. Otherwise the form is the first column, or the second if the first numbers the units of each
     sentence; the tag is the last, except in numbered rows with several columns after the form, where it is the column of boundary
-    labels. Detecting the scheme takes the whole file. ``lines`` are the file's lines if it cannot be read twice.
+    labels. ``lines`` are the first lines of a file that cannot be read twice.
     """
-    lines = Rereadable(path, read_column_lines) if lines is None else lines
-    layout = _Head(read_head(iter(lines), path), path, separator).layout(form_column, tag_column, clamp_column, scheme)
-    if not layout.is_scheme_detected:
-        return layout
-    sentences = read_columns(path, layout, lines=lines, repairs=repairs)
-    detected = detect_scheme(sentences, path=path, is_unit_per_line=True, repairs=repairs)
-    if repairs is not None:
-        repairs.restart()
-    return dataclasses.replace(layout, scheme=detected)
+    head = read_head(read_column_lines(path) if lines is None else iter(lines), path)
+    return _Head(head, path, separator).layout(form_column, tag_column, clamp_column)
 
 
 class _Head:
@@ -171,7 +154,7 @@ class _Head:
         self.sentence = [self.separator.fields_of(line) for line in after if line[0] != "#"]
         self.rows = [self.separator.fields_of(line) for _, line in rows]
 
-    def layout(self, form: str | None, tag: str | None, clamp: str | None, scheme: LabelScheme | None) -> ColumnLayout:
+    def layout(self, form: str | None, tag: str | None, clamp: str | None) -> ColumnLayout:
         has_header = self.names is None and self._is_header([name for name in (form, tag, clamp) if name is not None])
         if has_header:
             self.names = self.first
@@ -197,8 +180,6 @@ class _Head:
             num_columns=self.num_columns,
             form_column=form_column,
             tag_column=tag_column,
-            scheme=scheme or LabelScheme.PLAIN,
-            is_scheme_detected=scheme is None and tag_column is not None,
             number_column=number_column,
             has_header=has_header,
             clamp_column=clamp_column,
@@ -459,15 +440,7 @@ def read_column_blocks(
     head = read_head(keeping(), path)
     if all(_is_blank(line) or _COMMENT.match(line) for line in head):
         return
-    # A given scheme avoids reading the whole file to detect it.
-    layout = detect_layout(
-        path,
-        lines=head,
-        form_column=form_column,
-        tag_column=tag_column,
-        clamp_column=clamp_column,
-        scheme=LabelScheme.PLAIN,
-    )
+    layout = detect_layout(path, lines=head, form_column=form_column, tag_column=tag_column, clamp_column=clamp_column)
     before, block = held.copy(), list[str]()
 
     def lines() -> Iterator[str]:

@@ -33,7 +33,6 @@ from diffusion_mf.data.files import (
     BYTE_ORDER_MARK,
     DETECTED,
     FieldChoice,
-    Rereadable,
     SentenceLimits,
     StrPath,
     check_fields,
@@ -171,7 +170,6 @@ class FormatOptions:
     """The user's choices about a file; None means detected."""
 
     column: ConlluColumn = ConlluColumn.UPOS
-    scheme: LabelScheme | None = None
     separator: Separator | None = None
     fields: FieldChoice = DETECTED
     task: Task | None = None
@@ -195,25 +193,16 @@ class Format(NamedTuple):
 
 
 def _read_columns(path: StrPath, options: FormatOptions, repairs: Repairs | None) -> Source:
-    head: Iterable[str]
-    lines: Iterable[str]
-    if options.scheme is None:
-        # Detecting the scheme takes the whole file, so it is read twice.
-        head = lines = Rereadable(path, read_column_lines)
-    else:
-        rest = read_column_lines(path)
-        head = read_head(rest, path)
-        lines = itertools.chain(head, rest)
+    rest = read_column_lines(path)
+    head = read_head(rest, path)
     layout = detect_layout(
         path,
         lines=head,
         separator=options.separator,
         form_column=options.fields.form_column,
         tag_column=options.fields.tag_column,
-        scheme=options.scheme,
-        repairs=repairs,
     )
-    return Source(read_columns(path, layout, lines=lines, repairs=repairs), layout)
+    return Source(read_columns(path, layout, lines=itertools.chain(head, rest), repairs=repairs), layout)
 
 
 def _read_annotations(
@@ -454,16 +443,12 @@ def read_task(
         column = ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS
     if task is not Task.NER:
         scheme = task.scheme
-    source = read_source(
-        path, file_format, FormatOptions(column=column, scheme=scheme, fields=fields, task=task), repairs=repairs
-    )
+    source = read_source(path, file_format, FormatOptions(column=column, fields=fields, task=task), repairs=repairs)
     is_unit_per_line = file_format is FileFormat.COLUMNS
     sentences = _labelled(source.sentences, path, column if file_format is FileFormat.CONLLU else None)
     if file_format is FileFormat.COLUMNS:
         sentences = with_first_document(sentences)
-    source_scheme = source.layout.scheme if source.layout is not None else scheme
-    if file_format.annotation is not None:
-        source_scheme = LabelScheme.BIO2
+    source_scheme = scheme if file_format.annotation is None else LabelScheme.BIO2
     if task is Task.SEG_POS and file_format is FileFormat.CONLLU:
         sentences = to_characters(sentences)
     elif task is not Task.POS:

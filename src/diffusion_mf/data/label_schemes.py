@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from diffusion_mf.data.files import StrPath
-from diffusion_mf.data.repair import Repairs, refuse
+from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 
@@ -438,15 +438,15 @@ def detect_scheme(
     # Tag sets have one-letter tags too: M alone is no evidence of boundaries, but M-NN is.
     if not lines or (without_boundary and not typed):
         return LabelScheme.PLAIN
-    if without_boundary:
+    # Where errors are collected, each of these labels is one when it is converted.
+    if without_boundary and not (repairs is not None and repairs.collects):
         label, other = without_boundary[0], typed[0]
-        error = InputError(
+        raise InputError(
             f"the tag {label!r} has no boundary prefix, but {other!r} on line {lines[other]} has one",
             path=path,
             line=lines[label],
             remedy=f"correct the tag or {NAME_SCHEME}, plain if labels have no boundaries",
         )
-        refuse(repairs, error)
     seen = set(letters.values())
     closed = LabelScheme.IOBES if "I" in seen and "M" not in seen else LabelScheme.BMES
     candidates = (closed, LabelScheme.BILOU, LabelScheme.BIO2, LabelScheme.IOB1)

@@ -32,6 +32,9 @@ class Repair(enum.Enum):
 class Repairs:
     """Counts the repairs in one file, and keeps the place of the first of each kind."""
 
+    collects = False
+    """whether errors that cannot be repaired are collected instead of raised"""
+
     def __init__(self, path: StrPath) -> None:
         self.path = path
         self.restart()

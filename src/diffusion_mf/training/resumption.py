@@ -188,90 +188,96 @@ class Resumed(NamedTuple):
     log_bytes: int
 
 
-def save_run(
-    folder: RunFolder,
-    *,
-    config: Config,
-    data: TrainingData,
-    state: TrainingState,
-    learner: Learner,
-    processes: Processes,
-    log_bytes: int,
-    is_packed: bool = False,
-    encoder_digest: str = "",
-    overrides: Sequence[str] = (),
-) -> None:
-    """Write a checkpoint."""
-    values = {
-        "config": config.model_dump(mode="json"),
-        "overrides": list(overrides),
-        "data": data.fingerprint,
-        "labels": list(data.vocabulary.labels),
-        "encoder": encoder_digest,
-        "conditions": _conditions(processes, is_packed=is_packed),
-        "log_bytes": log_bytes,
-        "training": state.to_dict(),
-    }
-    write_checkpoint(folder.checkpoint, values, learner.tensors())
+class Checkpoints:
+    """Writes the checkpoints of a run, and restores the last one if it fits the run."""
 
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: Config,
+        data: TrainingData,
+        learner: Learner,
+        processes: Processes,
+        *,
+        is_packed: bool,
+        encoder_digest: str,
+        overrides: Sequence[str],
+    ) -> None:
+        self._folder, self._config, self._data = folder, config, data
+        self._learner, self._processes = learner, processes
+        self._is_packed, self._encoder_digest, self._overrides = is_packed, encoder_digest, overrides
 
-def load_run(
-    folder: RunFolder,
-    *,
-    config: Config,
-    data: TrainingData,
-    learner: Learner,
-    processes: Processes,
-    note: Callable[[str], None],
-    is_packed: bool = False,
-    encoder_digest: str = "",
-) -> Resumed | None:
-    """Restore ``learner`` from the checkpoint; None if there is none, `InputError` if it does not fit this run."""
-    checkpoint = read_checkpoint(folder.checkpoint)
-    if checkpoint is None:
-        return None
-    path = folder.checkpoint / STATE_FILE
-    try:
-        saved = checkpoint.state
-        state = TrainingState.from_dict(saved["training"])
-        before = flat(saved_config(saved["config"], path=path).model_dump(mode="json"))
-        conditions = dict(saved["conditions"])
-        log_bytes, fingerprint = int(saved["log_bytes"]), saved["data"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise damaged(path, f"{error} among its entries") from None
-    is_same_data = fingerprint == data.fingerprint
-    # Its weights are in the checkpoint; its tokenizer, which the data do not show, must be the same as before.
-    is_same_encoder = saved.get("encoder") == encoder_digest
-    free = _FREE_SETTINGS | {"encoder.model"} if is_same_encoder or not is_same_data else _FREE_SETTINGS
-    now = flat(config.model_dump(mode="json"))
-    if {now[CALLS], before.get(CALLS)} == {AUTO, None}:
-        # Training is the same.
-        free = free | {CALLS}
-    prolonged = {name for name in (EPOCHS, MAX_STEPS) if _is_more(now[name], before.get(name))}
-    if prolonged:
-        free = free | prolonged
-        if state.best_score is None:
-            # Without dev data the model is the last one, and training continues to another one.
-            state.best_decoder = None
-    _compare_config(now, before, path, free)
-    if not is_same_data:
-        raise InputError(
-            "the run was started with other training or dev data", path=path, remedy="name the same files as before"
-        )
-    if "encoder" in saved and not is_same_encoder:
-        raise InputError(
-            "the run was started with another tokenizer", path=path, remedy="name the encoder it was started with"
-        )
-    learner.load_tensors(checkpoint.tensors, path=folder.checkpoint)
-    for name, now in _conditions(processes, is_packed=is_packed).items():
-        if name in conditions and conditions[name] != now:
-            effect = "its weights will differ in their last bits"
-            if name == "layout":
-                # The position counts batches that will not exist.
-                state.position = 0
-                effect = "its batches will differ, and the current epoch starts again"
-            note(f"the run was started with {name} {conditions[name]} and continues with {now}: {effect}")
-    return Resumed(state, log_bytes)
+    def save(self, state: TrainingState, *, log_bytes: int) -> None:
+        """Write a checkpoint."""
+        values = {
+            "config": self._config.model_dump(mode="json"),
+            "overrides": list(self._overrides),
+            "data": self._data.fingerprint,
+            "labels": list(self._data.vocabulary.labels),
+            "encoder": self._encoder_digest,
+            "conditions": self._conditions(),
+            "log_bytes": log_bytes,
+            "training": state.to_dict(),
+        }
+        write_checkpoint(self._folder.checkpoint, values, self._learner.tensors())
+
+    def load(self, note: Callable[[str], None]) -> Resumed | None:
+        """Restore the learner from the checkpoint; None if there is none, `InputError` if it does not fit this run."""
+        checkpoint = read_checkpoint(self._folder.checkpoint)
+        if checkpoint is None:
+            return None
+        path = self._folder.checkpoint / STATE_FILE
+        try:
+            saved = checkpoint.state
+            state = TrainingState.from_dict(saved["training"])
+            before = flat(saved_config(saved["config"], path=path).model_dump(mode="json"))
+            conditions = dict(saved["conditions"])
+            log_bytes, fingerprint = int(saved["log_bytes"]), saved["data"]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(path, f"{error} among its entries") from None
+        is_same_data = fingerprint == self._data.fingerprint
+        # Its weights are in the checkpoint; its tokenizer, which the data do not show, must be the same as before.
+        is_same_encoder = saved.get("encoder") == self._encoder_digest
+        free = _FREE_SETTINGS | {"encoder.model"} if is_same_encoder or not is_same_data else _FREE_SETTINGS
+        now = flat(self._config.model_dump(mode="json"))
+        if {now[CALLS], before.get(CALLS)} == {AUTO, None}:
+            # Training is the same.
+            free = free | {CALLS}
+        prolonged = {name for name in (EPOCHS, MAX_STEPS) if _is_more(now[name], before.get(name))}
+        if prolonged:
+            free = free | prolonged
+            if state.best_score is None:
+                # Without dev data the model is the last one, and training continues to another one.
+                state.best_decoder = None
+        _compare_config(now, before, path, free)
+        if not is_same_data:
+            raise InputError(
+                "the run was started with other training or dev data", path=path, remedy="name the same files as before"
+            )
+        if "encoder" in saved and not is_same_encoder:
+            raise InputError(
+                "the run was started with another tokenizer", path=path, remedy="name the encoder it was started with"
+            )
+        self._learner.load_tensors(checkpoint.tensors, path=self._folder.checkpoint)
+        for name, now in self._conditions().items():
+            if name in conditions and conditions[name] != now:
+                effect = "its weights will differ in their last bits"
+                if name == "layout":
+                    # The position counts batches that will not exist.
+                    state.position = 0
+                    effect = "its batches will differ, and the current epoch starts again"
+                note(f"the run was started with {name} {conditions[name]} and continues with {now}: {effect}")
+        return Resumed(state, log_bytes)
+
+    def _conditions(self) -> dict[str, Any]:
+        """What affects the last bits of a result, in addition to configuration and data."""
+        return {
+            "layout": "packed" if self._is_packed else "padded",
+            "threads": torch.get_num_threads(),
+            "processes": self._processes.world_size,
+            "device": self._processes.device.type,
+            "torch": torch.__version__,
+        }
 
 
 def _is_more(now: int | None, before: int | None) -> bool:
@@ -288,17 +294,6 @@ def has_complete_labels(folder: RunFolder) -> bool:
     except (ValueError, KeyError, TypeError, AttributeError):
         # Labels of another task.
         return True
-
-
-def _conditions(processes: Processes, *, is_packed: bool) -> dict[str, Any]:
-    """What affects the last bits of a result, in addition to configuration and data."""
-    return {
-        "layout": "packed" if is_packed else "padded",
-        "threads": torch.get_num_threads(),
-        "processes": processes.world_size,
-        "device": processes.device.type,
-        "torch": torch.__version__,
-    }
 
 
 def _compare_config(now: Mapping[str, Any], before: Mapping[str, Any], path: Path, free: set[str]) -> None:
