@@ -128,7 +128,9 @@ def _print_mistakes(values: Mapping[str, Any], *, examples: int, groups: int) ->
         rows = [
             (each["gold"], each["predicted"], each["count"], half_up(100 * each["count"] / wrong, 1)) for each in shown
         ]
-        print_table(["gold", "given instead", "number", "% of the mistakes"], rows, title=_part(values, groups))
+        total = len(values["confusions"])
+        title = f"The {groups} most frequent of {total:,} confusions" if total > groups else None
+        print_table(["gold", "given instead", "number", "% of the mistakes"], rows, title=title)
     for each in shown if examples else ():
         title = f"{each['gold']} taken for {each['predicted']}, the surest first"
         _print_with_second_best(each["units"][:examples], title=title)
@@ -140,11 +142,6 @@ def _print_mistakes(values: Mapping[str, Any], *, examples: int, groups: int) ->
         print_table(["gold \\ given", *labels], rows, title="Labels with the most mistakes")
     if values["least_certain"]:
         _print_with_second_best(values["least_certain"], title="Least certain, right or wrong")
-
-
-def _part(values: Mapping[str, Any], groups: int) -> str | None:
-    total = len(values["confusions"])
-    return f"The {groups} most frequent of {total:,} confusions" if total > groups else None
 
 
 def _print_units(

@@ -95,9 +95,8 @@ def explained(
         return InputError(f"{name} was removed: {REMOVED[name].note}", path=path, line=line, remedy="delete it")
     if first["type"] == "extra_forbidden":
         nearest = _nearest(key, model)
-        remedy = (
-            f"the nearest name is {nearest}" if nearest else f"the valid names are {', '.join(_siblings(key, model))}"
-        )
+        siblings = [".".join(known) for known in _fields(model) if known[:-1] == key[:-1]]
+        remedy = f"the nearest name is {nearest}" if nearest else f"the valid names are {', '.join(siblings)}"
         return InputError(f"unknown key {name}", path=path, line=line, remedy=remedy)
     if first["type"] == "missing":
         return InputError(
@@ -148,10 +147,6 @@ def _fields(model: type[pydantic.BaseModel], prefix: Key = ()) -> Iterator[Key]:
         yield (*prefix, name)
         if isinstance(field.annotation, type) and issubclass(field.annotation, pydantic.BaseModel):
             yield from _fields(field.annotation, (*prefix, name))
-
-
-def _siblings(key: Key, model: type[pydantic.BaseModel]) -> list[str]:
-    return [".".join(known) for known in _fields(model) if known[:-1] == key[:-1]]
 
 
 def _nearest(key: Key, model: type[pydantic.BaseModel]) -> str | None:

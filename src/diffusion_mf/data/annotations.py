@@ -79,7 +79,10 @@ def read_json_values(path: StrPath) -> Iterator[tuple[int, Any]]:
     is_list = is_over = False
     is_first = True
     while True:
-        text, position, line = _without_gap(text, position, line, "," if is_list else "")
+        begin, gap = position, "," if is_list else ""
+        while position < len(text) and (text[position].isspace() or text[position] == gap):
+            position += 1
+        line += text.count("\n", begin, position)
         if position == len(text):
             more = next(chunks, None)
             if more is None:
@@ -108,13 +111,6 @@ def read_json_values(path: StrPath) -> Iterator[tuple[int, Any]]:
         yield line, value
         line += text.count("\n", position, end)
         position = end
-
-
-def _without_gap(text: str, position: int, line: int, separator: str) -> tuple[str, int, int]:
-    begin = position
-    while position < len(text) and (text[position].isspace() or text[position] == separator):
-        position += 1
-    return text, position, line + text.count("\n", begin, position)
 
 
 def _refuse_json(problem: str, path: StrPath, line: int) -> NoReturn:

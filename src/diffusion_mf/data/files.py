@@ -322,7 +322,7 @@ def json_problem(error: ValueError | RecursionError) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
 
 
-def open_regular(path: StrPath, *, limit: int, remedy: str) -> IO[bytes]:
+def open_regular(path: StrPath, *, limit: int, remedy: str) -> io.BufferedReader:
     """Open a regular file of at most ``limit`` bytes; other kinds, which could block or never end, are an `InputError`.
 
     The file that is checked is the one that was opened, so that it cannot be exchanged in between.

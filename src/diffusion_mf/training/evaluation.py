@@ -167,9 +167,11 @@ def evaluate(
             decoder: _score_quality(marginals, chosen, gold_ids, reported_temperature)
             for decoder, chosen in zip(decoders, labels, strict=True)
         }
-    chosen = labels[decoders.index(best)]
+    # None are confident if training diverged and marginals are not finite.
+    best_scores = _scores_of(calibrated(marginals, reported_temperature or temperature), labels[decoders.index(best)])
     tokens = TokenScorer()
-    printed = functools.cache(lambda label: _printed(label, scheme, source_scheme))
+    target = source_scheme or scheme
+    printed = functools.cache(lambda label: label if label == NO_LABEL else translate_label(label, scheme, target))
     for right, found in zip(gold, predicted[best], strict=True):
         tokens.update([*map(printed, right)], [*map(printed, found)])
     legal = best_legal(config, scheme, decoders, {name: found[metric] for name, found in scores.items()})
@@ -195,7 +197,7 @@ def evaluate(
             {"gold": right, "predicted": found, "count": count}
             for right, found, count in tokens.top_confusions(NUM_CONFUSIONS)
         ],
-        confidence=_confidence(marginals, chosen, reported_temperature or temperature),
+        confidence=100 * float(best_scores.double().nan_to_num(0.0).mean()),
     )
 
 
@@ -215,10 +217,6 @@ def _fitted_to_spans(
     return fit_span_calibration(torch.tensor(lowest, dtype=torch.float64), torch.tensor(is_right, dtype=torch.bool))
 
 
-def _printed(label: str, scheme: LabelScheme, source_scheme: LabelScheme | None) -> str:
-    return label if source_scheme is None or label == NO_LABEL else translate_label(label, scheme, source_scheme)
-
-
 def _score_quality(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature: float) -> dict[str, float]:
     """The quality of the probabilities, and those of the chosen labels; a code without a label has probability 0."""
     scores = _scores_of(calibrated(marginals, temperature), chosen)
@@ -226,11 +224,6 @@ def _score_quality(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature:
         "negative_log_likelihood": negative_log_likelihood(marginals, gold, temperature=temperature),
         "calibration_error": 100 * expected_calibration_error(scores, chosen == gold),
     }
-
-
-def _confidence(marginals: Tensor, chosen: Tensor, temperature: float) -> float:
-    """The mean score of the chosen labels (%); none if training diverged and marginals are not finite."""
-    return 100 * float(_scores_of(calibrated(marginals, temperature), chosen).double().nan_to_num(0.0).mean())
 
 
 def _scores_of(probabilities: Tensor, chosen: Tensor) -> Tensor:

@@ -340,7 +340,9 @@ class _Run:
         if resumed is None:
             if resume:
                 self.display.note(f"{self.folder.root} has no checkpoint: starting from the beginning")
-            self._try_evaluation()
+            if self.data.dev:
+                # One sentence with every decoder, so that an unsuitable decoder is refused before training.
+                self._evaluate(self.predictor, self.data.dev[:1], decoders=self.decoders)
             self._write_log("start", {"parameters": self.labeller.num_parameters()})
             for message in self.data.notes:
                 self._write_log("note", {"message": message})
@@ -368,11 +370,6 @@ class _Run:
             raise DiffusionMFError(
                 "the processes found different checkpoints; the output folder must be shared by all of them."
             )
-
-    def _try_evaluation(self) -> None:
-        """Label one sentence with every decoder, so that an unsuitable decoder is refused before training."""
-        if self.data.dev:
-            self._evaluate(self.predictor, self.data.dev[:1], decoders=self.decoders)
 
     def measure_pace(self, *, at_most: float) -> tuple[float, float]:
         """Seconds of a step and of an evaluation, from a few steps and dev sentences; the run is of no use afterwards."""

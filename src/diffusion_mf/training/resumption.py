@@ -243,7 +243,9 @@ class Checkpoints:
         if {now[CALLS], before.get(CALLS)} == {AUTO, None}:
             # Training is the same.
             free = free | {CALLS}
-        prolonged = {name for name in (EPOCHS, MAX_STEPS) if _is_more(now[name], before.get(name))}
+        # None is no limit.
+        limits = {name: (before.get(name), now[name]) for name in (EPOCHS, MAX_STEPS)}
+        prolonged = {name for name, (old, new) in limits.items() if old is not None and (new is None or new > old)}
         if prolonged:
             free = free | prolonged
             if state.best_score is None:
@@ -278,11 +280,6 @@ class Checkpoints:
             "device": self._processes.device.type,
             "torch": torch.__version__,
         }
-
-
-def _is_more(now: int | None, before: int | None) -> bool:
-    """Whether one limit on epochs or steps allows more than another; None is no limit."""
-    return before is not None and (now is None or now > before)
 
 
 def has_complete_labels(folder: RunFolder) -> bool:
