@@ -20,7 +20,7 @@ from diffusion_mf.training.corpora import dev_warnings, hold_out, read_training_
 
 def corpus_of(*sentences: Sentence) -> Corpus:
     plain = LabelScheme.PLAIN
-    return Corpus(path="c", task=Task.POS, sentences=sentences, scheme=plain, source_scheme=plain)
+    return Corpus(path="c", task=Task.POS, sentences=sentences, source_scheme=plain)
 
 
 def numbered(count: int, document_of: Any = lambda index: 0) -> Corpus:

@@ -61,8 +61,7 @@ def train(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same as --set seed=…", show_default="1")] = None,
     overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated."),
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.")
     ] = None,
     start: Annotated[
         str | None,
@@ -96,8 +95,7 @@ def train(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume",
-            help="Continue the run in the folder with its own settings; --set training.epochs=N extends it.",
+            "--resume", help="Continue the run in the folder with its own settings; --set training.epochs=N extends it."
         ),
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto uses a GPU if there is one.")] = "auto",

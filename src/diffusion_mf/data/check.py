@@ -157,13 +157,7 @@ def check_files(
         collected = _Collected(path)
         try:
             corpus = read_task(
-                path,
-                task,
-                column=column,
-                scheme=scheme,
-                file_format=file_format,
-                fields=fields,
-                repairs=collected,
+                path, task, column=column, scheme=scheme, file_format=file_format, fields=fields, repairs=collected
             )
         except InputError as error:
             collected.refuse(error)

@@ -158,11 +158,7 @@ def _parse_sentence(
 
 
 def with_labels(
-    block: ConlluBlock,
-    labels: Sequence[str],
-    *,
-    column: ConlluColumn = ConlluColumn.UPOS,
-    key: str = MISC_KEY,
+    block: ConlluBlock, labels: Sequence[str], *, column: ConlluColumn = ConlluColumn.UPOS, key: str = MISC_KEY
 ) -> str:
     """The block's text with ``labels`` in ``column`` (in MISC as ``key=label``) and every other character unchanged."""
     num_words = 0 if block.sentence is None else len(block.sentence.units)

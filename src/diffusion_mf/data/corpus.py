@@ -43,17 +43,21 @@ class Task(enum.StrEnum):
 class Corpus:
     """The sentences of one file with the labels of ``task``.
 
-    ``scheme`` is the scheme of these labels (`Task.scheme`), ``source_scheme`` the file's, ``layout`` the layout of a column file
-    (None for other formats). ``repaired`` is a message about the repairs made, None if there were none.
+    ``source_scheme`` is the scheme of the file's labels, ``layout`` the layout of a column file (None for other formats).
+    ``repaired`` is a message about the repairs made, None if there were none.
     """
 
     path: StrPath
     task: Task
     sentences: tuple[Sentence, ...]
-    scheme: LabelScheme
     source_scheme: LabelScheme
     layout: ColumnLayout | None = None
     repaired: str | None = None
+
+    @property
+    def scheme(self) -> LabelScheme:
+        """The scheme of these labels."""
+        return self.task.scheme
 
     def __len__(self) -> int:
         return len(self.sentences)

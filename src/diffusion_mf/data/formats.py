@@ -457,19 +457,13 @@ def read_task(
             source_scheme = detect_scheme(kept, path=path, is_unit_per_line=is_unit_per_line, repairs=repairs)
             sentences = iter(kept)
         sentences = re_encode(
-            sentences,
-            source_scheme,
-            task.scheme,
-            path=path,
-            is_unit_per_line=is_unit_per_line,
-            repairs=repairs,
+            sentences, source_scheme, task.scheme, path=path, is_unit_per_line=is_unit_per_line, repairs=repairs
         )
     kept = tuple(sentences)
     return Corpus(
         path=path,
         task=task,
         sentences=kept,
-        scheme=task.scheme,
         source_scheme=source_scheme or task.scheme,
         layout=source.layout,
         repaired=None if repairs is None else repairs.describe(),

@@ -76,9 +76,7 @@ RULES = (
     Rule("number with spaces", r"(?<!\w)\d{1,3}(?: \d{3})+(?![\w.,])", "80␣000 voix", "fr"),
     Rule("letters with periods", r"(?<![\w.])(?:[^\W\d_]\.){2,}(?:[^\W\d_](?!\w))?", "the U.S. at 5 p.m. today"),
     Rule(
-        "abbreviation",
-        rf"(?<![\w.])(?:(?:{_ABBREVIATIONS})\.(?!\w)|N(?:o|r|os)\.(?=\s*\d))",
-        "Mr. Smith vs. Dr. No|.",
+        "abbreviation", rf"(?<![\w.])(?:(?:{_ABBREVIATIONS})\.(?!\w)|N(?:o|r|os)\.(?=\s*\d))", "Mr. Smith vs. Dr. No|."
     ),
     Rule("initial", r"(?<![\w.])[^\W\d_]\.(?=\s+[^\W\d_])(?<=[A-ZÀ-Þ]\.)", "W. Smith"),
     Rule("letters with an ampersand", r"(?<!\w)[A-Z]{1,3}&[A-Z]{1,3}(?!\w)", "AT&T and P&L"),

@@ -598,11 +598,7 @@ class CorpusEvaluation:
 
 
 def evaluate_corpus(
-    tagger: Tagger,
-    corpus: Corpus,
-    *,
-    options: TaggingOptions | None = None,
-    advance: Advance = lambda count: None,
+    tagger: Tagger, corpus: Corpus, *, options: TaggingOptions | None = None, advance: Advance = lambda count: None
 ) -> CorpusEvaluation:
     """Tag the sentences of a labelled corpus, and evaluate the labels and their scores against the gold labels.
 

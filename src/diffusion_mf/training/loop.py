@@ -47,13 +47,7 @@ from diffusion_mf.training.gradients import LossWindow, StepGradients
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Interruption, Processes, connected, reproducible
 from diffusion_mf.training.progress import JsonLinesLog, NotesOnly, Progress, RunDisplay, SpeedMeter
-from diffusion_mf.training.resumption import (
-    BestModel,
-    Checkpoints,
-    RunFolder,
-    TrainingState,
-    has_complete_labels,
-)
+from diffusion_mf.training.resumption import BestModel, Checkpoints, RunFolder, TrainingState, has_complete_labels
 from diffusion_mf.training.steps import PackingSettings, StepPlan, StepPreparer
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0

@@ -88,12 +88,7 @@ def _window(size: CorpusSize) -> dict[str, object]:
     if size.mean_form_length < CHARACTERS:
         # An LSTM over a single character is useless. (For a Transformer it shows units hidden by word dropout, so the
         # configurations for large corpora keep it.) For characters, pairs of neighbours play the role of words.
-        return {
-            **settings,
-            "encoder.character_hidden": 0,
-            "encoder.pair_width": 128,
-            "encoder.min_pair_count": 1,
-        }
+        return {**settings, "encoder.character_hidden": 0, "encoder.pair_width": 128, "encoder.min_pair_count": 1}
     settings["encoder.affix_width"] = 128
     if size.num_units < SMALL_UNITS:
         # Without dropout: what is seen once is all there is. On more data they would fill the memory.
