@@ -44,7 +44,6 @@ from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.model.card import model_card
 from diffusion_mf.networks.denoisers import ADDED_LATER
 from diffusion_mf.networks.tensor_files import write_tensors
-from diffusion_mf.ops.backends import Backend
 
 if TYPE_CHECKING:
     from diffusion_mf.config import Config
@@ -177,11 +176,8 @@ def save_model(folder: StrPath, model: StoredModel) -> None:
         _write_json(written / MANIFEST, {"files": files})
 
 
-def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
-    """Read a model folder; any problem is an `InputError`. The labeller is on the CPU, in evaluation mode.
-
-    ``backend`` selects the implementation of the structure (`ops.backends`).
-    """
+def load_model(folder: StrPath) -> StoredModel:
+    """Read a model folder; any problem is an `InputError`. The labeller is on the CPU, in evaluation mode."""
     path = Path(folder)
     files = _read_files(path)
     description = _object(path / CONFIG, files[CONFIG])
@@ -191,7 +187,7 @@ def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
     except (KeyError, TypeError, ValueError):
         raise InputError("not a vocabulary", path=path / VOCABULARY, remedy=_COPY_AGAIN) from None
     return StoredModel(
-        labeller=_load_labeller(path, files, settings["config"], vocabulary, settings["scheme"], backend),
+        labeller=_load_labeller(path, files, settings["config"], vocabulary, settings["scheme"]),
         vocabulary=vocabulary,
         metrics=_object(path / METRICS, files[METRICS]) if METRICS in files else {},
         **settings,
@@ -355,19 +351,14 @@ def _temporary_folders(final: Path) -> list[Path]:
 
 
 def _load_labeller(
-    path: Path,
-    files: Mapping[str, bytes],
-    config: Config,
-    vocabulary: Vocabulary,
-    scheme: LabelScheme,
-    backend: Backend,
+    path: Path, files: Mapping[str, bytes], config: Config, vocabulary: Vocabulary, scheme: LabelScheme
 ) -> Labeller:
     from diffusion_mf.model import Labeller
 
     # The initial weights of a network are random; loading a model must not change the random state.
     try:
         with torch.random.fork_rng(devices=[]), _encoder_copy(path, files) as encoder_files:
-            labeller = Labeller(config, vocabulary, scheme, encoder_files=encoder_files, backend=backend)
+            labeller = Labeller(config, vocabulary, scheme, encoder_files=encoder_files)
     except ValueError as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(
