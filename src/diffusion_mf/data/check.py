@@ -40,7 +40,10 @@ class Severity(enum.StrEnum):
 
 
 class Kind(enum.Enum):
-    """The kinds of problems, in the order in which they are reported: name, severity, what it means."""
+    """The kinds of problems, in the order in which they are reported: name, severity, what it means.
+
+    Those that are repaired have the names of `Repair`.
+    """
 
     REFUSED = ("unusable", Severity.ERROR, "The file cannot be used for training or scoring until this is corrected.")
     TAGS = (
@@ -54,7 +57,7 @@ class Kind(enum.Enum):
         Severity.REPAIRED,
         "The span is extended to the whole token, since labels belong to tokens.",
     )
-    OVERLAPPING = (
+    OVERLAP = (
         "overlapping spans",
         Severity.REPAIRED,
         "The longest span is kept, or the first of equally long ones.",
@@ -64,7 +67,7 @@ class Kind(enum.Enum):
         Severity.WARNING,
         "Discontinuous spans, relations, events, attributes and rejected texts are not read.",
     )
-    OVERLAP = (
+    IN_TWO_FILES = (
         "sentence in two files",
         Severity.WARNING,
         "A model scores better on sentences it was trained on than on new ones.",
@@ -92,15 +95,6 @@ class Kind(enum.Enum):
         self.title = title
         self.severity = severity
         self.meaning = meaning
-
-
-_REPAIR_KINDS = {
-    Repair.TAGS: Kind.TAGS,
-    Repair.FORM: Kind.FORM,
-    Repair.WIDENED: Kind.WIDENED,
-    Repair.OVERLAP: Kind.OVERLAPPING,
-    Repair.LEFT_OUT: Kind.LEFT_OUT,
-}
 
 
 class Problem(NamedTuple):
@@ -191,7 +185,7 @@ class _Collected(Repairs):
             line, shown = place, text or f"read as {PLACEHOLDER_FORM}"
         else:
             line, shown = None, f"{place}: {text}"
-        self.problems.append(Problem(_REPAIR_KINDS[kind], self.path, line, shown))
+        self.problems.append(Problem(Kind[kind.name], self.path, line, shown))
 
     def refuse(self, error: InputError) -> None:
         remedy = f"; {error.remedy}" if error.remedy else ""
@@ -261,7 +255,7 @@ def _overlaps(corpora: Iterable[Corpus]) -> list[Problem]:
         for sentence in corpus:
             if sentence.units in places:
                 path, line = places[sentence.units]
-                problems.append(Problem(Kind.OVERLAP, corpus.path, sentence.line, f"also in {path}, line {line}"))
+                problems.append(Problem(Kind.IN_TWO_FILES, corpus.path, sentence.line, f"also in {path}, line {line}"))
             else:
                 own.setdefault(sentence.units, (corpus.path, sentence.line))
         places |= own
