@@ -146,7 +146,7 @@ def test_a_run_is_fitted_to_a_time(corpus: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_run_with_too_little_time_says_so_at_the_end(planned_steps: int | None, corpus: Path, tmp_path: Path) -> None:
     said: list[str] = []
     config = small_runs.small_config(corpus, {"training": {"epochs": 1, "max_steps": 1}})
-    display = loop.NotesOnly(said.append)
+    display = loop.Callbacks(said.append)
     loop.train(config, output=tmp_path, device="cpu", display=display, planned_steps=planned_steps)
     warning = "there was time for 1 of the 5 steps planned, which is too few for a good model; give --minutes more"
     assert (said[-1] == warning) is (planned_steps == 5)
@@ -186,7 +186,7 @@ def test_schedules_and_scores_are_warned_about(corpus: Path, tmp_path: Path) -> 
     """The same messages are shown and in the log."""
     said: list[str] = []
     config = small_runs.small_config(corpus, {"training": {"epochs": 1, "warmup_steps": 1000, "budget": 2000}})
-    loop.train(config, output=tmp_path, device="cpu", display=loop.NotesOnly(said.append))
+    loop.train(config, output=tmp_path, device="cpu", display=loop.Callbacks(said.append))
     logged = [entry["message"] for entry in small_runs.read_log(tmp_path, "note")]
     assert logged == said
     assert any("the warm-up of 1,000 steps is longer than the run of 1" in message for message in said)
@@ -205,7 +205,7 @@ def test_a_score_that_still_rises_is_told_with_the_command_that_goes_on(
     said: list[str] = []
     config = small_runs.small_config(corpus, {"training": {"epochs": 2, "budget": 2000}})
     loop.train(
-        config, output=tmp_path, device="cpu", display=loop.NotesOnly(said.append), resume_command="dmf train --resume"
+        config, output=tmp_path, device="cpu", display=loop.Callbacks(said.append), resume_command="dmf train --resume"
     )
     (message,) = [message for message in said if "still rising" in message]
     assert message.endswith("to train longer: dmf train --resume --set training.epochs=4")

@@ -46,7 +46,7 @@ from diffusion_mf.training.evaluation import (
 from diffusion_mf.training.gradients import LossWindow, StepGradients
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Interruption, Processes, connected, reproducible
-from diffusion_mf.training.progress import JsonLinesLog, NotesOnly, Progress, RunDisplay, SpeedMeter
+from diffusion_mf.training.progress import Callbacks, JsonLinesLog, Progress, RunDisplay, SpeedMeter
 from diffusion_mf.training.resumption import BestModel, Checkpoints, RunFolder, TrainingState, has_complete_labels
 from diffusion_mf.training.steps import PackingSettings, StepPlan, StepPreparer
 
@@ -104,9 +104,9 @@ def train(
         folder = RunFolder(Path(output))
         data = read_training_data(config, has_complete_labels=not resume or has_complete_labels(folder))
         if not processes.is_writer:
-            display = NotesOnly(lambda message: None)  # rank 0 shows notes
+            display = Callbacks(lambda message: None)  # rank 0 shows notes
         elif display is None:
-            display = NotesOnly(logging.getLogger("diffusion_mf").warning)
+            display = Callbacks(logging.getLogger("diffusion_mf").warning)
         for message in data.notes:
             display.note(message)
         run = _Run(
@@ -167,7 +167,7 @@ def fit_to_time(config: Config, minutes: float, *, most_epochs: int | None = Non
             read_training_data(config),
             RunFolder(Path()),
             processes,
-            display=NotesOnly(lambda message: None),
+            display=Callbacks(lambda message: None),
             interruption=Interruption(),
             checkpoint_every=math.inf,
         )

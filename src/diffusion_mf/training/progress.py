@@ -59,7 +59,7 @@ class Progress:
 
 
 class RunDisplay(Protocol):
-    """Where the progress and notes of a run are shown: `terminal.Display`, or `NotesOnly`."""
+    """Where the progress and notes of a run are shown: `terminal.Display`, or `Callbacks`."""
 
     def update(self, progress: Progress, *, at_once: bool = False) -> None:
         """Show the progress, now or later."""
@@ -71,13 +71,16 @@ class RunDisplay(Protocol):
 
 
 @dataclass(frozen=True)
-class NotesOnly:
-    """Notes without progress, for runs inside other programs."""
+class Callbacks:
+    """A display for runs inside other programs, which calls them with notes and, if they like, with the progress."""
 
     note: Callable[[str], None]
+    on_progress: Callable[[Progress], None] | None = None
 
     def update(self, progress: Progress, *, at_once: bool = False) -> None:
-        """Nothing."""
+        """Pass the progress on."""
+        if self.on_progress is not None:
+            self.on_progress(progress)
 
 
 class SpeedMeter:
