@@ -115,7 +115,7 @@ def flips_in_checkpoints(folder: Path) -> Iterator[bool]:
 def models_in_turn(folder: Path, models: list[StoredModel]) -> None:
     while True:
         for model in models:
-            save_model(folder, *model)
+            save_model(folder, model)
 
 
 def is_one_of(loaded: StoredModel, models: list[StoredModel]) -> bool:
@@ -127,7 +127,7 @@ def is_one_of(loaded: StoredModel, models: list[StoredModel]) -> bool:
 
 def loads_while_saving(folder: Path, num_loads: int) -> Iterator[bool]:
     models = [small_model(seed=seed, temperature=float(seed)) for seed in (1, 2)]
-    save_model(folder, *models[0])
+    save_model(folder, models[0])
     child = in_child(lambda: models_in_turn(folder, models))
     try:
         for _ in range(num_loads):
@@ -142,7 +142,7 @@ def loads_while_saving(folder: Path, num_loads: int) -> Iterator[bool]:
 
 def kills_while_saving(folder: Path, num_kills: int, generator: random.Random) -> Iterator[bool]:
     models = [small_model(seed=seed, temperature=float(seed)) for seed in (1, 2)]
-    save_model(folder, *models[0])
+    save_model(folder, models[0])
     for _ in range(num_kills):
         child = in_child(lambda: models_in_turn(folder, models))
         time.sleep(generator.uniform(0, 0.1))
@@ -298,9 +298,9 @@ def full_disks(root: Path, num_cases: int, generator: random.Random) -> Iterator
     run = functools.partial(train, config, output=root / "run", device="cpu", resume=True, checkpoint_every=0)
     for _ in range(num_cases):
         limit = generator.choice((0, 100, 1000, 10_000, 20_000, generator.randrange(80_000)))
-        save_model(root / "model", *models[0])
+        save_model(root / "model", models[0])
         (root / "file").write_bytes(b"old")
-        saved = lambda: is_refused(lambda: save_model(root / "model", *models[1]))  # noqa: E731
+        saved = lambda: is_refused(lambda: save_model(root / "model", models[1]))  # noqa: E731
         yield holds_in_child(saved, lambda: fill_disk(limit)) and is_one_of(load_model(root / "model"), models)  # noqa: B023
         written = lambda: is_refused(lambda: _replace_file(root / "file"))  # noqa: E731
         yield holds_in_child(written, lambda: fill_disk(limit)) and (root / "file").read_bytes() in (  # noqa: B023
@@ -320,15 +320,15 @@ def read_only_folders(root: Path, num_cases: int) -> Iterator[bool]:
     config = small_runs.small_config(
         small_runs.write_small_corpus(root), {"system": "unigram", "training": {"epochs": 1}}
     )
-    save_model(root / "model", *model)
+    save_model(root / "model", model)
     (root / "file").write_bytes(b"old")
     train(config, output=root / "first", device="cpu")  # imports what somebody else may not be able to read
     root.chmod(0o555)
     (root / "model").chmod(0o555)
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     calls = [
-        lambda: save_model(root / "model", *model),
-        lambda: save_model(root / "other", *model),
+        lambda: save_model(root / "model", model),
+        lambda: save_model(root / "other", model),
         lambda: _replace_file(root / "file"),
         lambda: train(config, output=root / "run", device="cpu"),
     ]

@@ -61,18 +61,21 @@ def train(
     from diffusion_mf.training.automatic import choose_config
     from diffusion_mf.training.loop import fit_to_time
     from diffusion_mf.training.loop import train as run
+    from diffusion_mf.training.progress import Callbacks, RunDisplay
     from diffusion_mf.training.resumption import begun_run
 
     with contextlib.ExitStack() as stack:
         if output is None:
             output = stack.enter_context(tempfile.TemporaryDirectory(prefix="diffusion-mf-"))
-        display = stack.enter_context(Display()) if on_progress is None else _Callback(on_progress)
+        display: RunDisplay = Callbacks(logging.getLogger("diffusion_mf").warning, on_progress)
+        if on_progress is None:
+            display = stack.enter_context(Display())
         files = _files(train, dev, test, Path(output), task=task, resume=resume)
         options = {"system": system, "task": task, "seed": seed, "encoder.model": encoder}
         options["encoder.kind"] = None if encoder is None else "pretrained"
         given = {**{key: value for key, value in options.items() if value is not None}, **files, **(settings or {})}
         overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items()]
-        most_epochs = None
+        most_epochs = planned_steps = None
         begun = begun_run(Path(output)) if resume and config is None else None
         if begun is not None:
             config = with_overrides(begun.config, overrides)
@@ -92,23 +95,11 @@ def train(
         else:
             raise InputError("there is nothing to train on", remedy="give train data or a configuration")
         if minutes is not None and begun is None:
-            changes, line = fit_to_time(config, minutes, most_epochs=most_epochs, device=device)
+            changes, line, planned_steps = fit_to_time(config, minutes, most_epochs=most_epochs, device=device)
             display.note(line)
             config = with_overrides(config, [f"{key}={value}" for key, value in changes.items()])
-        return Tagger.load(run(config, output=output, resume=resume, device=device, display=display), device=device)
-
-
-class _Callback:
-    """A display that calls back; notes go to Python's logging."""
-
-    def __init__(self, update: Callable[[Progress], None]) -> None:
-        self._update = update
-
-    def update(self, progress: Progress, *, at_once: bool = False) -> None:
-        self._update(progress)
-
-    def note(self, message: str) -> None:
-        logging.getLogger("diffusion_mf").warning(message)
+        folder = run(config, output=output, resume=resume, device=device, display=display, planned_steps=planned_steps)
+        return Tagger.load(folder, device=device)
 
 
 def _files(

@@ -101,7 +101,7 @@ def test_json_labels_are_detected_only_when_they_are_to_change(dmf) -> None:
 def test_columns_are_chosen_by_number(dmf) -> None:
     outcome = dmf(
         *("data", "convert", "-", "-", "--from", "columns", "--to", "columns"),
-        *("--unit-column", 2, "--tag-column", 3, "--separator", "tab"),
+        *("--form-column", 2, "--tag-column", 3, "--separator", "tab"),
         stdin=b"1\tNew York\tB-L\t_\n2\tis\tO\t_\n",
     )
     assert outcome.stdout == b"New York\tB-L\nis\tO\n\n"

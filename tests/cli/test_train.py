@@ -238,7 +238,7 @@ def test_a_full_disk(dmf, config: Path, copy: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     before = checkpoint.read_checkpoint(copy / "checkpoint")
-    monkeypatch.setattr(checkpoint, "_write_tensors", full)
+    monkeypatch.setattr(checkpoint, "write_tensors", full)
     outcome = dmf("train", config, "--output", copy, "--device", "cpu", "--resume")
     assert outcome.status == 2
     assert "No space left on device" in outcome.stderr.splitlines()[-1]

@@ -99,6 +99,7 @@ def test_a_time_is_kept_as_a_number_of_epochs(dmf, tmp_path: Path, monkeypatch: 
     outcome = dmf(*arguments, "--minutes", "0.5")
     assert outcome.status == 0, outcome.stderr
     assert "steps fit into 0.5 min" in outcome.stderr
+    assert "steps planned, which is too few for a good model" in outcome.stderr
     num_epochs = json.loads((tmp_path / "run/model/config.json").read_text())["config"]["training"]["epochs"]
     assert 0 < num_epochs < 1000
     resumed = dmf("train", "--output", tmp_path / "run", "--resume", "--device", "cpu")

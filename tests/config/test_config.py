@@ -42,6 +42,12 @@ def write(tmp_path):
         (GOOD + '[encoder]\nlayers = "4"\n', 4, "encoder.layers must be a valid integer, found '4'"),
         (GOOD + "[encoder]\nlayers = 2.5\n", 4, "encoder.layers must be a valid integer"),
         (GOOD + "[training]\nepochs = true\n", 4, "training.epochs must be a valid integer, found True"),
+        (
+            GOOD + '[inference]\nnum_calls = "atuo"\n',
+            4,
+            "inference.num_calls must be a valid integer or 'auto', found 'atuo'; the nearest is auto.",
+        ),
+        (GOOD + "[inference]\nnum_calls = 0\n", 4, "must be greater than or equal to 1 or 'auto', found 0"),
         (GOOD + "[encoder]\ndropout = 1.5\n", 4, "encoder.dropout must be less than 1, found 1.5"),
         (GOOD + "[training]\nlearning_rate = nan\n", 4, "training.learning_rate must be a finite number, found nan"),
         (GOOD + "[encoder]\nwidth = 100\nheads = 8\n", 3, "encoder width must be a multiple of twice the heads"),

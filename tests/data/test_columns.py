@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 
 from diffusion_mf.data.columns import Separator, detect_layout, read_column_blocks, read_columns, write_columns
+from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import LIMIT_VARIABLE, FieldChoice
-from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source
+from diffusion_mf.data.formats import FileFormat, FormatOptions, read_source, read_task
 from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, detect_scheme, encode_spans
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
@@ -41,11 +42,7 @@ def test_shared_task_layout(tmp_path: Path) -> None:
     path = write(tmp_path, CONLL)
     layout = detect_layout(path)
     assert (layout.separator, layout.num_columns, layout.tag_column) == (Separator.SPACE, 4, 3)
-    assert layout.scheme is LabelScheme.IOB1
-    assert layout.is_scheme_detected
-    assert layout.describe() == (
-        "4 space-separated columns, units in column 1, tags in column 4, scheme iob1 (detected)"
-    )
+    assert layout.describe() == "4 space-separated columns, units in column 1, tags in column 4"
     assert list(read_columns(path, layout)) == [
         Sentence(("Mira", "saw"), ("I-PER", "O"), 3, 1),
         Sentence(("Oslo", "Bergen"), ("I-LOC", "B-LOC"), 7, 2),
@@ -54,9 +51,9 @@ def test_shared_task_layout(tmp_path: Path) -> None:
 
 def test_a_document_start_ends_a_sentence_and_its_tag_counts_nowhere(tmp_path: Path) -> None:
     path = write(tmp_path, "a\tB-X\n-DOCSTART-\tnonsense\nb\tO\n")
-    layout = detect_layout(path)
-    assert layout.scheme is LabelScheme.BIO2
-    assert [sentence.units for sentence in read_columns(path, layout)] == [("a",), ("b",)]
+    corpus = read_task(path, Task.NER)
+    assert corpus.source_scheme is LabelScheme.BIO2
+    assert [sentence.units for sentence in corpus] == [("a",), ("b",)]
 
 
 def test_given_columns_and_separator(tmp_path: Path) -> None:
@@ -183,7 +180,7 @@ def test_labelled_files_round_trip(rows: list[list[tuple[str, str]]], tmp_path_f
     stream = io.BytesIO()
     write_columns(sentences, stream)
     path = write(tmp_path_factory.mktemp("columns"), stream.getvalue())
-    layout = detect_layout(path, scheme=LabelScheme.PLAIN)
+    layout = detect_layout(path)
     assert [sentence[:2] for sentence in read_columns(path, layout)] == [sentence[:2] for sentence in sentences]
 
 
@@ -232,7 +229,7 @@ UNIVERSAL_NER = (
     ("# B-PER\n#\tO\n", 0, 1, False),
 ])  # fmt: skip
 def test_columns_are_found(text: str, form_column: int, tag_column: int, has_header: bool, tmp_path: Path) -> None:
-    layout = detect_layout(write(tmp_path, text), scheme=LabelScheme.PLAIN)
+    layout = detect_layout(write(tmp_path, text))
     assert (layout.form_column, layout.tag_column, layout.has_header) == (form_column, tag_column, has_header)
 
 
@@ -281,9 +278,7 @@ def test_blocks_lose_nothing(lines: list[str], end: str) -> None:
         path = write(Path(folder), text)
         blocks = list(read_column_blocks(path))
         assert "".join(block.text for block in blocks) == text
-        assert [block.sentence for block in blocks if block.sentence] == list(
-            read_columns(path, detect_layout(path, scheme=LabelScheme.PLAIN))
-        )
+        assert [block.sentence for block in blocks if block.sentence] == list(read_columns(path, detect_layout(path)))
         tagged = "".join(
             block.with_tags(["X"] * len(block.sentence.units if block.sentence else ())) for block in blocks
         )

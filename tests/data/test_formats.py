@@ -140,24 +140,11 @@ def test_inside_and_middle_are_one_in_bmes(tmp_path: Path) -> None:
     assert next(iter(read_task(path, Task.NER))).labels == ("B-A", "M-A", "M-A", "E-A")
 
 
-def test_an_illegal_sequence_is_refused_in_strict_mode_unless_it_is_a_prediction(tmp_path: Path) -> None:
+def test_an_illegal_sequence_is_refused_in_strict_mode(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "u O\nu B-A\nu L-B\n\nu U-A\nu I-B\n")
     with pytest.raises(InputError, match="'L-B' cannot follow 'B-A'") as caught:
         read_task(path, Task.NER, strict=True)
     assert caught.value.line == 3
-    corpus = read_task(path, Task.NER, scheme=LabelScheme.BILOU, check=False)
-    assert [s.labels for s in corpus] == [("O", "B-A", "E-B"), ("S-A", "M-B")]
-    with pytest.raises(InputError, match="'L-B' is not of the scheme bio2") as caught:
-        read_task(path, Task.NER, scheme=LabelScheme.BIO2, check=False)
-    assert caught.value.line == 3
-
-
-def test_open_predictions_are_read_as_conlleval_does(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", "u I-A\nu I-A\nu I-B\nu B-B\n")
-    with pytest.raises(InputError, match="cannot begin with 'I-A'"):
-        read_task(path, Task.NER, scheme=LabelScheme.BIO2, strict=True)
-    corpus = read_task(path, Task.NER, scheme=LabelScheme.BIO2, check=False)
-    assert [s.labels for s in corpus] == [("B-A", "E-A", "S-B", "S-B")]
 
 
 def test_ner_without_boundaries_is_refused_but_a_file_of_o_is_not(tmp_path: Path) -> None:
@@ -232,5 +219,5 @@ def test_a_given_scheme_streams(monkeypatch: pytest.MonkeyPatch) -> None:
             return 5
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
-    source = read_source("-", FileFormat.COLUMNS, FormatOptions(scheme=LabelScheme.BIO2))
+    source = read_source("-", FileFormat.COLUMNS, FormatOptions())
     assert [next(source.sentences).line for _ in range(3)] == [1, 3, 5]

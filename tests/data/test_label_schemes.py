@@ -199,7 +199,7 @@ def test_each_scheme_writes_its_own_letter_for_the_middle() -> None:
     labels = ["B-X", "M-X", "I-X", "E-X"]
     assert convert_labels(labels, LabelScheme.BMES, LabelScheme.IOBES) == ["B-X", "I-X", "I-X", "E-X"]
     assert convert_labels(labels, LabelScheme.IOBES, LabelScheme.BMES) == ["B-X", "M-X", "M-X", "E-X"]
-    assert convert_labels(labels, LabelScheme.BMES, LabelScheme.BMES) == labels
+    assert convert_labels(labels, LabelScheme.BMES, LabelScheme.BMES) == ["B-X", "M-X", "M-X", "E-X"]
 
 
 @pytest.mark.parametrize(("scheme", "labels", "index", "message"), [

@@ -14,6 +14,7 @@ import pytest
 from diffusion_mf.batches.vocabulary import describe_unknown_labels
 from diffusion_mf.data.corpus import Corpus, Task
 from diffusion_mf.data.formats import read_task
+from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.statistics import corpus_statistics, out_of_vocabulary
 from diffusion_mf.evaluation.terminal import half_up
 
@@ -91,5 +92,6 @@ def test_lexical_and_label_tables(row: tuple, corpora: Path) -> None:
 
 def test_the_shared_task_data_are_iob1(corpora: Path) -> None:
     corpus = read(corpora, CONLL, "dev")
+    assert corpus.source_scheme is LabelScheme.IOB1
     assert corpus.layout is not None
-    assert corpus.layout.describe().endswith("tags in column 4, scheme iob1 (detected)")
+    assert corpus.layout.describe().endswith("tags in column 4")

@@ -16,7 +16,6 @@ from diffusion_mf.data.conllu import read_conllu_blocks
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import LIMIT_VARIABLE, SentenceLimits, read_lines
 from diffusion_mf.data.formats import FileFormat, FormatOptions, format_of, read_source, read_task
-from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
 
 WORD = "1\ta\t_\tX\t_\t_\t_\t_\t_\t_\n"
@@ -68,7 +67,6 @@ def test_every_reader_refuses_what_does_not_end(
     file_format = format_of(path)
     readers: list[Callable[[], object]] = [
         lambda: list(read_source(path, file_format, FormatOptions()).sentences),
-        lambda: list(read_source(path, file_format, FormatOptions(scheme=LabelScheme.PLAIN)).sentences),
         lambda: list(read_source_sentences(path, file_format, Task.POS)),
     ]
     if file_format is FileFormat.CONLLU:

@@ -59,8 +59,7 @@ def test_confusions_are_grouped_and_the_surest_come_first() -> None:
     assert groups[0][1][0] == (3, "a b [c]", "N", "V", 0.8, "Z", 0.05)
     labels, counts = confusion_matrix(sentences)
     assert labels == ["V", "N", "D"]
-    assert counts.tolist() == [[1, 0, 1], [2, 0, 0], [0, 0, 1]]
-    assert confusion_matrix(sentences, most=2)[1].tolist() == [[1, 0], [2, 0]]
+    assert counts == [[1, 0, 1], [2, 0, 0], [0, 0, 1]]
     assert [(unit.line, unit.score) for unit in least_certain(sentences, 3)] == [(5, 0.5), (1, 0.6), (6, 0.7)]
     assert not checked("N V", "N V").wrong_units()
 

@@ -185,7 +185,7 @@ def test_score_sentences_gives_the_metrics_of_the_task(task: Task) -> None:
     whole = report(task, gold, predicted)
     # Names as plain strings are as good, and units change nothing.
     assert score_sentences(task.value, task.scheme, gold, predicted) == whole.metrics
-    assert score_sentences(task, task.scheme, iter(gold), iter(predicted), units=iter(gold)) == whole.metrics
+    assert score_sentences(task, task.scheme, iter(gold), iter(predicted)) == whole.metrics
     assert list(whole.metrics) == METRICS[task]
     assert whole.primary == whole.metrics[PRIMARY_METRICS[task]]
     assert 0 < whole.primary < 100

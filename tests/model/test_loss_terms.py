@@ -14,7 +14,6 @@ from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.diffusion import one_hot, restrict
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import StepDraws, Target, Use, structured_terms
-from diffusion_mf.model.storage import load_model, save_model
 from diffusion_mf.ops import forward_backward
 from diffusion_mf.structures import LinearChain
 from diffusion_mf.systems import ObjectiveWeights
@@ -240,20 +239,20 @@ def test_noise_depends_on_seed_step_and_sentence_only() -> None:
 
 
 @pytest.mark.parametrize("system", ["mean-field", "lcrf", "diffusion-mf", "diffusion-lcrf"])
-def test_the_structure_is_computed_by_the_backend_asked_for(system, tmp_path) -> None:
-    labeller = small_labeller(system)
-    config, batch = labeller.config, short_batch()
-    save_model(tmp_path / "model", labeller, config, VOCABULARY, LabelScheme.BMES, labeller.decoders[0], 1.0, {})
-    plain = load_model(tmp_path / "model", backend="reference").labeller
+def test_the_structure_is_computed_by_the_backend_asked_for(system) -> None:
+    labeller, batch = small_labeller(system), short_batch()
+    plain, triton = (
+        Labeller(labeller.config, VOCABULARY, LabelScheme.BMES, backend=backend).eval()
+        for backend in ("reference", "triton")
+    )
+    plain.load_state_dict(labeller.state_dict())
     expected = labeller.eval().loss_sums(batch, seed=7, step=4, sentence_keys=KEYS)["total"]
     torch.testing.assert_close(plain.loss_sums(batch, seed=7, step=4, sentence_keys=KEYS)["total"], expected)
     # There is no GPU's tensor here: whoever asked for Triton is told so.
     with pytest.raises(RuntimeError, match="backend 'triton' needs"):
-        load_model(tmp_path / "model", backend="triton").labeller.predict(batch)
+        triton.predict(batch)
     with pytest.raises(RuntimeError, match="backend 'triton' needs"):
-        Labeller(config, VOCABULARY, LabelScheme.BMES, backend="triton").eval().loss_sums(
-            batch, seed=7, step=4, sentence_keys=KEYS
-        )
+        triton.loss_sums(batch, seed=7, step=4, sentence_keys=KEYS)
 
 
 def clamp_target(num_sentences: int, length: int, *, labels=None, **options) -> Target:

@@ -67,7 +67,7 @@ def test_a_folder_holds_what_it_should_and_nothing_that_runs(tmp_path: Path) -> 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_loaded_model_is_the_saved_one(tmp_path: Path, system: str) -> None:
     model = small_model(system)
-    save_model(tmp_path / "model", *model)
+    save_model(tmp_path / "model", model)
     loaded = load_model(tmp_path / "model")
     assert loaded[1:] == model[1:]
     state, expected = loaded.labeller.state_dict(), model.labeller.state_dict()
@@ -80,9 +80,9 @@ def test_a_loaded_model_is_the_saved_one(tmp_path: Path, system: str) -> None:
 @pytest.mark.parametrize(("storage", "largest_error"), [("float16", 2e-3), ("int8", 1e-2)])
 def test_weights_are_stored_in_fewer_bytes(tmp_path: Path, storage: str, largest_error: float) -> None:
     model = small_model(settings={"training": {"storage": storage}})
-    save_model(tmp_path / "model", *model)
+    save_model(tmp_path / "model", model)
     plain = small_model()
-    save_model(tmp_path / "plain", *plain)
+    save_model(tmp_path / "plain", plain)
     assert json.loads((tmp_path / "model" / "config.json").read_text())["format_version"] == 2
     assert json.loads((tmp_path / "plain" / "config.json").read_text())["format_version"] == 1
     weights = load_file(tmp_path / "model" / "model.safetensors")
@@ -94,7 +94,7 @@ def test_weights_are_stored_in_fewer_bytes(tmp_path: Path, storage: str, largest
         assert tensor.dtype is expected.dtype
         assert float((tensor - expected).abs().max()) <= largest_error * float(expected.abs().max().clamp(min=1e-6))
     # Saving it again changes nothing more.
-    save_model(tmp_path / "again", *loaded)
+    save_model(tmp_path / "again", loaded)
     again = load_file(tmp_path / "again" / "model.safetensors")
     assert all(torch.equal(again[name], weights[name]) for name in matrices)
 
@@ -103,7 +103,7 @@ def test_rows_of_zeros_are_stored_as_int8(tmp_path: Path) -> None:
     model = small_model(settings={"training": {"storage": "int8"}})
     with torch.no_grad():
         model.labeller.encoder.words.weight[0] = 0
-    save_model(tmp_path / "model", *model)
+    save_model(tmp_path / "model", model)
     assert not load_model(tmp_path / "model").labeller.encoder.words.weight[0].any()
 
 
@@ -121,7 +121,7 @@ def test_int8_weights_without_their_scales_are_refused(tmp_path: Path) -> None:
 def test_pairs_of_neighbours_are_saved_and_older_models_have_none(tmp_path: Path) -> None:
     sizes = {"width": 16, "heads": 2, "layers": 1, "word_width": 8, "character_width": 4, "character_hidden": 4}
     model = small_model("unigram", settings={"encoder": {**sizes, "pair_width": 3}})
-    save_model(tmp_path / "model", *model)
+    save_model(tmp_path / "model", model)
     loaded = load_model(tmp_path / "model")
     assert loaded.vocabulary.pairs == model.vocabulary.pairs
     assert len(loaded.vocabulary.pairs) == 11
@@ -352,7 +352,7 @@ def test_impossible_settings_are_not_saved(tmp_path: Path) -> None:
     model = small_model()
     for changed in (model._replace(decoder="beam"), model._replace(temperature=float("nan"))):
         with pytest.raises(ValueError, match=r"no decoder|must be in 0.01"):
-            save_model(tmp_path / "model", *changed)
+            save_model(tmp_path / "model", changed)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,7 +17,7 @@ from diffusion_mf.batches.packing import PackedShape, pack
 from diffusion_mf.config import DenoiserConfig, EncoderConfig
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
-from diffusion_mf.model.storage import load_model, save_model
+from diffusion_mf.model.storage import StoredModel, load_model, save_model
 from diffusion_mf.networks.denoisers import LabelDenoiser
 from diffusion_mf.networks.recall import RecalledStates, mean_of_others
 
@@ -196,8 +196,8 @@ def test_a_given_label_informs_all_of_its_document() -> None:
 def test_a_model_of_an_earlier_version_has_no_weights_for_them(tmp_path) -> None:
     labeller = small_labeller("diffusion-mf", **RECALL).eval()
     labeller.core.denoiser.known_others = labeller.core.denoiser.known_in_document = None
-    arguments = (labeller.config, VOCABULARY, LabelScheme.BMES, "argmax", 1.0, {})
-    save_model(tmp_path / "model", labeller, *arguments)
+    model = StoredModel(labeller, labeller.config, VOCABULARY, LabelScheme.BMES, "argmax", 1.0, {})
+    save_model(tmp_path / "model", model)
     loaded = load_model(tmp_path / "model").labeller
     assert not loaded.get_parameter("core.denoiser.known_others.weight").any()
     torch.testing.assert_close(
@@ -312,7 +312,8 @@ def test_a_flag_does_not_tell_what_the_others_are() -> None:
 
 def test_a_model_whose_states_recall_is_saved_and_loaded(tmp_path) -> None:
     labeller = small_labeller("lcrf", encoder={"recall": 2, "recall_layers": 1}).eval()
-    save_model(tmp_path / "model", labeller, labeller.config, VOCABULARY, LabelScheme.BMES, "viterbi", 1.0, {})
+    model = StoredModel(labeller, labeller.config, VOCABULARY, LabelScheme.BMES, "viterbi", 1.0, {})
+    save_model(tmp_path / "model", model)
     loaded, batch = load_model(tmp_path / "model").labeller, batch_in(1, 1, 1, 1)
     assert torch.equal(loaded.predict(batch).marginals, labeller.predict(batch).marginals)
 

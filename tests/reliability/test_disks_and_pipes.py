@@ -54,7 +54,7 @@ def calls(tmp_path: Path) -> list[Callable[[], object]]:
     train(config, output=tmp_path / "first", device="cpu")  # imports what somebody else may not be able to read
     return [
         lambda: _replace(tmp_path / "file"),
-        lambda: save_model(tmp_path / "model", *small_model("unigram", seed=2)),
+        lambda: save_model(tmp_path / "model", small_model("unigram", seed=2)),
         lambda: train(config, output=tmp_path / "run", device="cpu"),
     ]
 

@@ -294,7 +294,7 @@ def test_loading_while_saving_never_mixes_two_models(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     models = [small_model(seed=seed, temperature=float(seed)) for seed in (1, 2)]
     expected = {model.temperature: model.labeller.state_dict() for model in models}
-    save_model(folder, *models[0])
+    save_model(folder, models[0])
     is_over = threading.Event()
     failures: list[BaseException] = []
 
@@ -302,7 +302,7 @@ def test_loading_while_saving_never_mixes_two_models(tmp_path: Path) -> None:
         try:
             while not is_over.is_set():
                 for model in models:
-                    save_model(folder, *model)
+                    save_model(folder, model)
         except BaseException as error:
             failures.append(error)
 

@@ -20,7 +20,7 @@ from diffusion_mf.errors import TerminatedError
 from diffusion_mf.training import loop
 from diffusion_mf.training.checkpoint import read_checkpoint
 from diffusion_mf.training.loop import train
-from diffusion_mf.training.progress import NotesOnly, Progress
+from diffusion_mf.training.progress import Callbacks, Progress
 
 STATUSES = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
 
@@ -85,7 +85,7 @@ def test_a_later_signal_ends_the_run_after_its_step(
 
 
 def test_a_signal_in_the_last_evaluation_ends_the_run_with_a_checkpoint(corpus: Path, tmp_path: Path) -> None:
-    class Signalling(NotesOnly):
+    class Signalling(Callbacks):
         def update(self, progress: Progress, *, at_once: bool = False) -> None:
             if at_once and progress.epoch == 1:
                 os.kill(os.getpid(), signal.SIGTERM)

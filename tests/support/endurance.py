@@ -19,7 +19,7 @@ from diffusion_mf.model.storage import load_model
 from diffusion_mf.systems import SYSTEMS
 from diffusion_mf.tagger import TaggedSentence
 from diffusion_mf.training.loop import train
-from diffusion_mf.training.progress import NotesOnly, Progress
+from diffusion_mf.training.progress import Callbacks, Progress
 
 WORDS = ["Ada", "Byron", "sings", "in", "Oslo", "for", "the", "royal", "choir", "Eve", "☃", "unseen", "x" * 40]
 TOLERANCE = 1e-4
@@ -70,7 +70,7 @@ def growth_of_loading(folder: Path, generator: Random, num_calls: int) -> float:
 def growth_of_training(folder: Path, generator: Random, num_calls: int) -> float:
     memory = Memory(num_calls)
 
-    class Watching(NotesOnly):
+    class Watching(Callbacks):
         def update(self, progress: Progress, *, at_once: bool = False) -> None:
             memory.after(progress.step)
 

@@ -205,7 +205,7 @@ def _read(path: Path, file_format: FileFormat, generator: Random) -> None:
         case 2:
             detect(path, file_format=named, fields=fields)
         case _:
-            options = FormatOptions(scheme=scheme, fields=fields, task=task)
+            options = FormatOptions(fields=fields, task=task)
             repairs = Repairs(path) if generator.random() < 0.5 else None
             for _ in read_source(path, file_format, options, repairs=repairs).sentences:
                 pass

@@ -78,5 +78,5 @@ def small_tagger(system: str = "diffusion-mf", task: Task = Task.NER, **options:
 
 
 def write_model(folder: Path, system: str = "diffusion-mf", task: Task = Task.NER, **options: Any) -> Path:
-    save_model(folder, *small_model(system, task, **options))
+    save_model(folder, small_model(system, task, **options))
     return folder

@@ -19,7 +19,7 @@ from diffusion_mf.lab.synthetic import write_corpus
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.tagger import StoredModel
 from diffusion_mf.training.corpora import read_training_data
-from diffusion_mf.training.evaluation import _predict_share
+from diffusion_mf.training.evaluation import predict_all
 from diffusion_mf.training.processes import Processes
 
 SMALL_MODEL: dict[str, dict[str, Any]] = {
@@ -132,6 +132,15 @@ def share_of_evaluation(
     """What one of several processes contributes to the labels and marginals of the dev sentences."""
     sentences = read_training_data(model.config).dev
     assert sentences is not None
-    processes = Processes(rank, world_size, torch.device("cpu"))
+    processes = _OneOfSeveral(rank, world_size, torch.device("cpu"))
     predictor = Predictor(model.labeller, model.config, torch.device("cpu"))
-    return _predict_share(predictor, sentences, model.vocabulary, decoders, processes, budget=budget)
+    inference = model.config.inference.model_copy(update={"budget": budget})
+    config = model.config.model_copy(update={"inference": inference})
+    return predict_all(predictor, sentences, config, model.vocabulary, decoders, processes)
+
+
+class _OneOfSeveral(Processes):
+    """A process whose share is not summed with those of the others."""
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        pass

@@ -271,13 +271,13 @@ def test_the_model_card_names_the_encoder(model_folder: Path, tmp_path: Path) ->
     stored = load_model(model_folder)
     # One slash does not make a folder's name one of the hub.
     encoder = stored.config.encoder.model_copy(update={"model": "somewhere/tiny"})
-    save_model(tmp_path / "moved", *stored._replace(config=stored.config.model_copy(update={"encoder": encoder})))
+    save_model(tmp_path / "moved", stored._replace(config=stored.config.model_copy(update={"encoder": encoder})))
     assert "base_model" not in (tmp_path / "moved" / "README.md").read_text(encoding="utf-8")
     stored.labeller.encoder.model.config.hub_name = "hfl/some-encoder"
-    save_model(tmp_path / "model", *stored)
+    save_model(tmp_path / "model", stored)
     for folder in ("model", "again"):
         assert "\nbase_model: hfl/some-encoder\n" in (tmp_path / folder / "README.md").read_text(encoding="utf-8")
-        save_model(tmp_path / "again", *load_model(tmp_path / "model"))
+        save_model(tmp_path / "again", load_model(tmp_path / "model"))
 
 
 def test_code_that_comes_with_a_tagger_is_never_run(model_folder: Path, tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_code_that_comes_with_a_tagger_is_never_run(model_folder: Path, tmp_path
 
 def test_a_folder_whose_name_is_not_utf8_is_refused_in_one_sentence(tmp_path: Path, model_folder: Path) -> None:
     with pytest.raises(InputError, match="not UTF-8"):
-        save_model(tmp_path / os.fsdecode(b"n\xe9"), *load_model(model_folder))
+        save_model(tmp_path / os.fsdecode(b"n\xe9"), load_model(model_folder))
 
 
 def test_a_run_resumes_where_its_encoder_has_moved_but_not_with_another_tokenizer(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_pipeline_of_characters_and_of_plain_labels() -> None:
 
 
 def test_a_pipeline_from_a_folder(tmp_path: Path) -> None:
-    save_model(tmp_path / "model", *small_model())
+    save_model(tmp_path / "model", small_model())
     pipeline = TokenClassificationPipeline.from_pretrained(tmp_path / "model", device="cpu")
     assert pipeline.task == "token-classification"
     assert pipeline("") == []

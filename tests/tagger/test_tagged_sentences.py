@@ -82,7 +82,7 @@ def test_span_confidence_elsewhere_is_fitted(tmp_path: Path) -> None:
     sentences = [["Ada", "Byron", "sings", "in", "Oslo"], ["the", "royal", "choir"]]
     for system in ("diffusion-mf", "diffusion-lcrf"):
         model = small_model(system, settings={"inference": {"scores_from": "first"}})
-        save_model(tmp_path / system, *model._replace(span_calibration=(0.5, -1.0)))
+        save_model(tmp_path / system, model._replace(span_calibration=(0.5, -1.0)))
         plain, fitted = Tagger(model, device="cpu"), Tagger.load(tmp_path / system, device="cpu")
         spans = [span for result in plain.tag(sentences, scheme="bmes") for span in result.spans]
         assert spans

@@ -20,7 +20,7 @@ from diffusion_mf.training.corpora import dev_warnings, hold_out, read_training_
 
 def corpus_of(*sentences: Sentence) -> Corpus:
     plain = LabelScheme.PLAIN
-    return Corpus(path="c", task=Task.POS, sentences=sentences, scheme=plain, source_scheme=plain)
+    return Corpus(path="c", task=Task.POS, sentences=sentences, source_scheme=plain)
 
 
 def numbered(count: int, document_of: Any = lambda index: 0) -> Corpus:
@@ -120,7 +120,7 @@ def test_a_run_can_end_within_an_epoch(corpus: Path, tmp_path: Path) -> None:
     assert len(small_runs.read_log(tmp_path, "step")) == 6
 
 
-def fitted(config: Config, minutes: float, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, float], str]:
+def fitted(config: Config, minutes: float, monkeypatch: pytest.MonkeyPatch) -> loop.FittedTime:
     """With a second a step and no evaluations to speak of."""
     monkeypatch.setattr(loop._Run, "measure_pace", lambda self, at_most: (1.0, 0.0))
     return loop.fit_to_time(config, minutes, device="cpu")
@@ -129,20 +129,34 @@ def fitted(config: Config, minutes: float, monkeypatch: pytest.MonkeyPatch) -> t
 def test_a_run_is_fitted_to_a_time(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small_runs.small_config(corpus, {"training": {"epochs": 50, "accumulation": 1, "warmup_steps": 500}})
     run_steps = 14 * 50  # about
-    changes, line = fitted(config, run_steps / 60 / 2, monkeypatch)
+    changes, line, planned_steps = fitted(config, run_steps / 60 / 2, monkeypatch)
     assert 20 <= changes["training.epochs"] <= 25
     assert 20 <= changes["training.warmup_steps"] <= 40
     assert "training.max_steps" not in changes
     assert changes["training.ema_decay"] == 0.9
     assert "steps fit into" in line
-    changes, _ = fitted(config, 0.5, monkeypatch)
+    assert run_steps - 50 <= planned_steps <= run_steps + 50
+    changes, *_ = fitted(config, 0.5, monkeypatch)
     assert 20 <= changes["training.max_steps"] <= 30
     assert changes["training.epochs"] <= 3
-    assert fitted(config, 1000, monkeypatch)[0] == {"training.epochs": 50}
+    assert fitted(config, 1000, monkeypatch).changes == {"training.epochs": 50}
+
+
+@pytest.mark.parametrize("planned_steps", [None, 4, 5])
+def test_a_run_with_too_little_time_says_so_at_the_end(planned_steps: int | None, corpus: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    config = small_runs.small_config(corpus, {"training": {"epochs": 1, "max_steps": 1}})
+    display = loop.Callbacks(said.append)
+    loop.train(config, output=tmp_path, device="cpu", display=display, planned_steps=planned_steps)
+    warning = "there was time for 1 of the 5 steps planned, which is too few for a good model; give --minutes more"
+    assert (said[-1] == warning) is (planned_steps == 5)
+    assert any("there was time for" in entry["message"] for entry in small_runs.read_log(tmp_path, "note")) is (
+        planned_steps == 5
+    )
 
 
 def test_the_pace_of_a_run_is_measured(corpus: Path) -> None:
-    changes, _ = loop.fit_to_time(small_runs.small_config(corpus, {"training": {"epochs": 1000}}), 0.1, device="cpu")
+    changes, *_ = loop.fit_to_time(small_runs.small_config(corpus, {"training": {"epochs": 1000}}), 0.1, device="cpu")
     assert 0 < changes["training.epochs"] < 1000
 
 
@@ -172,7 +186,7 @@ def test_schedules_and_scores_are_warned_about(corpus: Path, tmp_path: Path) -> 
     """The same messages are shown and in the log."""
     said: list[str] = []
     config = small_runs.small_config(corpus, {"training": {"epochs": 1, "warmup_steps": 1000, "budget": 2000}})
-    loop.train(config, output=tmp_path, device="cpu", display=loop.NotesOnly(said.append))
+    loop.train(config, output=tmp_path, device="cpu", display=loop.Callbacks(said.append))
     logged = [entry["message"] for entry in small_runs.read_log(tmp_path, "note")]
     assert logged == said
     assert any("the warm-up of 1,000 steps is longer than the run of 1" in message for message in said)
@@ -191,7 +205,7 @@ def test_a_score_that_still_rises_is_told_with_the_command_that_goes_on(
     said: list[str] = []
     config = small_runs.small_config(corpus, {"training": {"epochs": 2, "budget": 2000}})
     loop.train(
-        config, output=tmp_path, device="cpu", display=loop.NotesOnly(said.append), resume_command="dmf train --resume"
+        config, output=tmp_path, device="cpu", display=loop.Callbacks(said.append), resume_command="dmf train --resume"
     )
     (message,) = [message for message in said if "still rising" in message]
     assert message.endswith("to train longer: dmf train --resume --set training.epochs=4")

@@ -415,7 +415,7 @@ def test_weights_of_another_model_are_told(begun: Path, corpus: Path) -> None:
 def test_a_disk_that_fills_up_leaves_what_was_there(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Path
 ) -> None:
-    original, calls = checkpoint._write_tensors, 0
+    original, calls = checkpoint.write_tensors, 0
 
     def write(path: Path, tensors: dict[str, torch.Tensor]) -> None:
         nonlocal calls
@@ -424,7 +424,7 @@ def test_a_disk_that_fills_up_leaves_what_was_there(
             raise OSError(errno.ENOSPC, "No space left on device")
         original(path, tensors)
 
-    monkeypatch.setattr(checkpoint, "_write_tensors", write)
+    monkeypatch.setattr(checkpoint, "write_tensors", write)
     with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
         train(_config(corpus), output=tmp_path / "run", device="cpu", checkpoint_every=0)
     monkeypatch.undo()

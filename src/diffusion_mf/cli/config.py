@@ -42,8 +42,7 @@ def _group() -> None:
 @app.command()
 def show(
     name: Annotated[
-        str,
-        typer.Argument(metavar="CONFIG", help="A configuration file (TOML), or a name such as ner/diffusion-mf."),
+        str, typer.Argument(metavar="CONFIG", help="A configuration file (TOML), or a name such as ner/diffusion-mf.")
     ],
     overrides: Annotated[
         list[str] | None,
@@ -104,13 +103,7 @@ def _short(path: str) -> str:
 
 def _as_json(setting: _Setting) -> dict[str, Any]:
     key = f"{setting.section}.{setting.name}" if setting.section else setting.name
-    return {
-        "key": key,
-        "value": setting.value,
-        "origin": setting.origin,
-        "file": setting.file,
-        "line": setting.line,
-    }
+    return {"key": key, "value": setting.value, "origin": setting.origin, "file": setting.file, "line": setting.line}
 
 
 def _print(settings: list[_Setting]) -> None:

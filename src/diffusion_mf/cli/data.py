@@ -1,11 +1,9 @@
 """``dmf data``: statistics, checks, conversion, and the synthetic corpus."""
 
-import enum
 import itertools
-import pathlib
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -23,17 +21,12 @@ if TYPE_CHECKING:
     from diffusion_mf.data.statistics import CorpusStatistics
 
 
-class FlavourChoice(enum.StrEnum):
-    """What to generate."""
-
-    POS = "pos"
-    NER = "ner"
-    SEG_POS = "seg-pos"
-    ALL = "all"
+app = typer.Typer(help="Statistics, checks, conversion, synthetic corpus.", no_args_is_help=True)
 
 
+@app.command()
 def synth(
-    folder: Annotated[pathlib.Path, typer.Argument(metavar="DIR", help="Output folder; created if missing.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Output folder; created if missing.")],
     sentences: Annotated[int, typer.Option(help="Sentences in the training split.")] = 2000,
     dev_sentences: Annotated[
         int | None, typer.Option(help="Sentences in the development split; a quarter of --sentences by default.")
@@ -42,7 +35,7 @@ def synth(
         int | None, typer.Option(help="Sentences in the test split; a quarter of --sentences by default.")
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
-    flavour: Annotated[FlavourChoice, typer.Option(help="Which corpus.")] = FlavourChoice.ALL,
+    flavour: Annotated[Literal["pos", "ner", "seg-pos", "all"], typer.Option(help="Which corpus.")] = "all",
     adjacent: Annotated[
         float, typer.Option(help="Share of sentences whose neighbouring labels depend on each other, 0 to 1.")
     ] = 0.5,
@@ -52,7 +45,6 @@ def synth(
     json_output: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
 ) -> None:
     """Write a corpus in an invented language, and the best scores possible on it."""
-    from diffusion_mf.evaluation.terminal import print_json
     from diffusion_mf.lab.synthetic import FLAVOURS, write_corpus
 
     if sentences < 1:
@@ -60,7 +52,7 @@ def synth(
     quarter = max(1, sentences // 4)
     manifest = write_corpus(
         folder,
-        flavours=list(FLAVOURS) if flavour is FlavourChoice.ALL else [flavour.value],
+        flavours=list(FLAVOURS) if flavour == "all" else [flavour],
         sizes={
             "train": sentences,
             "dev": quarter if dev_sentences is None else dev_sentences,
@@ -85,8 +77,6 @@ _DECODER_TITLES = {
 
 
 def _print_manifest(manifest: dict[str, Any]) -> None:
-    from diffusion_mf.evaluation.terminal import half_up, print_table
-
     def rounded(value: float | None) -> str | None:
         return None if value is None else half_up(value, 1)
 
@@ -113,9 +103,6 @@ def _print_manifest(manifest: dict[str, Any]) -> None:
 
 NUM_PLACES_SHOWN = 10
 """places shown for each kind of problem without ``--all``"""
-
-app = typer.Typer(help="Statistics, checks, conversion, synthetic corpus.", no_args_is_help=True)
-app.command(name="synth")(synth)
 
 ColumnOption = Annotated[
     ConlluColumn | None,
@@ -208,7 +195,7 @@ def stats(
     label_names: LabelNamesOption = None,
     language: LanguageOption = None,
     strict: StrictOption = False,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object per file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object per file.")] = False,
 ) -> None:
     """The paper's dataset tables: sizes, lengths, vocabulary, OOV rates, label entropy and distribution."""
     from diffusion_mf.batches.vocabulary import describe_unknown_labels
@@ -224,7 +211,9 @@ def stats(
             path, task, column=column, scheme=scheme, file_format=file_format, fields=fields, strict=strict
         )
         if task is Task.NER:
-            found = corpus.layout.describe() if corpus.layout is not None else f"scheme {corpus.source_scheme}"
+            found = f"scheme {corpus.source_scheme}"
+            if corpus.layout is not None:
+                found = f"{corpus.layout.describe()}, {found} ({'detected' if scheme is None else 'as given'})"
             notes.append(f"{path}: {found}")
         if corpus.repaired is not None:
             notes.append(corpus.repaired)
@@ -247,7 +236,7 @@ def stats(
         rows.append(_SplitStatistics(path, split, corpus_statistics(corpus), unknown))
     for message in notes:
         note(message)
-    if json:
+    if as_json:
         print_json([_json_row(row, task) for row in rows])
     else:
         _print_tables(rows)
@@ -468,16 +457,7 @@ def convert(
     ] = False,
     strict: StrictOption = False,
     separator: Annotated[Separator | None, typer.Option(help="Column separator of IN; detected unless given.")] = None,
-    form_column: Annotated[
-        str | None,
-        typer.Option(
-            "--form-column",
-            "--unit-column",
-            metavar="NAME|NUMBER",
-            help="Column of the forms in a column file: its number, or its name in the header line.",
-            show_default="detected",
-        ),
-    ] = None,
+    form_column: FormColumnOption = None,
     tag_column: TagColumnOption = None,
     label_names: LabelNamesOption = None,
     language: LanguageOption = None,
@@ -490,10 +470,10 @@ def convert(
         target_format=target_format or format_of(target, option="--to", is_output=True),
         options=FormatOptions(
             column=column or (ConlluColumn.XPOS if characters else ConlluColumn.UPOS),
-            scheme=scheme,
             separator=separator,
             fields=field_choice(form_column, tag_column, label_names, language),
         ),
+        source_scheme=scheme,
         target_scheme=target_scheme,
         use_characters=characters,
         keep_documents=documents,

@@ -10,8 +10,7 @@ from diffusion_mf.errors import InputError
 
 def demo(
     output: Annotated[
-        pathlib.Path,
-        typer.Option(metavar="DIR", help="Folder for corpus, models and picture; created if missing."),
+        pathlib.Path, typer.Option(metavar="DIR", help="Folder for corpus, models and picture; created if missing.")
     ] = pathlib.Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Seed of the corpus and the models.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print only the comparison, as JSON.")] = False,

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 MATRIX_LABELS = 12
 """shown; more do not fit into a terminal"""
-_UNIT_COLUMNS = ("line", "context", "gold", "given", "score %", "second best", "score %")
 
 
 def errors(
@@ -107,7 +106,7 @@ def _mistakes(found: "CheckedCorpus", uncertain: int) -> dict[str, Any]:
             {"gold": gold, "predicted": predicted, "count": len(members), "units": members}
             for (gold, predicted), members in confusions(wrong)
         ],
-        "matrix": {"labels": labels, "counts": counts.tolist()},
+        "matrix": {"labels": labels, "counts": counts},
         "spans": [
             {"kind": str(kind), "count": len(places), "places": places}
             for kind, places in found.spans.items()
@@ -129,10 +128,12 @@ def _print_mistakes(values: Mapping[str, Any], *, examples: int, groups: int) ->
         rows = [
             (each["gold"], each["predicted"], each["count"], half_up(100 * each["count"] / wrong, 1)) for each in shown
         ]
-        print_table(["gold", "given instead", "number", "% of the mistakes"], rows, title=_part(values, groups))
+        total = len(values["confusions"])
+        title = f"The {groups} most frequent of {total:,} confusions" if total > groups else None
+        print_table(["gold", "given instead", "number", "% of the mistakes"], rows, title=title)
     for each in shown if examples else ():
         title = f"{each['gold']} taken for {each['predicted']}, the surest first"
-        _print_units(each["units"][:examples], title=title)
+        _print_with_second_best(each["units"][:examples], title=title)
     labels, counts = values["matrix"]["labels"][:MATRIX_LABELS], values["matrix"]["counts"]
     if labels:
         rows = [
@@ -140,28 +141,26 @@ def _print_mistakes(values: Mapping[str, Any], *, examples: int, groups: int) ->
         ]
         print_table(["gold \\ given", *labels], rows, title="Labels with the most mistakes")
     if values["least_certain"]:
-        _print_units(values["least_certain"], title="Least certain, right or wrong")
+        _print_with_second_best(values["least_certain"], title="Least certain, right or wrong")
 
 
-def _part(values: Mapping[str, Any], groups: int) -> str | None:
-    total = len(values["confusions"])
-    return f"The {groups} most frequent of {total:,} confusions" if total > groups else None
-
-
-def _print_units(units: "Sequence[CheckedUnit]", *, title: str) -> None:
+def _print_units(
+    units: "Sequence[CheckedUnit]",
+    others: Sequence[tuple[str, float]],
+    *,
+    title: str,
+    names: tuple[str, str] = ("given", "second best"),
+) -> None:
+    """Units with the labels they were given, and beside them other labels and their scores."""
     rows = [
-        (
-            f"{unit.line}",
-            unit.context,
-            unit.gold,
-            unit.predicted,
-            _percent(unit.score),
-            unit.second,
-            _percent(unit.second_score),
-        )
-        for unit in units
+        (f"{unit.line}", unit.context, unit.gold, unit.predicted, _percent(unit.score), label, _percent(score))
+        for unit, (label, score) in zip(units, others, strict=True)
     ]
-    print_table(_UNIT_COLUMNS, rows, title=title)
+    print_table(["line", "context", "gold", names[0], "score %", names[1], "score %"], rows, title=title)
+
+
+def _print_with_second_best(units: "Sequence[CheckedUnit]", *, title: str) -> None:
+    _print_units(units, [(unit.second, unit.second_score) for unit in units], title=title)
 
 
 def _compared(models: Sequence[str], first: "CheckedCorpus", second: "CheckedCorpus") -> dict[str, Any]:
@@ -217,20 +216,10 @@ def _print_compared(values: Mapping[str, Any], *, examples: int, groups: int) ->
     )
     for name, pairs in only.items():
         if pairs and examples:
-            shown = [
-                (
-                    f"{one.line}",
-                    one.context,
-                    one.gold,
-                    one.predicted,
-                    _percent(one.score),
-                    other.predicted,
-                    _percent(other.score),
-                )
-                for one, other in pairs[: examples * groups]
-            ]
-            columns = ["line", "context", "gold", "first", "score %", "second", "score %"]
-            print_table(columns, shown, title=f"Only the {name} right")
+            shown = pairs[: examples * groups]
+            others = [(other.predicted, other.score) for _, other in shown]
+            title = f"Only the {name} right"
+            _print_units([one for one, _ in shown], others, title=title, names=("first", "second"))
 
 
 def _percent(score: float) -> str:

@@ -61,8 +61,7 @@ def train(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The same as --set seed=…", show_default="1")] = None,
     overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated."),
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.")
     ] = None,
     start: Annotated[
         str | None,
@@ -96,8 +95,7 @@ def train(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume",
-            help="Continue the run in the folder with its own settings; --set training.epochs=N extends it.",
+            "--resume", help="Continue the run in the folder with its own settings; --set training.epochs=N extends it."
         ),
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; auto uses a GPU if there is one.")] = "auto",
@@ -170,6 +168,7 @@ def train(
             display=display,
             overrides=planned.overrides,
             resume_command=f"dmf train --output {shlex.quote(str(output))} --resume",
+            planned_steps=planned.planned_steps,
         )
     # Of the processes that torchrun starts, only one prints.
     if _is_speaker():
@@ -185,6 +184,8 @@ class _Planned(NamedTuple):
     sources: "dict[Key, SettingSource]"
     most_epochs: int | None = None
     """the number of epochs if time does not limit them"""
+    planned_steps: int | None = None
+    """the number of steps if time does not limit them"""
 
 
 def _plan(
@@ -239,13 +240,14 @@ def _fitted(planned: _Planned, minutes: float, *, device: str) -> _Planned:
     from diffusion_mf.config.files import SettingSource
     from diffusion_mf.training.loop import fit_to_time
 
-    changes, line = fit_to_time(planned.config, minutes, most_epochs=planned.most_epochs, device=device)
+    changes, line, planned_steps = fit_to_time(planned.config, minutes, most_epochs=planned.most_epochs, device=device)
     if _is_speaker():
         note(line)
     overrides = [f"{key}={value}" for key, value in changes.items()]
     made = {tuple(key.split(".")): SettingSource(None, option="--minutes") for key in changes}
     config = with_overrides(planned.config, overrides)
-    return _Planned(config, [*planned.overrides, *overrides], {**planned.sources, **made})
+    sources = {**planned.sources, **made}
+    return _Planned(config, [*planned.overrides, *overrides], sources, planned_steps=planned_steps)
 
 
 def _is_speaker() -> bool:

@@ -5,6 +5,7 @@ Settings have the names of `Config`'s fields, in sections (``[encoder]`` …); `
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import os
@@ -177,19 +178,12 @@ class Config(Section):
     @property
     def weights(self) -> ObjectiveWeights:
         """The weights of the loss terms: those configured or, by default, the system's."""
-        own, given = self.system_entry.weights, self.objective
-
-        def chosen(weight: float | None, default: float) -> float:
-            return default if weight is None else weight
-
-        return ObjectiveWeights(
-            denoising=chosen(given.denoising, own.denoising),
-            sequence=chosen(given.sequence, own.sequence),
-            marginal=chosen(given.marginal, own.marginal),
-            posterior=chosen(given.posterior, own.posterior),
-            bits=own.bits,
-            auxiliary=given.encoder_auxiliary,
-            teacher=given.teacher,
+        given = self.objective.model_dump(include={"denoising", "sequence", "marginal", "posterior"}, exclude_none=True)
+        return dataclasses.replace(
+            self.system_entry.weights,
+            **given,
+            auxiliary=self.objective.encoder_auxiliary,
+            teacher=self.objective.teacher,
         )
 
 

@@ -84,7 +84,7 @@ def explained(
     places: Mapping[Key, tuple[StrPath | None, int | None]] | None = None,
 ) -> InputError:
     """The first problem of ``error`` as a sentence; ``places`` gives file and line of keys that come from several files."""
-    first, key = _first_problem(error)
+    first, key, problem = _first_problem(error)
     name = ".".join(key)
     base = path
     if places is None:
@@ -95,9 +95,8 @@ def explained(
         return InputError(f"{name} was removed: {REMOVED[name].note}", path=path, line=line, remedy="delete it")
     if first["type"] == "extra_forbidden":
         nearest = _nearest(key, model)
-        remedy = (
-            f"the nearest name is {nearest}" if nearest else f"the valid names are {', '.join(_siblings(key, model))}"
-        )
+        siblings = [".".join(known) for known in _fields(model) if known[:-1] == key[:-1]]
+        remedy = f"the nearest name is {nearest}" if nearest else f"the valid names are {', '.join(siblings)}"
         return InputError(f"unknown key {name}", path=path, line=line, remedy=remedy)
     if first["type"] == "missing":
         return InputError(
@@ -109,7 +108,6 @@ def explained(
         return InputError(
             f"{name} must be a section, found {quoted(first['input'])}", path=path, line=line, remedy=f"write [{name}]"
         )
-    problem = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     found = first["input"]
     shown = "" if isinstance(found, dict) else f", found {quoted(found)}"
     choices = re.findall(r"'([^']+)'", problem) or re.findall(r"[\w-]+", problem.partition("one of ")[2])
@@ -120,16 +118,22 @@ def explained(
     return InputError(f"{name} {problem}{shown}".strip(), path=path, line=line, remedy=remedy)
 
 
-def _first_problem(error: pydantic.ValidationError) -> tuple[Any, Key]:
-    """The first problem and its key; if a value may have several types, the type that matched furthest."""
+def _first_problem(error: pydantic.ValidationError) -> tuple[Any, Key, str]:
+    """The first problem, its key and a message; if a value may have several types, the type that matched furthest."""
     problems = error.errors(include_url=False)
     first = problems[0]
     if any(_is_alternative(part) for part in first["loc"]):
         rivals = [each for each in problems if each["loc"][:1] == first["loc"][:1]]
         first = max(rivals, key=lambda each: len(each["loc"]))
     *above, last = first["loc"] or ("",)
+    messages = [first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")]
+    if _is_alternative(last):
+        others = [each["msg"] for each in problems if [*each["loc"][:-1]] == above and each is not first]
+        messages += [message.removeprefix("Input should be ") for message in others]
     is_key = first["type"] == "extra_forbidden"  # whatever it looks like
-    return first, tuple(str(part) for part in (*above, last) if (is_key and part is last) or not _is_alternative(part))
+    parts = (*above, last)
+    key = tuple(str(part) for part in parts if (is_key and part is last) or not _is_alternative(part))
+    return first, key, " or ".join(messages)
 
 
 def _is_alternative(part: int | str) -> bool:
@@ -143,10 +147,6 @@ def _fields(model: type[pydantic.BaseModel], prefix: Key = ()) -> Iterator[Key]:
         yield (*prefix, name)
         if isinstance(field.annotation, type) and issubclass(field.annotation, pydantic.BaseModel):
             yield from _fields(field.annotation, (*prefix, name))
-
-
-def _siblings(key: Key, model: type[pydantic.BaseModel]) -> list[str]:
-    return [".".join(known) for known in _fields(model) if known[:-1] == key[:-1]]
 
 
 def _nearest(key: Key, model: type[pydantic.BaseModel]) -> str | None:

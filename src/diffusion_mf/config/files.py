@@ -194,6 +194,14 @@ def nested(settings: Iterable[tuple[Key, Any]]) -> dict[str, Any]:
     return values
 
 
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables by dotted keys: the inverse of `nested`."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
 def _files(name: StrPath) -> list[_File]:
     """The file named ``name`` and all files it extends, base files first, each once."""
     found = _Found(Path(name), {}) if os.fspath(name) == "-" else _find(name)

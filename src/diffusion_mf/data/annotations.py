@@ -21,6 +21,7 @@ from diffusion_mf.data.files import (
     SentenceLimits,
     StrPath,
     is_encodable,
+    json_problem,
     open_output,
     read_chunks,
     read_raw_lines,
@@ -28,7 +29,7 @@ from diffusion_mf.data.files import (
 )
 from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, encode_spans, extract_spans
 from diffusion_mf.data.raw_text import Offsets, split_sentences
-from diffusion_mf.data.repair import Repairs, SpanProblem
+from diffusion_mf.data.repair import Repair, Repairs
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 
@@ -78,7 +79,10 @@ def read_json_values(path: StrPath) -> Iterator[tuple[int, Any]]:
     is_list = is_over = False
     is_first = True
     while True:
-        text, position, line = _without_gap(text, position, line, "," if is_list else "")
+        begin, gap = position, "," if is_list else ""
+        while position < len(text) and (text[position].isspace() or text[position] == gap):
+            position += 1
+        line += text.count("\n", begin, position)
         if position == len(text):
             more = next(chunks, None)
             if more is None:
@@ -101,21 +105,12 @@ def read_json_values(path: StrPath) -> Iterator[tuple[int, Any]]:
         except (ValueError, RecursionError) as error:
             more = next(chunks, None) if len(text) - position <= limits.size else None
             if more is None:
-                other = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
-                reason = error.msg if isinstance(error, json.JSONDecodeError) else other
-                _refuse_json(f"not JSON ({reason})", path, line)
+                _refuse_json(f"not JSON ({json_problem(error)})", path, line)
             text, position = text[position:] + more, 0
             continue
         yield line, value
         line += text.count("\n", position, end)
         position = end
-
-
-def _without_gap(text: str, position: int, line: int, separator: str) -> tuple[str, int, int]:
-    begin = position
-    while position < len(text) and (text[position].isspace() or text[position] == separator):
-        position += 1
-    return text, position, line + text.count("\n", begin, position)
 
 
 def _refuse_json(problem: str, path: StrPath, line: int) -> NoReturn:
@@ -279,9 +274,7 @@ def _brat_spans(path: Path, text: str, repairs: Repairs | None) -> tuple[TextSpa
                     remedy="write T1, a tab, the type, start and end",
                 )
             if repairs is not None:
-                repairs.add_problem(
-                    SpanProblem.LEFT_OUT, f"{path.name}, line {number}", f"{line.split()[0]} is not a span"
-                )
+                repairs.add(Repair.LEFT_OUT, f"{path.name}, line {number}", f"{line.split()[0]} is not a span")
             continue
         parts = [tuple(map(int, part.split(" "))) for part in found[3].split(";")]
         pairs = list(itertools.pairwise(parts))
@@ -289,7 +282,7 @@ def _brat_spans(path: Path, text: str, repairs: Repairs | None) -> tuple[TextSpa
             problem = f"{found[1]} is discontinuous"
             if repairs is None:
                 raise InputError(problem, path=path, line=number, remedy="make it one span, or leave out --strict")
-            repairs.add_problem(SpanProblem.LEFT_OUT, f"{path.name}, line {number}", problem)
+            repairs.add(Repair.LEFT_OUT, f"{path.name}, line {number}", problem)
             continue
         spans.append(_Object({}, path, number).span(text, parts[0][0], parts[-1][1], found[2]))
     return tuple(spans)
@@ -329,10 +322,10 @@ def token_spans(record: Record, tokens: Sequence[Offsets], repairs: Repairs | No
     """
     place = f"line {record.line}" if record.name is None else f"{record.name}.ann"
 
-    def report(kind: SpanProblem, text: str) -> None:
+    def report(kind: Repair, text: str) -> None:
         if repairs is None:
             raise InputError(text, path=record.path, line=record.line, remedy="correct the span, or leave out --strict")
-        repairs.add_problem(kind, place, text)
+        repairs.add(kind, place, text)
 
     starts, ends = [start for start, _ in tokens], [end for _, end in tokens]
     kept: list[LabelledSpan] = []
@@ -340,18 +333,18 @@ def token_spans(record: Record, tokens: Sequence[Offsets], repairs: Repairs | No
         first, last = bisect.bisect_right(ends, span.start), bisect.bisect_left(starts, span.end)
         shown = record.shown(span.start, span.end)
         if first >= last:
-            report(SpanProblem.LEFT_OUT, f"the span {shown} ({span.label}) contains no token")
+            report(Repair.LEFT_OUT, f"the span {shown} ({span.label}) contains no token")
             continue
         # Spans that are kept do not overlap, so that the first to end after this one starts is the first to overlap it.
         index = bisect.bisect_right(kept, first, key=lambda other: other.end)
         if index < len(kept) and kept[index].start < last:
             clash = kept[index]
             other = record.shown(starts[clash.start], ends[clash.end - 1])
-            report(SpanProblem.OVERLAP, f"the span {shown} ({span.label}) overlaps {other} ({clash.label})")
+            report(Repair.OVERLAP, f"the span {shown} ({span.label}) overlaps {other} ({clash.label})")
             continue
         if span.start > starts[first] or span.end < ends[last - 1]:
             cut = first if span.start > starts[first] else last - 1
-            report(SpanProblem.WIDENED, f"the span {shown} ({span.label}) cuts the token {record.shown(*tokens[cut])}")
+            report(Repair.WIDENED, f"the span {shown} ({span.label}) cuts the token {record.shown(*tokens[cut])}")
         kept.insert(index, LabelledSpan(first, last, span.label))
     return kept
 
@@ -368,7 +361,7 @@ def labelled_sentences(
     for number, record in enumerate(records, 1):
         if record.left_out is not None:
             if repairs is not None:
-                repairs.add_problem(SpanProblem.LEFT_OUT, f"line {record.line}", record.left_out)
+                repairs.add(Repair.LEFT_OUT, f"line {record.line}", record.left_out)
             continue
         sentences = sentences_of(record, language=language)
         tokens = [token for sentence in sentences for token in sentence]
@@ -383,8 +376,7 @@ def labelled_sentences(
             if record.name is not None:  # a file of its own
                 line, counted = line + record.text.count("\n", counted, sentence[0][0]), sentence[0][0]
             result = Sentence(units, own, line, number)
-            if len(record.text) > limits.unit_size:
-                limits.check_units(result, record.path)
+            limits.check_units(result, record.path)
             yield result
             position = end
 

@@ -18,7 +18,7 @@ from diffusion_mf.data.corpus import Corpus, Task, missing_labels
 from diffusion_mf.data.files import DETECTED, FieldChoice, StrPath
 from diffusion_mf.data.formats import FileFormat, FormatOptions, input_format, read_source, read_task, task_format
 from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, split_label
-from diffusion_mf.data.repair import PLACEHOLDER_FORM, Repairs, SpanProblem, describe_span
+from diffusion_mf.data.repair import PLACEHOLDER_FORM, Repair, Repairs
 from diffusion_mf.errors import InputError
 
 LONG_SENTENCE = 256
@@ -40,7 +40,10 @@ class Severity(enum.StrEnum):
 
 
 class Kind(enum.Enum):
-    """The kinds of problems, in the order in which they are reported: name, severity, what it means."""
+    """The kinds of problems, in the order in which they are reported: name, severity, what it means.
+
+    Those that are repaired have the names of `Repair`.
+    """
 
     REFUSED = ("unusable", Severity.ERROR, "The file cannot be used for training or scoring until this is corrected.")
     TAGS = (
@@ -54,7 +57,7 @@ class Kind(enum.Enum):
         Severity.REPAIRED,
         "The span is extended to the whole token, since labels belong to tokens.",
     )
-    OVERLAPPING = (
+    OVERLAP = (
         "overlapping spans",
         Severity.REPAIRED,
         "The longest span is kept, or the first of equally long ones.",
@@ -64,7 +67,7 @@ class Kind(enum.Enum):
         Severity.WARNING,
         "Discontinuous spans, relations, events, attributes and rejected texts are not read.",
     )
-    OVERLAP = (
+    IN_TWO_FILES = (
         "sentence in two files",
         Severity.WARNING,
         "A model scores better on sentences it was trained on than on new ones.",
@@ -92,13 +95,6 @@ class Kind(enum.Enum):
         self.title = title
         self.severity = severity
         self.meaning = meaning
-
-
-_SPAN_KINDS = {
-    SpanProblem.WIDENED: Kind.WIDENED,
-    SpanProblem.OVERLAP: Kind.OVERLAPPING,
-    SpanProblem.LEFT_OUT: Kind.LEFT_OUT,
-}
 
 
 class Problem(NamedTuple):
@@ -155,13 +151,7 @@ def check_files(
         collected = _Collected(path)
         try:
             corpus = read_task(
-                path,
-                task,
-                column=column,
-                scheme=scheme,
-                file_format=file_format,
-                fields=fields,
-                repairs=collected,
+                path, task, column=column, scheme=scheme, file_format=file_format, fields=fields, repairs=collected
             )
         except InputError as error:
             collected.refuse(error)
@@ -184,19 +174,18 @@ def check_files(
 class _Collected(Repairs):
     """Collects everything that a reader repairs or refuses."""
 
+    collects = True
+
     def restart(self) -> None:
         super().restart()
         self.problems: list[Problem] = []
 
-    def add_span(self, line: int, old: Sequence[str], new: Sequence[str]) -> None:
-        self.problems.append(Problem(Kind.TAGS, self.path, line, describe_span(old, new)))
-
-    def add_form(self, line: int) -> str:
-        self.problems.append(Problem(Kind.FORM, self.path, line, f"read as {PLACEHOLDER_FORM}"))
-        return PLACEHOLDER_FORM
-
-    def add_problem(self, kind: SpanProblem, place: str, text: str) -> None:
-        self.problems.append(Problem(_SPAN_KINDS[kind], self.path, None, f"{place}: {text}"))
+    def add(self, kind: Repair, place: int | str, text: str = "") -> None:
+        if isinstance(place, int):
+            line, shown = place, text or f"read as {PLACEHOLDER_FORM}"
+        else:
+            line, shown = None, f"{place}: {text}"
+        self.problems.append(Problem(Kind[kind.name], self.path, line, shown))
 
     def refuse(self, error: InputError) -> None:
         remedy = f"; {error.remedy}" if error.remedy else ""
@@ -217,7 +206,7 @@ def _detect_task(
             path=path,
             remedy="name it with --task",
         )
-    options = FormatOptions(column=column or ConlluColumn.UPOS, scheme=LabelScheme.PLAIN, fields=fields)
+    options = FormatOptions(column=column or ConlluColumn.UPOS, fields=fields)
     collected = _Collected(path)
     try:
         file_format = task_format(path, Task.POS, file_format=file_format)
@@ -266,7 +255,7 @@ def _overlaps(corpora: Iterable[Corpus]) -> list[Problem]:
         for sentence in corpus:
             if sentence.units in places:
                 path, line = places[sentence.units]
-                problems.append(Problem(Kind.OVERLAP, corpus.path, sentence.line, f"also in {path}, line {line}"))
+                problems.append(Problem(Kind.IN_TWO_FILES, corpus.path, sentence.line, f"also in {path}, line {line}"))
             else:
                 own.setdefault(sentence.units, (corpus.path, sentence.line))
         places |= own

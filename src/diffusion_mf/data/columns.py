@@ -12,7 +12,6 @@ from typing import IO, NamedTuple
 
 from diffusion_mf.data.files import (
     BYTE_ORDER_MARK,
-    Rereadable,
     SentenceLimits,
     StrPath,
     check_fields,
@@ -20,7 +19,7 @@ from diffusion_mf.data.files import (
     read_raw_lines,
     refuse_returns,
 )
-from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, is_boundary_label
+from diffusion_mf.data.label_schemes import is_boundary_label
 from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import Sentence, begins_document
 from diffusion_mf.errors import InputError
@@ -42,60 +41,15 @@ _NUM_HEAD_ROWS = 100
 
 # Column names found in header lines, in lower case.
 _FORM_NAMES = frozenset(["form", "forms", "word", "words", "token", "tokens"])
-_TAG_NAMES = frozenset(
-    [
-        "tag",
-        "tags",
-        "label",
-        "labels",
-        "ner",
-        "ner_tag",
-        "ner_tags",
-        "ner-tag",
-        "ne",
-        "entity",
-        "entities",
-        "iob",
-        "iob2",
-        "bio",
-        "bio2",
-        "iobes",
-        "bioes",
-        "bilou",
-        "pos",
-        "pos_tag",
-        "pos_tags",
-        "upos",
-        "xpos",
-        "chunk",
-        "chunk_tag",
-        "chunk_tags",
-    ]
-)
-_OTHER_NAMES = frozenset(
-    [
-        "id",
-        "index",
-        "number",
-        "no",
-        "#",
-        "lemma",
-        "feats",
-        "head",
-        "deprel",
-        "deps",
-        "misc",
-        "start",
-        "end",
-        "sentence",
-        "sentence_id",
-        "sent_id",
-        "doc_id",
-        "document",
-        "source",
-        "annotator",
-    ]
-)
+_TAG_NAMES = frozenset([
+    "tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "ner-tag", "ne", "entity", "entities", "iob",
+    "iob2", "bio", "bio2", "iobes", "bioes", "bilou", "pos", "pos_tag", "pos_tags", "upos", "xpos", "chunk",
+    "chunk_tag", "chunk_tags",
+])  # fmt: skip
+_OTHER_NAMES = frozenset([
+    "id", "index", "number", "no", "#", "lemma", "feats", "head", "deprel", "deps", "misc", "start", "end", "sentence",
+    "sentence_id", "sent_id", "doc_id", "document", "source", "annotator",
+])  # fmt: skip
 
 
 class Separator(enum.StrEnum):
@@ -124,19 +78,12 @@ class ColumnLayout:
     num_columns: int
     form_column: int
     tag_column: int | None
-    scheme: LabelScheme
-    is_scheme_detected: bool
     number_column: int | None = None
     has_header: bool = False
     clamp_column: int | None = None
 
     def describe(self) -> str:
         """A description of the layout for the user; columns count from 1."""
-        source = "detected" if self.is_scheme_detected else "as given"
-        return self.describe_columns() + ("" if self.tag_column is None else f", scheme {self.scheme} ({source})")
-
-    def describe_columns(self) -> str:
-        """`describe` without the scheme."""
         header = " after a header line" if self.has_header else ""
         columns = f"{self.num_columns} {self.separator}-separated"
         if self.tag_column is None:
@@ -173,25 +120,16 @@ def detect_layout(
     form_column: str | None = None,
     tag_column: str | None = None,
     clamp_column: str | None = None,
-    scheme: LabelScheme | None = None,
-    repairs: Repairs | None = None,
 ) -> ColumnLayout:
     """Detect what is not given; columns are given by number (from 1) or by their name in a header line.
 
     If the first row has a tab, tabs separate columns. The names in a header line or a comment ``# global.columns =`` identify the
     columns of forms and tags. Otherwise the form is the first column, or the second if the first numbers the units of each
     sentence; the tag is the last, except in numbered rows with several columns after the form, where it is the column of boundary
-    labels. Detecting the scheme takes the whole file. ``lines`` are the file's lines if it cannot be read twice.
+    labels. ``lines`` are the first lines of a file that cannot be read twice.
     """
-    lines = Rereadable(path, read_column_lines) if lines is None else lines
-    layout = _Head(read_head(iter(lines), path), path, separator).layout(form_column, tag_column, clamp_column, scheme)
-    if not layout.is_scheme_detected:
-        return layout
-    sentences = read_columns(path, layout, lines=lines, repairs=repairs)
-    detected = detect_scheme(sentences, path=path, is_unit_per_line=True, repairs=repairs)
-    if repairs is not None:
-        repairs.restart()
-    return dataclasses.replace(layout, scheme=detected)
+    head = read_head(read_column_lines(path) if lines is None else iter(lines), path)
+    return _Head(head, path, separator).layout(form_column, tag_column, clamp_column)
 
 
 class _Head:
@@ -216,7 +154,7 @@ class _Head:
         self.sentence = [self.separator.fields_of(line) for line in after if line[0] != "#"]
         self.rows = [self.separator.fields_of(line) for _, line in rows]
 
-    def layout(self, form: str | None, tag: str | None, clamp: str | None, scheme: LabelScheme | None) -> ColumnLayout:
+    def layout(self, form: str | None, tag: str | None, clamp: str | None) -> ColumnLayout:
         has_header = self.names is None and self._is_header([name for name in (form, tag, clamp) if name is not None])
         if has_header:
             self.names = self.first
@@ -229,27 +167,19 @@ class _Head:
             form_column = self._form(number_column)
         if tag_column is None:
             tag_column = self._tag(form_column, number_column)
-        if form_column == clamp_column:
-            raise InputError(
-                f"column {form_column + 1} cannot be both form and clamp",
-                path=self.path,
-                line=self.line,
-                remedy="choose them with --form-column and --clamp-column",
-            )
-        if form_column == tag_column:
-            raise InputError(
-                f"column {form_column + 1} cannot be both form and tag",
-                path=self.path,
-                line=self.line,
-                remedy="choose them with --form-column and --tag-column",
-            )
+        for kind, column in (("clamp", clamp_column), ("tag", tag_column)):
+            if form_column == column:
+                raise InputError(
+                    f"column {form_column + 1} cannot be both form and {kind}",
+                    path=self.path,
+                    line=self.line,
+                    remedy=f"choose them with --form-column and --{kind}-column",
+                )
         return ColumnLayout(
             separator=self.separator,
             num_columns=self.num_columns,
             form_column=form_column,
             tag_column=tag_column,
-            scheme=scheme or LabelScheme.PLAIN,
-            is_scheme_detected=scheme is None and tag_column is not None,
             number_column=number_column,
             has_header=has_header,
             clamp_column=clamp_column,
@@ -334,8 +264,7 @@ def read_columns(
 
     def sentence() -> Sentence:
         result = Sentence(tuple(units), None if tag_column is None else tuple(tags), start, document)
-        if len("".join(units)) > limits.unit_size:
-            limits.check_units(result, path)
+        limits.check_units(result, path)
         return result
 
     for number, line in enumerate(read_column_lines(path) if lines is None else lines, 1):
@@ -430,11 +359,11 @@ class ColumnBlock(NamedTuple):
     def clamps(self) -> dict[int, str]:
         """The labels in the clamp column by the positions of their units; `FREE` or an empty field leaves a unit free."""
         column = self.layout.clamp_column
-        cells = [] if column is None else [fields[column] for _, fields in self._rows()]
+        cells = [] if column is None else [fields[column] for _, _, fields in self._rows()]
         return {position: label for position, label in enumerate(cells) if label not in ("", FREE)}
 
-    def _rows(self) -> Iterator[tuple[int, list[str]]]:
-        """The index of every unit's line in the text, and its fields."""
+    def _rows(self) -> Iterator[tuple[int, str, list[str]]]:
+        """The index of every unit's line in the text, the line without its end and byte order mark, and its fields."""
         layout = self.layout
         is_header = layout.has_header and self.is_first
         for index, raw in enumerate(self.text.split("\n")):
@@ -449,7 +378,7 @@ class ColumnBlock(NamedTuple):
             if layout.lacks_form(line, len(fields)):
                 fields.insert(0, "")
             if layout.is_unit(fields):
-                yield index, fields
+                yield index, line, fields
 
     def with_tags(self, tags: Sequence[str], scores: Sequence[str] | None = None) -> str:
         """The block's text with ``tags`` in the tag column and every other character unchanged.
@@ -462,28 +391,23 @@ class ColumnBlock(NamedTuple):
         gap = " " if is_spaced else "\t"
         rest = iter(tags if scores is None else map(gap.join, zip(scores, tags, strict=True)))
         lines = self.text.split("\n")
-        for index, _ in self._rows():
-            raw = lines[index]
-            line = raw.removesuffix("\r")
-            mark = BYTE_ORDER_MARK if self.is_first and index == 0 and line.startswith(BYTE_ORDER_MARK) else ""
-            end = raw[len(line) :]
-            line = line.removeprefix(mark)
-            num_fields = len(layout.separator.fields_of(line))
-            lines[index] = mark + _with_tag(line, num_fields, layout, next(rest)) + end
+        for index, line, _ in self._rows():
+            before, after = lines[index].split(line, 1)
+            lines[index] = before + _with_tag(line, layout, next(rest)) + after
         return "\n".join(lines)
 
 
 _SPACED_FIELD = re.compile(r"[^ ]+")
 
 
-def _with_tag(line: str, num_fields: int, layout: ColumnLayout, tag: str) -> str:
+def _with_tag(line: str, layout: ColumnLayout, tag: str) -> str:
     if layout.tag_column is None:
         return f"{line}\t{tag}"
     if layout.separator is Separator.TAB:
         fields = line.split("\t")
         fields[layout.tag_column] = tag
         return "\t".join(fields)
-    column = layout.tag_column - layout.lacks_form(line, num_fields)
+    column = layout.tag_column - layout.lacks_form(line, len(layout.separator.fields_of(line)))
     found = next(itertools.islice(_SPACED_FIELD.finditer(line), column, None))
     return line[: found.start()] + tag + line[found.end() :]
 
@@ -516,15 +440,7 @@ def read_column_blocks(
     head = read_head(keeping(), path)
     if all(_is_blank(line) or _COMMENT.match(line) for line in head):
         return
-    # A given scheme avoids reading the whole file to detect it.
-    layout = detect_layout(
-        path,
-        lines=head,
-        form_column=form_column,
-        tag_column=tag_column,
-        clamp_column=clamp_column,
-        scheme=LabelScheme.PLAIN,
-    )
+    layout = detect_layout(path, lines=head, form_column=form_column, tag_column=tag_column, clamp_column=clamp_column)
     before, block = held.copy(), list[str]()
 
     def lines() -> Iterator[str]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import enum
 import itertools
-import operator
 import re
 import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
-from diffusion_mf.data.files import BYTE_ORDER_MARK, SentenceLimits, StrPath, check_fields, read_lines, read_raw_lines
+from diffusion_mf.data.files import BYTE_ORDER_MARK, SentenceLimits, StrPath, check_fields, read_raw_lines
 from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import Sentence, begins_document
 from diffusion_mf.errors import InputError
@@ -57,27 +56,14 @@ def read_conllu(
 
     A word without a form is an error, or with ``repairs`` becomes a placeholder.
     """
-    index = _label_index(column)
-    limits = SentenceLimits.from_environment()
-    lines: list[str] = []
-    number, document = 0, 0
-    for number, line in enumerate(read_lines(path, is_end=operator.not_, allow_returns=True), 1):
-        if line:
-            lines.append(line)
-        elif lines:
-            document += _begins_document(lines)
-            sentence = _parse_sentence(lines, number - len(lines), index, path, document, limits, repairs)
-            if sentence.units:
-                yield sentence
-            lines.clear()
-    if lines:
-        document += _begins_document(lines)
-        sentence = _parse_sentence(lines, number - len(lines) + 1, index, path, document, limits, repairs)
-        if sentence.units:
-            yield sentence
+    for block in read_conllu_blocks(path, column=column, repairs=repairs):
+        if block.sentence is not None and block.sentence.units:
+            yield block.sentence
 
 
-def read_conllu_blocks(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS) -> Iterator[ConlluBlock]:
+def read_conllu_blocks(
+    path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS, repairs: Repairs | None = None
+) -> Iterator[ConlluBlock]:
     """Stream ``path`` sentence by sentence without losing a byte, for writing labels back (`with_labels`).
 
     A block ends with the empty line after its sentence, so that a program writing into a pipe gets an answer before it begins the
@@ -99,11 +85,11 @@ def read_conllu_blocks(path: StrPath, *, column: ConlluColumn = ConlluColumn.UPO
             lines.append(line)
         elif lines:
             document += _begins_document(lines)
-            yield ConlluBlock("".join(raw), _parse_sentence(lines, first, index, path, document, limits))
+            yield ConlluBlock("".join(raw), _parse_sentence(lines, first, index, path, document, limits, repairs))
             raw, lines = [], []
     if lines:
         document += _begins_document(lines)
-        yield ConlluBlock("".join(raw), _parse_sentence(lines, first, index, path, document, limits))
+        yield ConlluBlock("".join(raw), _parse_sentence(lines, first, index, path, document, limits, repairs))
     elif raw:
         yield ConlluBlock("".join(raw), None)
 
@@ -125,7 +111,7 @@ def _parse_sentence(
     path: StrPath,
     document: int,
     limits: SentenceLimits,
-    repairs: Repairs | None = None,
+    repairs: Repairs | None,
 ) -> Sentence:
     """The words in one block of lines (without line ends); ``first`` is the number of its first line.
 
@@ -167,17 +153,12 @@ def _parse_sentence(
     if not start:
         refuse(repairs, InputError(problem[0], path=path, line=first, remedy=problem[1]))
     sentence = Sentence(tuple(units), tuple(labels), start, document)
-    if len("".join(units)) > limits.unit_size:
-        limits.check_units(sentence, path)
+    limits.check_units(sentence, path)
     return sentence
 
 
 def with_labels(
-    block: ConlluBlock,
-    labels: Sequence[str],
-    *,
-    column: ConlluColumn = ConlluColumn.UPOS,
-    key: str = MISC_KEY,
+    block: ConlluBlock, labels: Sequence[str], *, column: ConlluColumn = ConlluColumn.UPOS, key: str = MISC_KEY
 ) -> str:
     """The block's text with ``labels`` in ``column`` (in MISC as ``key=label``) and every other character unchanged."""
     num_words = 0 if block.sentence is None else len(block.sentence.units)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
 from diffusion_mf.data.annotations import records_of
+from diffusion_mf.data.columns import ColumnLayout
 from diffusion_mf.data.conllu import ConlluColumn, read_conllu_blocks
 from diffusion_mf.data.corpus import re_encode, to_characters, to_words
 from diffusion_mf.data.files import Rereadable, StrPath, open_output
@@ -20,7 +21,7 @@ from diffusion_mf.errors import InputError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """What to convert: formats, the source's options, and the scheme to write (None leaves labels unchanged).
+    """What to convert: formats, the source's options and scheme (None: detected), the scheme to write (None: labels unchanged).
 
     ``use_characters`` splits CoNLL-U words into characters with boundary–tag labels, or joins characters into words.
     ``keep_documents`` marks where documents begin, which many readers of columns and JSON Lines do not expect. ``strict`` refuses
@@ -30,6 +31,7 @@ class Conversion:
     source_format: FileFormat
     target_format: FileFormat
     options: FormatOptions
+    source_scheme: LabelScheme | None = None
     target_scheme: LabelScheme | None = None
     use_characters: bool = False
     keep_documents: bool = False
@@ -54,8 +56,13 @@ def convert(
     if conversion.use_characters and FileFormat.CONLLU not in formats:
         raise InputError("--characters converts from or to CoNLL-U words", remedy="leave out --characters")
     repairs = None if conversion.strict else Repairs(source)
-    if all(each.annotation is not None for each in formats):
-        _copy_records(source, target, conversion, repairs, advance)
+    reader, writer = (each.annotation for each in formats)
+    if reader is not None and writer is not None:
+        # Texts with spans are converted directly, without splitting them into tokens.
+        with writer.open(target) as write:
+            for record in reader.read(source, repairs):
+                write(record)
+                advance(1)
         repaired = None if repairs is None else repairs.describe()
         return [] if repaired is None else [repaired]
     sentences, found, scheme = _read(source, conversion, repairs)
@@ -63,11 +70,10 @@ def convert(
         sentences = with_first_document(sentences)
     if not conversion.keep_documents:
         sentences = (sentence._replace(document=0) for sentence in sentences)
-    annotation = conversion.target_format.annotation
     with contextlib.ExitStack() as stack:
         try:
-            if annotation is not None:
-                write = stack.enter_context(annotation.open(target))
+            if writer is not None:
+                write = stack.enter_context(writer.open(target))
                 for record in records_of(_counted(sentences, advance), scheme):
                     write(record)
             else:
@@ -82,63 +88,47 @@ def convert(
     return [line for line in (found and f"{source}: {found}", repaired) if line]
 
 
-def _copy_records(
-    source: StrPath, target: StrPath, conversion: Conversion, repairs: Repairs | None, advance: Callable[[int], None]
-) -> None:
-    """Convert texts with spans directly, without splitting them into tokens."""
-    reader, writer = conversion.source_format.annotation, conversion.target_format.annotation
-    if reader is None or writer is None:
-        raise AssertionError("both formats contain texts with spans")
-    with writer.open(target) as write:
-        for record in reader.read(source, repairs):
-            write(record)
-            advance(1)
-
-
 def _read(
     source: StrPath, conversion: Conversion, repairs: Repairs | None
 ) -> tuple[Iterator[Sentence], str | None, LabelScheme]:
     """The sentences to write, messages about the source, and the scheme of the labels."""
     source_format, options = conversion.source_format, conversion.options
-    is_unit_per_line = source_format is FileFormat.COLUMNS
+    is_columns = source_format is FileFormat.COLUMNS
+    layout: ColumnLayout | None = None
     found = None
-    if source_format is FileFormat.COLUMNS:
-        sentences, layout = read_source(source, source_format, options, repairs=repairs)
-        if layout is None:
-            raise AssertionError("a column file has a layout")
-        scheme: LabelScheme | None = layout.scheme
-        found = layout.describe()
-    elif source_format is FileFormat.CONLLU and conversion.use_characters:
-        words = read_source(source, source_format, options, repairs=repairs).sentences
-        sentences = to_characters(_without_blank_labels(words))
+
+    def read(path: StrPath) -> Iterator[Sentence]:
+        nonlocal layout
+        if repairs is not None:
+            repairs.restart()
+        sentences, layout = read_source(path, source_format, options, repairs=repairs)
+        return _without_blank_labels(sentences) if source_format is FileFormat.CONLLU else sentences
+
+    scheme = conversion.source_scheme
+    if source_format.annotation is not None:
+        scheme = LabelScheme.BIO2
+    elif conversion.use_characters and not is_columns:
         scheme = LabelScheme.BMES
+    needs_scheme = is_columns or conversion.target_scheme is not None or conversion.target_format.annotation is not None
+    if needs_scheme and scheme is None:
+        again = Rereadable(source, read)
+        scheme = detect_scheme(again, path=source, is_unit_per_line=is_columns)
+        found = f"scheme {scheme} (detected)"
+        sentences = iter(again)
     else:
-        scheme = LabelScheme.BMES if conversion.use_characters else options.scheme
-        if source_format.annotation is not None:
-            scheme = LabelScheme.BIO2
-
-        def read(path: StrPath) -> Iterator[Sentence]:
-            if repairs is not None:
-                repairs.restart()
-            return read_source(path, source_format, options, repairs=repairs).sentences
-
-        needs_scheme = conversion.target_scheme is not None or conversion.target_format.annotation is not None
-        if needs_scheme and scheme is None:
-            again = Rereadable(source, read)
-            scheme = detect_scheme(again, path=source, is_unit_per_line=False)
-            found = f"scheme {scheme} (detected)"
-            sentences = iter(again)
-        else:
-            sentences = read(source)
-        if source_format is FileFormat.CONLLU:
-            sentences = _without_blank_labels(sentences)
+        sentences = read(source)
+    if layout is not None:
+        about = "" if layout.tag_column is None else f", {found or f'scheme {scheme} (as given)'}"
+        found = layout.describe() + about
+    if source_format is FileFormat.CONLLU and conversion.use_characters:
+        sentences = to_characters(sentences)
     is_joined = conversion.use_characters and conversion.target_format is FileFormat.CONLLU
     target_scheme = LabelScheme.BMES if is_joined else conversion.target_scheme
     if conversion.target_format.annotation is not None:
         target_scheme = None if scheme in (None, LabelScheme.PLAIN) else LabelScheme.BIO2
     if scheme is not None:
         sentences = re_encode(
-            sentences, scheme, target_scheme, path=source, is_unit_per_line=is_unit_per_line, repairs=repairs
+            sentences, scheme, target_scheme, path=source, is_unit_per_line=is_columns, repairs=repairs
         )
     written = to_words(sentences, path=source) if is_joined else sentences
     return written, found, target_scheme or scheme or LabelScheme.PLAIN

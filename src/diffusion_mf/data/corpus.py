@@ -10,20 +10,18 @@ from diffusion_mf.data.columns import ColumnLayout
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import (
     NAME_SCHEME,
-    Boundary,
     LabelError,
     LabelScheme,
     characters_of_words,
-    check_sequence,
+    convert_labels,
     encode_spans,
-    extract_spans,
-    format_label,
+    is_label,
     parse_label,
     repair_spans,
     split_label,
     words_of_characters,
 )
-from diffusion_mf.data.repair import Repairs, refuse
+from diffusion_mf.data.repair import Repair, Repairs, describe_span, refuse
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 
@@ -45,17 +43,21 @@ class Task(enum.StrEnum):
 class Corpus:
     """The sentences of one file with the labels of ``task``.
 
-    ``scheme`` is the scheme of these labels (`Task.scheme`), ``source_scheme`` the file's, ``layout`` the layout of a column file
-    (None for other formats). ``repaired`` is a message about the repairs made, None if there were none.
+    ``source_scheme`` is the scheme of the file's labels, ``layout`` the layout of a column file (None for other formats).
+    ``repaired`` is a message about the repairs made, None if there were none.
     """
 
     path: StrPath
     task: Task
     sentences: tuple[Sentence, ...]
-    scheme: LabelScheme
     source_scheme: LabelScheme
     layout: ColumnLayout | None = None
     repaired: str | None = None
+
+    @property
+    def scheme(self) -> LabelScheme:
+        """The scheme of these labels."""
+        return self.task.scheme
 
     def __len__(self) -> int:
         return len(self.sentences)
@@ -101,14 +103,11 @@ def re_encode(
     *,
     path: StrPath,
     is_unit_per_line: bool,
-    check: bool = True,
     repairs: Repairs | None = None,
 ) -> Iterator[Sentence]:
     """Stream ``sentences`` with their labels in another scheme, or only check them if ``target`` is None.
 
-    With ``repairs``, illegal sequences are repaired (see `repaired_labels`). Without ``check``, a sequence may be illegal as long
-    as its labels are of the scheme: conversion between closed schemes keeps it malformed, and open schemes are read as in
-    conlleval.
+    With ``repairs``, illegal sequences are repaired (see `repaired_labels`).
     """
     for sentence in sentences:
         labels: Sequence[str] | None = sentence.labels
@@ -119,12 +118,12 @@ def re_encode(
         lines_per_unit = 1 if is_unit_per_line else 0
         try:
             try:
-                labels = _convert(labels, source, target, check=check)
+                labels = convert_labels(labels, source, target)
             except LabelError:
-                if repairs is None or not check or source is LabelScheme.PLAIN:
+                if repairs is None or source is LabelScheme.PLAIN:
                     raise
                 legal = repaired_labels(labels, source, repairs, line=sentence.line, lines_per_unit=lines_per_unit)
-                labels = _convert(legal, source, target, check=True)
+                labels = convert_labels(legal, source, target)
         except LabelError as error:
             refuse(
                 repairs,
@@ -150,38 +149,13 @@ def repaired_labels(
     legal = encode_spans(spans, len(labels), scheme)
     for start, end, _ in spans:
         for index in range(start, end):
-            if not _is_same(labels[index], legal[index], scheme):
-                repairs.add_span(line + index * lines_per_unit, labels[start:end], legal[start:end])
+            if not is_label(labels[index], scheme) or parse_label(labels[index], scheme) != parse_label(
+                legal[index], scheme
+            ):
+                text = describe_span(labels[start:end], legal[start:end])
+                repairs.add(Repair.TAGS, line + index * lines_per_unit, text)
                 break
     return legal
-
-
-def _is_same(label: str, legal: str, scheme: LabelScheme) -> bool:
-    try:
-        return parse_label(label, scheme) == parse_label(legal, scheme)
-    except ValueError:
-        return False
-
-
-def _convert(labels: Sequence[str], source: LabelScheme, target: LabelScheme | None, *, check: bool) -> Sequence[str]:
-    if source is LabelScheme.PLAIN and target in (None, LabelScheme.PLAIN):
-        return labels
-    if LabelScheme.PLAIN in (source, target):
-        raise LabelError(f"labels of the scheme {source} cannot be converted to {target}", 0)
-    if check:
-        check_sequence(labels, source)
-    parsed: list[tuple[Boundary, str]] = []
-    for index, label in enumerate(labels):
-        try:
-            parsed.append(parse_label(label, source))
-        except ValueError as error:
-            raise LabelError(str(error), index) from None
-    if target is None:
-        return labels
-    if source.is_closed and target.is_closed:
-        # Label by label; also from BMES to BMES, where I becomes M.
-        return [format_label(boundary, kind, target) for boundary, kind in parsed]
-    return encode_spans(extract_spans(labels, source), len(labels), target)
 
 
 def to_characters(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
@@ -205,7 +179,6 @@ def to_words(sentences: Iterable[Sentence], *, path: StrPath) -> Iterator[Senten
                 remedy="label the characters first",
             )
         try:
-            check_sequence(characters.labels, LabelScheme.BMES)
             words, tags = words_of_characters(characters.units, characters.labels)
         except LabelError as error:
             raise InputError(

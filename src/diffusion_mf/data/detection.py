@@ -52,7 +52,7 @@ class Detection:
         """What the user is told, one line per finding, with the options that override it."""
         place, options = "", "--format"
         if self.layout is not None:
-            place, options = f", {self.layout.describe_columns()}", "--format, --form-column, --tag-column"
+            place, options = f", {self.layout.describe()}", "--format, --form-column, --tag-column"
         elif self.column is not None:
             place, options = f", labels in {self.column.upper()}", "--format, --column"
         task, other = f"{self.num_kinds} labels", "(--task)"
@@ -80,8 +80,7 @@ def detect(
     repairs = None if strict else Repairs(path)
 
     def read(task: Task | None, column: ConlluColumn) -> tuple[tuple[Sentence, ...], ColumnLayout | None]:
-        # Tags are read unchanged: their scheme is detected below, once it is known whether they mark spans.
-        options = FormatOptions(column=column, scheme=LabelScheme.PLAIN, fields=fields, task=task)
+        options = FormatOptions(column=column, fields=fields, task=task)
         source = read_source(path, file_format, options, repairs=repairs)
         return tuple(source.sentences), source.layout
 

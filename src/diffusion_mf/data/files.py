@@ -315,7 +315,14 @@ def refuse_constant(name: str) -> NoReturn:
     raise json.JSONDecodeError(f"{name} is not a number of JSON", "", 0)
 
 
-def open_regular(path: StrPath, *, limit: int, remedy: str) -> IO[bytes]:
+def json_problem(error: ValueError | RecursionError) -> str:
+    """Why Python's JSON reader refused a text."""
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    return "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
+
+
+def open_regular(path: StrPath, *, limit: int, remedy: str) -> io.BufferedReader:
     """Open a regular file of at most ``limit`` bytes; other kinds, which could block or never end, are an `InputError`.
 
     The file that is checked is the one that was opened, so that it cannot be exchanged in between.
@@ -394,7 +401,9 @@ class SentenceLimits(NamedTuple):
         raise InputError(problem, path=path, line=line, remedy=f"{remedy}, or raise the limit with {raised}")
 
     def check_units(self, sentence: Sentence, path: StrPath) -> None:
-        """Raise an error for too many or too long units; a text of at most `unit_size` characters has neither."""
+        """Raise an error for too many or too long units."""
+        if len("".join(sentence.units)) <= self.unit_size:
+            return  # at most that many units, each at most that long
         num_units = len(sentence.units)
         if num_units > self.units:
             problem = f"a sentence of {num_units:,} units, more than {self.units:,}"

@@ -33,11 +33,11 @@ from diffusion_mf.data.files import (
     BYTE_ORDER_MARK,
     DETECTED,
     FieldChoice,
-    Rereadable,
     SentenceLimits,
     StrPath,
     check_fields,
     is_encodable,
+    json_problem,
     read_lines,
     refuse_constant,
     uncompressed_suffix,
@@ -66,8 +66,7 @@ def read_json_rows(path: StrPath, *, repairs: Repairs | None = None) -> Iterator
         if line.strip():
             try:
                 sentence, row = _parse_line(line, number, path, repairs)
-                if len(line) > limits.unit_size:
-                    limits.check_units(sentence, path)
+                limits.check_units(sentence, path)
             except InputError as error:
                 refuse(repairs, error)
                 continue
@@ -94,10 +93,9 @@ def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) 
     try:
         row = json.loads(line, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        # A number with thousands of digits raises a plain ValueError.
-        other = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else other
-        fail(f"not JSON ({reason})", 'write one object per line, such as {"units": ["a"], "labels": ["X"]}')
+        fail(
+            f"not JSON ({json_problem(error)})", 'write one object per line, such as {"units": ["a"], "labels": ["X"]}'
+        )
     if not isinstance(row, dict) or "units" not in row:
         fail('no object with the key "units"', 'write {"units": ["a", "b"], "labels": ["X", "Y"]}')
     units, labels, document = row["units"], row.get("labels"), row.get("document")
@@ -132,8 +130,7 @@ def read_plain_text(path: StrPath) -> Iterator[Sentence]:
         units = _BLANKS.split(line.strip(" \t"))
         if units != [""]:
             sentence = Sentence(tuple(units), None, number)
-            if len(line) > limits.unit_size:
-                limits.check_units(sentence, path)
+            limits.check_units(sentence, path)
             yield sentence
 
 
@@ -173,7 +170,6 @@ class FormatOptions:
     """The user's choices about a file; None means detected."""
 
     column: ConlluColumn = ConlluColumn.UPOS
-    scheme: LabelScheme | None = None
     separator: Separator | None = None
     fields: FieldChoice = DETECTED
     task: Task | None = None
@@ -197,32 +193,21 @@ class Format(NamedTuple):
 
 
 def _read_columns(path: StrPath, options: FormatOptions, repairs: Repairs | None) -> Source:
-    head: Iterable[str]
-    lines: Iterable[str]
-    if options.scheme is None:
-        # Detecting the scheme takes the whole file, so it is read twice.
-        head = lines = Rereadable(path, read_column_lines)
-    else:
-        rest = read_column_lines(path)
-        head = read_head(rest, path)
-        lines = itertools.chain(head, rest)
+    rest = read_column_lines(path)
+    head = read_head(rest, path)
     layout = detect_layout(
         path,
         lines=head,
         separator=options.separator,
         form_column=options.fields.form_column,
         tag_column=options.fields.tag_column,
-        scheme=options.scheme,
-        repairs=repairs,
     )
-    return Source(read_columns(path, layout, lines=lines, repairs=repairs), layout)
+    return Source(read_columns(path, layout, lines=itertools.chain(head, rest), repairs=repairs), layout)
 
 
 def _read_annotations(
-    file_format: AnnotationFormat | None, path: StrPath, options: FormatOptions, repairs: Repairs | None
+    file_format: AnnotationFormat, path: StrPath, options: FormatOptions, repairs: Repairs | None
 ) -> Source:
-    if file_format is None:
-        raise AssertionError("a format of units contains no texts")
     return Source(
         labelled_sentences(
             file_format.read(path, repairs),
@@ -274,7 +259,7 @@ FORMATS: dict[FileFormat, Format] = {
         lambda sentences, stream, options: _refuse_raw(),
     ),
     **{
-        name: Format(suffixes, functools.partial(_read_annotations, name.annotation), _refuse_stream)
+        name: Format(suffixes, functools.partial(_read_annotations, ANNOTATION_FORMATS[name]), _refuse_stream)
         for name, suffixes in (
             (FileFormat.DOCCANO, ()),
             (FileFormat.PRODIGY, ()),
@@ -437,7 +422,6 @@ def read_task(
     scheme: LabelScheme | None = None,
     file_format: FileFormat | None = None,
     fields: FieldChoice = DETECTED,
-    check: bool = True,
     strict: bool = False,
     repairs: Repairs | None = None,
 ) -> Corpus:
@@ -448,10 +432,9 @@ def read_task(
     with the tag in the last column.
 
     Irregular tags and units without a form are repaired, and `Corpus.repaired` reports it; with ``strict`` they are errors.
-    ``repairs`` receives each repair. ``check=False`` is for predictions, which may be malformed and are never repaired: labels
-    must be of the scheme, but sequences need not be legal.
+    ``repairs`` receives each repair.
     """
-    if strict or not check:
+    if strict:
         repairs = None
     elif repairs is None:
         repairs = Repairs(path)
@@ -460,16 +443,12 @@ def read_task(
         column = ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS
     if task is not Task.NER:
         scheme = task.scheme
-    source = read_source(
-        path, file_format, FormatOptions(column=column, scheme=scheme, fields=fields, task=task), repairs=repairs
-    )
+    source = read_source(path, file_format, FormatOptions(column=column, fields=fields, task=task), repairs=repairs)
     is_unit_per_line = file_format is FileFormat.COLUMNS
     sentences = _labelled(source.sentences, path, column if file_format is FileFormat.CONLLU else None)
     if file_format is FileFormat.COLUMNS:
         sentences = with_first_document(sentences)
-    source_scheme = source.layout.scheme if source.layout is not None else scheme
-    if file_format.annotation is not None:
-        source_scheme = LabelScheme.BIO2
+    source_scheme = scheme if file_format.annotation is None else LabelScheme.BIO2
     if task is Task.SEG_POS and file_format is FileFormat.CONLLU:
         sentences = to_characters(sentences)
     elif task is not Task.POS:
@@ -478,20 +457,13 @@ def read_task(
             source_scheme = detect_scheme(kept, path=path, is_unit_per_line=is_unit_per_line, repairs=repairs)
             sentences = iter(kept)
         sentences = re_encode(
-            sentences,
-            source_scheme,
-            task.scheme,
-            path=path,
-            is_unit_per_line=is_unit_per_line,
-            check=check,
-            repairs=repairs,
+            sentences, source_scheme, task.scheme, path=path, is_unit_per_line=is_unit_per_line, repairs=repairs
         )
     kept = tuple(sentences)
     return Corpus(
         path=path,
         task=task,
         sentences=kept,
-        scheme=task.scheme,
         source_scheme=source_scheme or task.scheme,
         layout=source.layout,
         repaired=None if repairs is None else repairs.describe(),

@@ -74,7 +74,9 @@ def read_token_rows(
             tags = [names[tag] for tag in tags]
         if tags is not None and not all(isinstance(tag, str) and tag for tag in tags):
             fail(f'"{key}" is neither a list of names nor a list of numbers', "name another key with --tag-column")
-        units = tuple(unit or _placeholder(repairs, path, line) for unit in tokens)
+        if repairs is None and not all(tokens):
+            fail("an empty word", "remove it or give it a form")
+        units = tuple(unit if unit or repairs is None else repairs.add_form(line) for unit in tokens)
         if not all(is_encodable(text) for text in (*units, *(tags or ()))):
             fail("an unpaired surrogate", "write the characters unescaped")
         sentence = Sentence(units, None if tags is None else tuple(tags), line)
@@ -85,12 +87,6 @@ def read_token_rows(
 def tasks_of_row(row: Mapping[str, Any]) -> list[Task]:
     """The tasks for which a row has tags, judging by its keys; a dataset may have both entities and parts of speech."""
     return [task for task in (Task.NER, Task.POS) if any(key in row for key in _TAG_KEYS[task][:-2])]
-
-
-def _placeholder(repairs: Repairs | None, path: StrPath, line: int) -> str:
-    if repairs is None:
-        raise InputError("an empty word", path=path, line=line, remedy="remove it or give it a form")
-    return repairs.add_form(line)
 
 
 def dataset_sentences(dataset: Any, *, task: Task | None = None) -> Iterator[Sentence]:

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from diffusion_mf.data.files import StrPath
-from diffusion_mf.data.repair import Repairs, refuse
+from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 
@@ -163,21 +163,13 @@ def format_label(boundary: Boundary, kind: str, scheme: LabelScheme) -> str:
 
 
 def is_legal_start(label: str, scheme: LabelScheme) -> bool:
-    """Whether a sentence may begin with ``label``."""
-    if scheme is LabelScheme.PLAIN:
-        return True
-    boundary, _ = parse_label(label, scheme)
-    if scheme is LabelScheme.IOB1:
-        return boundary is not Boundary.BEGIN
-    return boundary in (Boundary.OUTSIDE, Boundary.BEGIN, Boundary.SINGLE)
+    """Whether a sentence may begin with ``label``: the same labels as after O."""
+    return is_legal_transition("O", label, scheme)
 
 
 def is_legal_end(label: str, scheme: LabelScheme) -> bool:
-    """Whether a sentence may end with ``label``: in closed schemes no span may be left open."""
-    if not scheme.is_closed:
-        return True
-    boundary, _ = parse_label(label, scheme)
-    return boundary in (Boundary.OUTSIDE, Boundary.END, Boundary.SINGLE)
+    """Whether a sentence may end with ``label``: the same labels as before O, so that closed schemes leave no span open."""
+    return is_legal_transition(label, "O", scheme)
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -283,7 +275,7 @@ def repair_spans(labels: Sequence[str]) -> list[LabelledSpan]:
         if letter not in _ALL_BOUNDARIES and (letter != "O" or kind):
             letters = "".join(_ALL_BOUNDARIES)
             raise LabelError(f"label {label!r} is neither O nor one of {letters} and a type, as in B-X", index)
-    return _lenient_spans(labels, _ALL_BOUNDARIES, match_types=True)
+    return _lenient_spans(labels, _ALL_BOUNDARIES)
 
 
 def _closed_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], match_types: bool) -> list[LabelledSpan]:
@@ -304,7 +296,9 @@ def _closed_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], mat
     return spans
 
 
-def _lenient_spans(labels: Sequence[str], boundaries: Mapping[str, Boundary], match_types: bool) -> list[LabelledSpan]:
+def _lenient_spans(
+    labels: Sequence[str], boundaries: Mapping[str, Boundary], match_types: bool = True
+) -> list[LabelledSpan]:
     spans: list[LabelledSpan] = []
     start, kind = -1, ""  # the open span, if start >= 0
     for index, label in enumerate(labels):
@@ -358,16 +352,16 @@ def complete_labels(labels: Iterable[str], scheme: LabelScheme) -> list[str]:
     return sorted({"O", *(format_label(boundary, kind, scheme) for boundary in _LETTERS[scheme] for kind in kinds)})
 
 
-def convert_labels(labels: Sequence[str], source: LabelScheme, target: LabelScheme) -> list[str]:
-    """Re-encode a legal sequence in another scheme, without loss; `LabelError` if the source is not legal.
+def convert_labels(labels: Sequence[str], source: LabelScheme, target: LabelScheme | None) -> Sequence[str]:
+    """Re-encode a legal sequence in another scheme, without loss, or only check it if ``target`` is None.
 
-    Conversion of a scheme to itself leaves the labels unchanged, even an I in BMES.
+    `LabelError` if the sequence is not legal in ``source``. From BMES to BMES, I becomes M.
     """
-    check_sequence(labels, source)
-    if source is target:
-        return list(labels)
-    if LabelScheme.PLAIN in (source, target):
+    if LabelScheme.PLAIN in (source, target) and target not in (None, source):
         raise LabelError(f"labels of the scheme {source} cannot be converted to {target}", 0)
+    check_sequence(labels, source)
+    if target is None or source is LabelScheme.PLAIN:
+        return labels
     return encode_spans(extract_spans(labels, source), len(labels), target)
 
 
@@ -444,15 +438,15 @@ def detect_scheme(
     # Tag sets have one-letter tags too: M alone is no evidence of boundaries, but M-NN is.
     if not lines or (without_boundary and not typed):
         return LabelScheme.PLAIN
-    if without_boundary:
+    # Where errors are collected, each of these labels is one when it is converted.
+    if without_boundary and not (repairs is not None and repairs.collects):
         label, other = without_boundary[0], typed[0]
-        error = InputError(
+        raise InputError(
             f"the tag {label!r} has no boundary prefix, but {other!r} on line {lines[other]} has one",
             path=path,
             line=lines[label],
             remedy=f"correct the tag or {NAME_SCHEME}, plain if labels have no boundaries",
         )
-        refuse(repairs, error)
     seen = set(letters.values())
     closed = LabelScheme.IOBES if "I" in seen and "M" not in seen else LabelScheme.BMES
     candidates = (closed, LabelScheme.BILOU, LabelScheme.BIO2, LabelScheme.IOB1)
@@ -461,7 +455,7 @@ def detect_scheme(
 
 def _num_contradictions(pairs: Mapping[tuple[str, str], int], scheme: LabelScheme) -> int:
     labels = {label for pair in pairs for label in pair}
-    known = {label for label in labels if _is_label(label, scheme)}
+    known = {label for label in labels if is_label(label, scheme)}
     total = 0
     for (before, label), count in pairs.items():
         if label not in known:
@@ -471,7 +465,8 @@ def _num_contradictions(pairs: Mapping[tuple[str, str], int], scheme: LabelSchem
     return total
 
 
-def _is_label(label: str, scheme: LabelScheme) -> bool:
+def is_label(label: str, scheme: LabelScheme) -> bool:
+    """Whether ``label`` is one of ``scheme``."""
     try:
         parse_label(label, scheme)
     except ValueError:

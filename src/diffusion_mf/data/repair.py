@@ -6,8 +6,8 @@ The rules for tags are those of `label_schemes.repair_spans`. Predictions are ne
 
 from __future__ import annotations
 
-import dataclasses
 import enum
+from collections import Counter
 from collections.abc import Sequence
 
 from diffusion_mf.data.files import StrPath
@@ -19,22 +19,21 @@ PLACEHOLDER_FORM = "_"
 _NUM_LABELS_SHOWN = 5
 
 
-class SpanProblem(enum.Enum):
-    """Repairs of the spans of an annotation tool; the value describes the repair in singular and plural."""
+class Repair(enum.Enum):
+    """The kinds of repairs, in the order in which they are reported; the value describes them in singular and plural."""
 
+    TAGS = ("span with irregular tags repaired", "spans with irregular tags repaired")
+    FORM = (f"unit without a form read as {PLACEHOLDER_FORM}", f"units without a form read as {PLACEHOLDER_FORM}")
     WIDENED = ("span that cuts a token extended to it", "spans that cut a token extended to it")
     OVERLAP = ("overlapping span left out", "overlapping spans left out")
     LEFT_OUT = ("annotation left out", "annotations left out")
 
 
-@dataclasses.dataclass
-class _Tally:
-    count: int = 0
-    first: str = ""
-
-
 class Repairs:
     """Counts the repairs in one file, and keeps the place of the first of each kind."""
+
+    collects = False
+    """whether errors that cannot be repaired are collected instead of raised"""
 
     def __init__(self, path: StrPath) -> None:
         self.path = path
@@ -42,26 +41,19 @@ class Repairs:
 
     def restart(self) -> None:
         """Forget everything: the file is read from its beginning again."""
-        self._spans = _Tally()
-        self._forms = _Tally()
-        self._problems = {kind: _Tally() for kind in SpanProblem}
+        self._counts: Counter[Repair] = Counter()
+        self._first: dict[Repair, str] = {}
 
-    def add_span(self, line: int, old: Sequence[str], new: Sequence[str]) -> None:
-        """Count a span with irregular tags: ``old`` was read as ``new``."""
-        self._spans.count += 1
-        self._spans.first = self._spans.first or f"line {line} ({describe_span(old, new)})"
+    def add(self, kind: Repair, place: int | str, text: str = "") -> None:
+        """Count a repair on a line, or at a place described in words."""
+        self._counts[kind] += 1
+        where = f"on line {place}" if isinstance(place, int) else f"at {place}"
+        self._first.setdefault(kind, f"{where} ({text})" if text else where)
 
     def add_form(self, line: int) -> str:
         """Count a unit without a form, and return its placeholder."""
-        self._forms.count += 1
-        self._forms.first = self._forms.first or f"line {line}"
+        self.add(Repair.FORM, line)
         return PLACEHOLDER_FORM
-
-    def add_problem(self, kind: SpanProblem, place: str, text: str) -> None:
-        """Count a span of characters that does not fit the tokens, or an annotation that is not supported."""
-        tally = self._problems[kind]
-        tally.count += 1
-        tally.first = tally.first or f"{place} ({text})"
 
     def refuse(self, error: InputError) -> None:
         """Raise an error that cannot be repaired; subclasses may collect it instead."""
@@ -69,17 +61,11 @@ class Repairs:
 
     def describe(self, *, is_gold: bool = True) -> str | None:
         """One line for the user, None if nothing was repaired; for gold data it also names the option that refuses repairs."""
-        parts = []
-        if self._spans.count:
-            parts.append(
-                f"{_counted(self._spans.count, 'span')} with irregular tags repaired, first on {self._spans.first}"
-            )
-        if self._forms.count:
-            units = _counted(self._forms.count, "unit")
-            parts.append(f"{units} without a form read as {PLACEHOLDER_FORM}, first on {self._forms.first}")
-        for kind, tally in self._problems.items():
-            if tally.count:
-                parts.append(f"{tally.count:,} {kind.value[tally.count > 1]}, first at {tally.first}")
+        parts = [
+            f"{count:,} {kind.value[count > 1]}, first {self._first[kind]}"
+            for kind in Repair
+            if (count := self._counts[kind])
+        ]
         if not parts:
             return None
         if is_gold:
@@ -103,7 +89,3 @@ def refuse(repairs: Repairs | None, error: InputError) -> None:
     if repairs is None:
         raise error
     repairs.refuse(error)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

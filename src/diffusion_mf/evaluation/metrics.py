@@ -64,31 +64,48 @@ def total(counts: Iterable[Counts]) -> Counts:
     return sum(counts, Counts())
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenResult:
-    """Correct and wrong labels of all units.
+class TokenScorer:
+    """Correct and wrong labels of all units, counted sentence by sentence; memory grows with the number of label pairs.
 
-    ``accuracy`` = right ÷ units, punctuation included (paper: “Metrics and Output Reconstruction”); `NO_LABEL` is never right.
-    ``counts`` treats every unit as an object: its recall is the accuracy, and its precision leaves out units that were
-    predicted no label. ``exact_match`` is the share of sentences whose labels are all right.
-    ``confusion`` counts (gold, predicted) pairs, the diagonal included.
+    `NO_LABEL` is never right. ``confusion`` counts (gold, predicted) pairs, the diagonal included.
     """
 
-    sentences: int
-    exact: int
-    counts: Counts
-    labels: Mapping[str, Counts]
-    confusion: Mapping[tuple[str, str], int]
+    def __init__(self) -> None:
+        self.confusion: Counter[tuple[str, str]] = Counter()
+        self.sentences = 0
+        self._exact = 0
+
+    def update(self, gold: Sequence[str], predicted: Sequence[str]) -> None:
+        """Add one sentence."""
+        self.confusion.update(zip(gold, predicted, strict=True))
+        self.sentences += 1
+        self._exact += all(map(str.__eq__, gold, predicted))
 
     @property
-    def accuracy(self) -> float:
-        """The share of units whose label is right."""
-        return self.counts.recall
+    def labels(self) -> Mapping[str, Counts]:
+        """The counts of every label, in sorted order."""
+        correct: Counter[str] = Counter()
+        predicted: Counter[str] = Counter()
+        gold: Counter[str] = Counter()
+        for (gold_label, predicted_label), count in self.confusion.items():
+            gold[gold_label] += count
+            if predicted_label != NO_LABEL:
+                predicted[predicted_label] += count
+                correct[gold_label] += count if gold_label == predicted_label else 0
+        return _by_name(correct, predicted, gold)
+
+    @property
+    def counts(self) -> Counts:
+        """Every unit as an object, punctuation included (paper: “Metrics and Output Reconstruction”).
+
+        The recall is the accuracy, and the precision leaves out units that were predicted no label.
+        """
+        return total(self.labels.values())
 
     @property
     def exact_match(self) -> float:
         """The share of sentences whose labels are all right."""
-        return percentage(self.exact, self.sentences)
+        return percentage(self._exact, self.sentences)
 
     def top_confusions(self, limit: int | None = None) -> list[tuple[str, str, int]]:
         """The wrong (gold, predicted, count) triples, most frequent first."""
@@ -96,56 +113,8 @@ class TokenResult:
         return sorted(wrong, key=lambda row: (-row[2], row[0], row[1]))[:limit]
 
 
-class TokenScorer:
-    """Counts labels sentence by sentence; memory grows with the number of label pairs, not with the file."""
-
-    def __init__(self) -> None:
-        self._confusion: Counter[tuple[str, str]] = Counter()
-        self._sentences = 0
-        self._exact = 0
-
-    def update(self, gold: Sequence[str], predicted: Sequence[str]) -> None:
-        """Add one sentence."""
-        self._confusion.update(zip(gold, predicted, strict=True))
-        self._sentences += 1
-        self._exact += all(map(str.__eq__, gold, predicted))
-
-    def result(self) -> TokenResult:
-        """The result so far."""
-        correct: Counter[str] = Counter()
-        predicted: Counter[str] = Counter()
-        gold: Counter[str] = Counter()
-        for (gold_label, predicted_label), count in self._confusion.items():
-            gold[gold_label] += count
-            if predicted_label != NO_LABEL:
-                predicted[predicted_label] += count
-                correct[gold_label] += count if gold_label == predicted_label else 0
-        return TokenResult(
-            sentences=self._sentences,
-            exact=self._exact,
-            counts=Counts(correct.total(), predicted.total(), gold.total()),
-            labels={
-                label: Counts(correct[label], predicted[label], gold[label])
-                for label in sorted(gold.keys() | predicted.keys())
-            },
-            confusion=dict(self._confusion),
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class SpanResult:
-    """Counts of spans by type; a predicted span is correct if a gold span has the same start, end and type."""
-
-    types: Mapping[str, Counts]
-
-    @property
-    def counts(self) -> Counts:
-        """All types together (micro-average), as the paper reports."""
-        return total(self.types.values())
-
-
 class SpanScorer:
-    """Counts spans sentence by sentence; malformed fragments are not spans."""
+    """Spans counted sentence by sentence; one is correct if a gold span has its start, end and type, fragments are none."""
 
     def __init__(self) -> None:
         self._correct: Counter[str] = Counter()
@@ -159,57 +128,32 @@ class SpanScorer:
         self._predicted.update(span.label for span in predicted_spans)
         self._correct.update(span.label for span in gold_spans & predicted_spans)
 
-    def result(self) -> SpanResult:
-        """The result so far."""
-        return SpanResult(
-            {
-                kind: Counts(self._correct[kind], self._predicted[kind], self._gold[kind])
-                for kind in sorted(self._gold.keys() | self._predicted.keys())
-            }
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class WordResult:
-    """The paper's four metrics for Chinese, and their counts (“Metrics and Output Reconstruction”).
-
-    ``segmentation``: words from boundaries alone. ``joint``: words whose characters have one tag; correct if position and tag
-    are. ``aligned``: words of ``joint`` at the position of a gold word, of which ``joint.correct`` have its tag.
-    ``gold_words_right``: gold words whose tag wins the majority vote of their characters, independent of segmentation.
-    """
-
-    segmentation: Counts
-    joint: SpanResult
-    aligned: int
-    gold_words_right: int
+    @property
+    def types(self) -> Mapping[str, Counts]:
+        """The counts of every type, in sorted order."""
+        return _by_name(self._correct, self._predicted, self._gold)
 
     @property
-    def seg_f1(self) -> float:
-        """Segmentation F1."""
-        return self.segmentation.f1
+    def counts(self) -> Counts:
+        """All types together (micro-average), as the paper reports."""
+        return total(self.types.values())
 
-    @property
-    def joint_f1(self) -> float:
-        """F1 of words with their tags."""
-        return self.joint.counts.f1
 
-    @property
-    def gold_xpos(self) -> float:
-        """The share of gold words whose tag is the majority of their characters' tags."""
-        return percentage(self.gold_words_right, self.joint.counts.gold)
-
-    @property
-    def aligned_xpos(self) -> float:
-        """The share of aligned words whose tag is right."""
-        return percentage(self.joint.counts.correct, self.aligned)
+def _by_name(correct: Counter[str], predicted: Counter[str], gold: Counter[str]) -> dict[str, Counts]:
+    names = sorted(gold.keys() | predicted.keys())
+    return {name: Counts(correct[name], predicted[name], gold[name]) for name in names}
 
 
 class WordScorer:
-    """Counts words sentence by sentence."""
+    """The paper's four metrics for Chinese, counted sentence by sentence (“Metrics and Output Reconstruction”).
+
+    Segmentation counts words from boundaries alone. ``joint`` counts words whose characters have one tag; correct if position and
+    tag are. Aligned words are those of ``joint`` at the position of a gold word.
+    """
 
     def __init__(self) -> None:
+        self.joint = SpanScorer()
         self._segmentation = Counts()
-        self._joint = SpanScorer()
         self._aligned = 0
         self._gold_words_right = 0
 
@@ -219,11 +163,17 @@ class WordScorer:
         segments = {span[:2] for span in sentence.segments}
         self._segmentation += Counts(len(gold & segments), len(segments), len(gold))
         self._aligned += len(gold & {span[:2] for span in sentence.predicted_spans})
-        self._joint.update(sentence.gold_spans, sentence.predicted_spans)
+        self.joint.update(sentence.gold_spans, sentence.predicted_spans)
         self._gold_words_right += sum(
             span.label == vote for span, vote in zip(sentence.gold_spans, sentence.votes, strict=True)
         )
 
-    def result(self) -> WordResult:
-        """The result so far."""
-        return WordResult(self._segmentation, self._joint.result(), self._aligned, self._gold_words_right)
+    def metrics(self) -> dict[str, float]:
+        """Segmentation F1, XPOS of gold words by the majority of their characters' tags, XPOS of aligned words, joint F1."""
+        joint = self.joint.counts
+        return {
+            "seg_f1": self._segmentation.f1,
+            "gold_xpos": percentage(self._gold_words_right, joint.gold),
+            "aligned_xpos": percentage(joint.correct, self._aligned),
+            "joint_f1": joint.f1,
+        }

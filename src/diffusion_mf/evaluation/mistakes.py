@@ -86,22 +86,16 @@ def confusions(units: Iterable[CheckedUnit]) -> list[tuple[tuple[str, str], list
     return [(pair, sorted(members, key=lambda unit: -unit.score)) for pair, members in ordered]
 
 
-def confusion_matrix(
-    sentences: Iterable[CheckedSentence], *, most: int | None = None
-) -> tuple[list[str], Int[np.ndarray, "L L"]]:
-    """Labels, those of the most mistakes first, and how often each (row) was given each (column); of ``most`` labels if given."""
+def confusion_matrix(sentences: Iterable[CheckedSentence]) -> tuple[list[str], list[list[int]]]:
+    """Labels, those of the most mistakes first, and how often each (row) was given each (column)."""
     scorer = TokenScorer()
     for sentence in sentences:
         scorer.update(sentence.gold, sentence.predicted)
-    pairs = scorer.result().confusion
-    weights: Counter[str] = Counter()
-    for (gold, predicted), count in pairs.items():
-        for label in (gold, predicted):
-            weights[label] += count if gold != predicted else 0
-    labels = sorted(weights, key=lambda label: (-weights[label], label))[:most]
-    return labels, np.array(
-        [[pairs.get((gold, predicted), 0) for predicted in labels] for gold in labels], dtype=np.int64
-    )
+    weights = Counter(dict.fromkeys((label for pair in scorer.confusion for label in pair), 0))
+    for gold, predicted, count in scorer.top_confusions():
+        weights.update({gold: count, predicted: count})
+    labels = sorted(weights, key=lambda label: (-weights[label], label))
+    return labels, [[scorer.confusion[gold, predicted] for predicted in labels] for gold in labels]
 
 
 def least_certain(sentences: Sequence[CheckedSentence], number: int) -> list[CheckedUnit]:

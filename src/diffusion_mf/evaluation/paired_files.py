@@ -114,10 +114,8 @@ class _LabelledFile:
         self.column = column or (ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS)
 
     def raw_sentences(self) -> Iterator[Sentence]:
-        # The plain scheme: labels unchanged, without detection by the reader.
         options = FormatOptions(
             column=self.column,
-            scheme=LabelScheme.PLAIN,
             fields=self.fields,
             task=self.task,
             # A sentence never ends inside a span, so that files with different spans may have different sentences.

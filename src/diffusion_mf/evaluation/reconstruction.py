@@ -29,6 +29,7 @@ from diffusion_mf.data.label_schemes import (
     encode_spans,
     extract_spans,
     format_label,
+    is_label,
     is_legal_start,
     is_legal_transition,
     parse_label,
@@ -123,21 +124,21 @@ class Reconstructor:
     def _rename(self, labels: Sequence[str]) -> list[str]:
         names = self._predicted_names
         for label in set(labels) - names.keys():
-            is_label = _is_label(label, self.predicted_scheme) and (label != "O" or self._outside == "O")
+            is_known = is_label(label, self.predicted_scheme) and (label != "O" or self._outside == "O")
             names[label] = (
-                format_label(*parse_label(label, self.predicted_scheme), LabelScheme.BMES) if is_label else NO_LABEL
+                format_label(*parse_label(label, self.predicted_scheme), LabelScheme.BMES) if is_known else NO_LABEL
             )
         return [names[label] for label in labels]
 
     def _encode_again(self, labels: Sequence[str]) -> list[str]:
         encoded = encode_spans(extract_spans(labels, self.predicted_scheme), len(labels), LabelScheme.BMES)
         return [
-            label if _is_label(raw, self.predicted_scheme) else NO_LABEL
+            label if is_label(raw, self.predicted_scheme) else NO_LABEL
             for label, raw in zip(encoded, labels, strict=True)
         ]
 
     def _num_breaks(self, labels: Sequence[str]) -> int:
-        is_unknown = [not _is_label(label, self.predicted_scheme) for label in labels]
+        is_unknown = [not is_label(label, self.predicted_scheme) for label in labels]
         known = ["O" if unknown else label for label, unknown in zip(labels, is_unknown, strict=True)]
         num_illegal = sum(not is_legal_start(label, self.predicted_scheme) for label in known[:1])
         for before, after in itertools.pairwise(known):
@@ -163,14 +164,6 @@ def majority(tags: Sequence[str]) -> str:
         return tags[0]
     # Counters keep the order in which tags first occur.
     return Counter(tags).most_common(1)[0][0]
-
-
-def _is_label(label: str, scheme: LabelScheme) -> bool:
-    try:
-        parse_label(label, scheme)
-    except ValueError:
-        return False
-    return True
 
 
 def _num_runs(marks: Sequence[bool]) -> int:

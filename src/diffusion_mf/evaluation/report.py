@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme
-from diffusion_mf.evaluation.metrics import Counts, SpanScorer, TokenResult, TokenScorer, WordScorer, percentage
+from diffusion_mf.evaluation.metrics import Counts, SpanScorer, TokenScorer, WordScorer, percentage
 from diffusion_mf.evaluation.reconstruction import Reconstruction, Reconstructor
 
 # Upper ends of the sentence-length bins, inclusive; longer sentences are in the last bin.
@@ -34,56 +34,41 @@ def length_bin_names(upper_ends: Sequence[int]) -> list[str]:
     return [*(f"{low}-{high}" for low, high in zip(first, upper_ends, strict=False)), f"{first[-1]}+"]
 
 
-def split_by_unit(sentence: Reconstruction, vocabulary: Collection[str]) -> Iterator[tuple[bool, int, Reconstruction]]:
-    """The known and the unknown part of a sentence, as (is known, number of units, part), for units that are forms.
+def split_by_vocabulary(
+    sentence: Reconstruction, vocabulary: Collection[str], task: Task
+) -> Iterator[tuple[bool, int, Reconstruction]]:
+    """The known and the unknown part of a sentence, as (is known, number of forms, part).
 
-    A span is known if all of its units are. A correct span has the same units as its gold span, so both are in the same
-    part, and precision, recall and F1 of a part are well defined.
+    Forms are units or, where units are characters, the gold words. A span of units is known if all of them are. A correct span has
+    the same units as its gold span, so both are in the same part, and precision, recall and F1 of a part are well defined.
     """
-    is_known = [unit in vocabulary for unit in sentence.units]
+    units = sentence.units
+    forms: Sequence[LabelledSpan] = [LabelledSpan(index, index + 1, "") for index in range(len(units))]
+    if task is Task.SEG_POS:
+        forms = sentence.gold_spans
 
-    def is_known_span(span: LabelledSpan) -> bool:
-        return all(is_known[span.start : span.end])
+    def is_known(span: LabelledSpan) -> bool:
+        own = units[span.start : span.end]
+        return "".join(own) in vocabulary if task is Task.SEG_POS else all(unit in vocabulary for unit in own)
 
     for wanted in (True, False):
-        chosen = [index for index, known in enumerate(is_known) if known is wanted]
+
+        def chosen(spans: Sequence[LabelledSpan], wanted: bool = wanted) -> list[LabelledSpan]:
+            return [span for span in spans if is_known(span) is wanted]
+
+        part = chosen(forms)
+        indices = [index for form in part for index in range(form.start, form.end)]
         yield (
             wanted,
-            len(chosen),
+            len(part),
             Reconstruction(
-                [sentence.units[index] for index in chosen],
-                [sentence.gold[index] for index in chosen],
-                [sentence.predicted[index] for index in chosen],
-                [span for span in sentence.gold_spans if is_known_span(span) is wanted],
-                [span for span in sentence.predicted_spans if is_known_span(span) is wanted],
-            ),
-        )
-
-
-def split_by_word(sentence: Reconstruction, vocabulary: Collection[str]) -> Iterator[tuple[bool, int, Reconstruction]]:
-    """The same for characters of words: the forms are words, and each part holds its own.
-
-    Labels are compared over the characters of the part's gold words.
-    """
-
-    def is_known_word(span: LabelledSpan) -> bool:
-        return "".join(sentence.units[span.start : span.end]) in vocabulary
-
-    for wanted in (True, False):
-        words = [index for index, span in enumerate(sentence.gold_spans) if is_known_word(span) is wanted]
-        gold_spans = [sentence.gold_spans[index] for index in words]
-        chosen = [unit for span in gold_spans for unit in range(span.start, span.end)]
-        yield (
-            wanted,
-            len(words),
-            Reconstruction(
-                [sentence.units[index] for index in chosen],
-                [sentence.gold[index] for index in chosen],
-                [sentence.predicted[index] for index in chosen],
-                gold_spans,
-                [span for span in sentence.predicted_spans if is_known_word(span) is wanted],
-                [span for span in sentence.segments if is_known_word(span) is wanted],
-                [sentence.votes[index] for index in words],
+                [units[index] for index in indices],
+                [sentence.gold[index] for index in indices],
+                [sentence.predicted[index] for index in indices],
+                chosen(sentence.gold_spans),
+                chosen(sentence.predicted_spans),
+                chosen(sentence.segments),
+                [vote for form, vote in zip(forms, sentence.votes, strict=False) if is_known(form) is wanted],
             ),
         )
 
@@ -109,7 +94,7 @@ class Report:
     metrics: Mapping[str, float]
     invalid_rate: float
     malformed_fragments: int
-    tokens: TokenResult
+    tokens: TokenScorer
     types: Mapping[str, Counts]
     vocabulary: Sequence[BreakdownRow]
     lengths: Sequence[BreakdownRow]
@@ -160,8 +145,7 @@ class TaskScorer:
         self._malformed += sentence.malformed
         self._invalid += sentence.malformed > 0
         if self._vocabulary is not None:
-            split = split_by_word if self.task is Task.SEG_POS else split_by_unit
-            for is_known, size, part in split(sentence, self._vocabulary):
+            for is_known, size, part in split_by_vocabulary(sentence, self._vocabulary, self.task):
                 self._part_sizes[is_known] += size
                 self._parts[is_known].update(part)
         if self._lengths:
@@ -169,7 +153,7 @@ class TaskScorer:
 
     def result(self) -> Report:
         """The result so far."""
-        tokens = self._all.tokens.result()
+        tokens = self._all.tokens
         names = {True: "in vocabulary", False: "out of vocabulary"}
         return Report(
             task=self.task,
@@ -188,9 +172,9 @@ class TaskScorer:
                 if self._vocabulary is not None
             ],
             lengths=[
-                BreakdownRow(name, part.tokens.result().sentences, part.metrics_of_sentences())
+                BreakdownRow(name, part.tokens.sentences, part.metrics_of_sentences())
                 for name, part in zip(length_bin_names(self._length_bins), self._lengths, strict=False)
-                if part.tokens.result().sentences
+                if part.tokens.sentences
             ],
         )
 
@@ -212,51 +196,28 @@ class _Part:
             self.words.update(sentence)
 
     def types(self) -> Mapping[str, Counts]:
-        return (self.words.result().joint if self.task is Task.SEG_POS else self.spans.result()).types
+        return (self.words.joint if self.task is Task.SEG_POS else self.spans).types
 
     def metrics_of_sentences(self) -> dict[str, float]:
         """`metrics`, and exact match, which is meaningless where sentences are split."""
-        return {**self.metrics(), "exact_match": self.tokens.result().exact_match}
+        return {**self.metrics(), "exact_match": self.tokens.exact_match}
 
     def metrics(self) -> dict[str, float]:
-        tokens = self.tokens.result()
+        tokens = self.tokens.counts
         if self.task is Task.SEG_POS:
-            words = self.words.result()
-            return {
-                "accuracy": tokens.accuracy,
-                "seg_f1": words.seg_f1,
-                "gold_xpos": words.gold_xpos,
-                "aligned_xpos": words.aligned_xpos,
-                "joint_f1": words.joint_f1,
-            }
-        counts = tokens.counts if self.task is Task.POS else self.spans.result().counts
-        return {
-            "accuracy": tokens.accuracy,
-            "precision": counts.precision,
-            "recall": counts.recall,
-            "f1": counts.f1,
-        }
+            return {"accuracy": tokens.recall, **self.words.metrics()}
+        counts = tokens if self.task is Task.POS else self.spans.counts
+        return {"accuracy": tokens.recall, "precision": counts.precision, "recall": counts.recall, "f1": counts.f1}
 
 
 def score_sentences(
-    task: Task | str,
-    scheme: LabelScheme,
-    gold: Iterable[Sequence[str]],
-    predicted: Iterable[Sequence[str]],
-    *,
-    units: Iterable[Sequence[str]] | None = None,
+    task: Task | str, scheme: LabelScheme, gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
 ) -> dict[str, float]:
-    """The task's metrics by name, for sequences of gold and predicted labels; `PRIMARY_METRICS` names the selecting one.
-
-    ``units`` do not affect any metric and may be omitted.
-    """
+    """The task's metrics by name, for sequences of gold and predicted labels; `PRIMARY_METRICS` names the selecting one."""
     scorer = TaskScorer(task, scheme, length_bins=None)
-    if units is None:
-        for gold_labels, predicted_labels in zip(gold, predicted, strict=True):
-            scorer.update(gold_labels, predicted_labels, gold_labels)
-    else:
-        for gold_labels, predicted_labels, sentence_units in zip(gold, predicted, units, strict=True):
-            scorer.update(gold_labels, predicted_labels, sentence_units)
+    for gold_labels, predicted_labels in zip(gold, predicted, strict=True):
+        # The units themselves do not affect any metric.
+        scorer.update(gold_labels, predicted_labels, gold_labels)
     return dict(scorer.result().metrics)
 
 

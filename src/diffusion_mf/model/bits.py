@@ -63,12 +63,7 @@ class BitsCore(Core):
         )
         return BitsChoice(has_estimate, draws.has_clamps(self.config.diffusion.clamp_share))
 
-    def loss_terms(
-        self,
-        states: Float[Tensor, "*units D"],
-        target: Target,
-        draws: StepDraws,
-    ) -> dict[str, Tensor]:
+    def loss_terms(self, states: Float[Tensor, "*units D"], target: Target, draws: StepDraws) -> dict[str, Tensor]:
         """‖x̂₀ − x₀‖²/b at one t per sentence; given labels have no noise, are flagged, and are not counted."""
         labels, is_unit = target.labels, target.is_unit
         conditions = self.denoiser.prepare(states)

@@ -12,22 +12,13 @@ from diffusion_mf.data.label_schemes import LabelScheme
 
 if TYPE_CHECKING:
     from diffusion_mf.config import Config, EncoderConfig
+    from diffusion_mf.model.storage import StoredModel
 
 
-def model_card(
-    config: Config,
-    *,
-    base_model: str | None = None,
-    labels: Sequence[str],
-    scheme: LabelScheme,
-    num_parameters: int,
-    decoder: str,
-    tagging_decoder: str,
-    temperature: float,
-    metrics: Mapping[str, Any],
-    chosen_calls: int | None = None,
-) -> str:
-    """What the model is, how it was trained, how well it does and how to use it."""
+def model_card(model: StoredModel, *, base_model: str | None, labels: Sequence[str], num_parameters: int) -> str:
+    """What the model is, how it was trained, how well it does and how to use it; ``labels`` are those that users read."""
+    config, metrics, scheme, chosen_calls = model.config, model.metrics, model.output_scheme, model.chosen_calls
+    decoder, tagging_decoder = model.decoder, model.tagging_decoder
     table = _scores(metrics, decoder, tagging_decoder) or ["Nothing was measured."]
     label_names = ", ".join(labels).replace("|", "\\|")
     data = config.data.train
@@ -73,7 +64,7 @@ def model_card(
             ["| recall | uses the other occurrences of a word in its document: mark or pass documents when tagging |"]
             * has_recall
         ),
-        f"| temperature of scores | {temperature:.4g} |",
+        f"| temperature of scores | {model.temperature:.4g} |",
         "",
         "## How good it is",
         "",

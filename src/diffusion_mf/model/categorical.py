@@ -78,12 +78,7 @@ class CategoricalCore(StructuredCore):
         num_calls = int(draws.for_step(Use.NUM_OWN_CALLS) * (diffusion.own_trajectory_calls + 1))
         return CategoricalChoice(num_calls, has_clamps)
 
-    def loss_terms(
-        self,
-        states: Float[Tensor, "*units D"],
-        target: Target,
-        draws: StepDraws,
-    ) -> dict[str, Tensor]:
+    def loss_terms(self, states: Float[Tensor, "*units D"], target: Target, draws: StepDraws) -> dict[str, Tensor]:
         """L_den + λ·L_post, or L_seq + L_marg + λ·L_post, at one t per sentence.
 
         Departures from the paper, off by default: given labels (`StepDraws.clamps`) have no noise, are flagged and conditioned
@@ -219,11 +214,7 @@ class CategoricalCore(StructuredCore):
         return draws.uniforms(Use.SAMPLED_LABELS, (num_units, num_labels)) if reading == "sampled" else None
 
     def _denoise(
-        self,
-        conditions: Conditions,
-        of: Target | PredictionInput,
-        allowed: Tensor | None,
-        is_known: Tensor | None,
+        self, conditions: Conditions, of: Target | PredictionInput, allowed: Tensor | None, is_known: Tensor | None
     ) -> Callable[[Tensor, int], Denoised]:
         def denoise(beliefs: Tensor, t: int) -> Denoised:
             step = torch.full((1,), t, device=beliefs.device)

@@ -266,12 +266,7 @@ class Core(nn.Module, abc.ABC):
         return None
 
     @abc.abstractmethod
-    def loss_terms(
-        self,
-        states: Float[Tensor, "*units D"],
-        target: Target,
-        draws: StepDraws,
-    ) -> dict[str, Tensor]:
+    def loss_terms(self, states: Float[Tensor, "*units D"], target: Target, draws: StepDraws) -> dict[str, Tensor]:
         """The terms of the objective, each a sum over the batch's units."""
 
     @abc.abstractmethod

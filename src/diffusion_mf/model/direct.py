@@ -22,12 +22,7 @@ class DirectCore(StructuredCore):
         super().__init__(config, num_labels=num_labels, state_width=state_width, backend=backend)
         self.scorer = Scorer(state_width, num_labels, config.structure, self.structure)
 
-    def loss_terms(
-        self,
-        states: Float[Tensor, "*units D"],
-        target: Target,
-        draws: StepDraws,
-    ) -> dict[str, Tensor]:
+    def loss_terms(self, states: Float[Tensor, "*units D"], target: Target, draws: StepDraws) -> dict[str, Tensor]:
         """L_den or L_seq, and the cross-entropy against a teacher's marginals if there is a teacher."""
         potentials = self.scorer(states, target.layout)
         distribution = self.distribution(potentials, target.lengths)

@@ -44,7 +44,6 @@ from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.model.card import model_card
 from diffusion_mf.networks.denoisers import ADDED_LATER
 from diffusion_mf.networks.tensor_files import write_tensors
-from diffusion_mf.ops.backends import Backend
 
 if TYPE_CHECKING:
     from diffusion_mf.config import Config
@@ -126,78 +125,48 @@ def legal_decoder(config: Config, scheme: LabelScheme, decoder: str) -> str:
     return next((name for name in reversed(names) if DECODERS[name].is_always_legal), decoder)
 
 
-def save_model(
-    folder: StrPath,
-    labeller: Labeller,
-    config: Config,
-    vocabulary: Vocabulary,
-    scheme: LabelScheme,
-    decoder: str,
-    temperature: float,
-    metrics: Mapping[str, Any],
-    source_scheme: LabelScheme | None = None,
-    legal_decoder: str | None = None,
-    chosen_calls: int | None = None,
-    span_calibration: tuple[float, float] = (1.0, 0.0),
-) -> None:
+def save_model(folder: StrPath, model: StoredModel) -> None:
     """Write a model folder, replacing an older model in its place; any other folder is an `InputError` and left unchanged."""
-    # Earlier versions know numbers of calls only.
-    config = config.with_calls(chosen_calls)
-    model = StoredModel(
-        labeller,
-        config,
-        vocabulary,
-        scheme,
-        decoder,
-        temperature,
-        metrics,
-        source_scheme,
-        legal_decoder,
-        chosen_calls,
-        span_calibration,
-    )
-    for name in (decoder, legal_decoder):
+    config = model.config.with_calls(model.chosen_calls)
+    for name in (model.decoder, model.legal_decoder):
         if name is not None and name not in DECODERS:
             raise ValueError(f"there is no decoder {name!r}")
-    if not LEAST_TEMPERATURE <= temperature <= MOST_TEMPERATURE:
-        raise ValueError(f"a temperature must be in {LEAST_TEMPERATURE}…{MOST_TEMPERATURE:g}, found {temperature}")
-    if not _is_span_calibration([*span_calibration]):
-        raise ValueError(f"a span calibration has a positive slope and an offset, found {span_calibration}")
+    if not LEAST_TEMPERATURE <= model.temperature <= MOST_TEMPERATURE:
+        raise ValueError(
+            f"a temperature must be in {LEAST_TEMPERATURE}…{MOST_TEMPERATURE:g}, found {model.temperature}"
+        )
+    if not _is_span_calibration([*model.span_calibration]):
+        raise ValueError(f"a span calibration has a positive slope and an offset, found {model.span_calibration}")
+    labeller = model.labeller
     # Weights that share memory are stored separately: safetensors does not support sharing.
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in labeller.state_dict().items()}
     with new_folder(folder, names=(*MODEL_FILES, ENCODER)) as written:
         write_tensors(written / WEIGHTS, _stored(weights, config.training.storage), metadata={"format": "pt"})
         # Half the size without indentation: there are tens of thousands of entries.
-        _write_json(written / VOCABULARY, vocabulary.to_dict(), indent=None)
-        _write_json(written / METRICS, dict(metrics))
+        _write_json(written / VOCABULARY, model.vocabulary.to_dict(), indent=None)
+        _write_json(written / METRICS, dict(model.metrics))
         labeller.encoder.write_files(written / ENCODER)
         description = {
             "format": FORMAT,
             # Version 1 has weights of the model's own type only.
             "format_version": 1 if config.training.storage == "float32" else FORMAT_VERSION,
             "written_by": __version__,
-            "scheme": str(scheme),
-            **({} if source_scheme is None else {"source_scheme": str(source_scheme)}),
-            "decoder": decoder,
-            **({} if legal_decoder is None else {"legal_decoder": legal_decoder}),
-            **({} if chosen_calls is None else {"chosen_calls": chosen_calls}),
-            "temperature": temperature,
-            **({"span_calibration": list(span_calibration)} if scheme is not LabelScheme.PLAIN else {}),
+            "scheme": str(model.scheme),
+            **({} if model.source_scheme is None else {"source_scheme": str(model.source_scheme)}),
+            "decoder": model.decoder,
+            **({} if model.legal_decoder is None else {"legal_decoder": model.legal_decoder}),
+            **({} if model.chosen_calls is None else {"chosen_calls": model.chosen_calls}),
+            "temperature": model.temperature,
+            **({"span_calibration": list(model.span_calibration)} if model.scheme is not LabelScheme.PLAIN else {}),
             "checksums": {name: _checksum(written / name) for name in (*_CHECKED_FILES, *_encoder_files(written))},
             "config": config.model_dump(mode="json"),
         }
         _write_json(written / CONFIG, description)
         card = model_card(
-            config,
+            model,
             base_model=labeller.encoder.hub_name,
-            labels=OutputLabels(vocabulary.labels, scheme, model.output_scheme).names,
-            scheme=model.output_scheme,
+            labels=OutputLabels(model.vocabulary.labels, model.scheme, model.output_scheme).names,
             num_parameters=sum(tensor.numel() for tensor in weights.values()),
-            decoder=decoder,
-            tagging_decoder=model.tagging_decoder,
-            temperature=temperature,
-            metrics=metrics,
-            chosen_calls=chosen_calls,
         )
         (written / CARD).write_text(card, encoding="utf-8")
         listed = (CONFIG, *_CHECKED_FILES, METRICS, *_encoder_files(written))
@@ -207,33 +176,21 @@ def save_model(
         _write_json(written / MANIFEST, {"files": files})
 
 
-def load_model(folder: StrPath, *, backend: Backend = "auto") -> StoredModel:
-    """Read a model folder; any problem is an `InputError`. The labeller is on the CPU, in evaluation mode.
-
-    ``backend`` selects the implementation of the structure (`ops.backends`).
-    """
+def load_model(folder: StrPath) -> StoredModel:
+    """Read a model folder; any problem is an `InputError`. The labeller is on the CPU, in evaluation mode."""
     path = Path(folder)
     files = _read_files(path)
     description = _object(path / CONFIG, files[CONFIG])
-    config, scheme, decoder, temperature, source_scheme, legal, chosen_calls, span_calibration = _settings(
-        path, description
-    )
+    settings = _settings(path, description)
     try:
         vocabulary = Vocabulary.from_dict(_object(path / VOCABULARY, files[VOCABULARY]))
     except (KeyError, TypeError, ValueError):
         raise InputError("not a vocabulary", path=path / VOCABULARY, remedy=_COPY_AGAIN) from None
     return StoredModel(
-        labeller=_load_labeller(path, files, config, vocabulary, scheme, backend),
-        config=config,
+        labeller=_load_labeller(path, files, settings["config"], vocabulary, settings["scheme"]),
         vocabulary=vocabulary,
-        scheme=scheme,
-        decoder=decoder,
-        temperature=temperature,
         metrics=_object(path / METRICS, files[METRICS]) if METRICS in files else {},
-        source_scheme=source_scheme,
-        legal_decoder=legal,
-        chosen_calls=chosen_calls,
-        span_calibration=span_calibration,
+        **settings,
     )
 
 
@@ -273,8 +230,9 @@ def read_config(folder: StrPath) -> Config:
     _check_files(path)
     description = _object(path / CONFIG, _Reader(path).read(CONFIG))
     _check_format(path, description)
-    config, *_, chosen_calls, _ = _settings(path, description)
-    if chosen_calls is None:
+    settings = _settings(path, description)
+    config: Config = settings["config"]
+    if settings["chosen_calls"] is None:
         return config
     return config.model_copy(update={"inference": config.inference.model_copy(update={"num_calls": AUTO})})
 
@@ -393,19 +351,14 @@ def _temporary_folders(final: Path) -> list[Path]:
 
 
 def _load_labeller(
-    path: Path,
-    files: Mapping[str, bytes],
-    config: Config,
-    vocabulary: Vocabulary,
-    scheme: LabelScheme,
-    backend: Backend,
+    path: Path, files: Mapping[str, bytes], config: Config, vocabulary: Vocabulary, scheme: LabelScheme
 ) -> Labeller:
     from diffusion_mf.model import Labeller
 
     # The initial weights of a network are random; loading a model must not change the random state.
     try:
         with torch.random.fork_rng(devices=[]), _encoder_copy(path, files) as encoder_files:
-            labeller = Labeller(config, vocabulary, scheme, encoder_files=encoder_files, backend=backend)
+            labeller = Labeller(config, vocabulary, scheme, encoder_files=encoder_files)
     except ValueError as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(
@@ -524,9 +477,8 @@ def _check_format(path: Path, description: Mapping[str, Any]) -> None:
         raise InputError(f"there is no format version {version}", path=path / CONFIG, remedy=_COPY_AGAIN)
 
 
-def _settings(
-    path: Path, description: Mapping[str, Any]
-) -> tuple[Config, LabelScheme, str, float, LabelScheme | None, str | None, int | None, tuple[float, float]]:
+def _settings(path: Path, description: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `StoredModel` that config.json holds."""
     from diffusion_mf.config import saved_config
 
     config = saved_config(_entry(path, description, "config", dict), path=path / CONFIG, is_trained=True)
@@ -549,9 +501,17 @@ def _settings(
     span_calibration = description.get("span_calibration", [1.0, 0.0])
     if not _is_span_calibration(span_calibration):
         raise InputError("no usable 'span_calibration'", path=path / CONFIG, remedy=_COPY_AGAIN)
-    source = None if source_scheme is None else LabelScheme(source_scheme)
     slope, offset = map(float, span_calibration)
-    return config, LabelScheme(scheme), decoder, float(temperature), source, legal, chosen_calls, (slope, offset)
+    return {
+        "config": config,
+        "scheme": LabelScheme(scheme),
+        "decoder": decoder,
+        "temperature": float(temperature),
+        "source_scheme": None if source_scheme is None else LabelScheme(source_scheme),
+        "legal_decoder": legal,
+        "chosen_calls": chosen_calls,
+        "span_calibration": (slope, offset),
+    }
 
 
 def _is_span_calibration(value: Any) -> bool:

@@ -291,26 +291,13 @@ class OutputOptions:
         return label_colours(self.labels) if self.task is Task.POS else kind_colours(self.labels)
 
 
-class _Words(NamedTuple):
-    units: tuple[str, ...]
-    tags: list[str]
-    scores: list[float]
-
-
-def _words(result: TaggedSentence) -> _Words:
-    """The predicted words with tags and confidence; a character outside any complete word becomes a word by itself."""
-    words = pieces(result, Task.SEG_POS)
-    return _Words(
-        tuple(word.text for word in words), [word.label or "" for word in words], [word.confidence for word in words]
-    )
-
-
 def _conllu(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
     column = layout.column or _DEFAULT_COLUMN[layout.task]
     block, labels, scores = item.block, result.labels, result.scores
     if layout.task is Task.SEG_POS:
-        words = _words(result)
-        block, labels, scores = _bare_block(words.units, item), words.tags, words.scores
+        words = pieces(result, Task.SEG_POS)
+        block = _bare_block(tuple(word.text for word in words), item)
+        labels, scores = [word.label or "" for word in words], [word.confidence for word in words]
     elif block is None:
         block = _bare_block(result.units, item)
     block = block._replace(text=with_labels(block, labels, column=column))
@@ -378,7 +365,7 @@ def _hugging_face(item: SourceSentence, result: TaggedSentence, layout: OutputOp
 
 
 def _text(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
-    words = _words(result).units
+    words = tuple(word.text for word in pieces(result, Task.SEG_POS))
     check_fields(Sentence(words, None, item.sentence.line), _TEXT_FIELD, "a line of words separated by spaces")
     return " ".join(words) + "\n"
 
@@ -426,11 +413,6 @@ def _shown(score: float) -> str:
 
 
 _JSON_LINES_FORMATS = (FileFormat.DOCCANO, FileFormat.PRODIGY, FileFormat.HUGGING_FACE)
-
-
-def has_html_suffix(path: StrPath) -> bool:
-    """Whether a file's name asks for a page."""
-    return os.fspath(path).lower().endswith((".html", ".htm"))
 
 
 _OTHER_READINGS = {
@@ -501,7 +483,8 @@ def tag_file(
     is_guess = source_format is None
     source_format = source_format or text_format
     natural = FileFormat.COLUMNS if source_format in (FileFormat.TEXT, FileFormat.RAW) else source_format
-    asked_for = output_format or (Readable.HTML if has_html_suffix(output) else suffix_format(output))
+    is_page = os.fspath(output).lower().endswith((".html", ".htm"))
+    asked_for = output_format or (Readable.HTML if is_page else suffix_format(output))
     if output_format is None and asked_for is FileFormat.JSONL and natural in _JSON_LINES_FORMATS:
         asked_for = natural  # these formats share the suffix .jsonl
     fields = fields._replace(language=fields.language or tagger.model.config.data.language)
@@ -615,11 +598,7 @@ class CorpusEvaluation:
 
 
 def evaluate_corpus(
-    tagger: Tagger,
-    corpus: Corpus,
-    *,
-    options: TaggingOptions | None = None,
-    advance: Advance = lambda count: None,
+    tagger: Tagger, corpus: Corpus, *, options: TaggingOptions | None = None, advance: Advance = lambda count: None
 ) -> CorpusEvaluation:
     """Tag the sentences of a labelled corpus, and evaluate the labels and their scores against the gold labels.
 

@@ -82,7 +82,10 @@ class Allowed(NamedTuple):
 
 
 class _ClampReader:
-    """Turns one sentence's clamp into `Allowed`; ``sentence``, counted from 1, is used in messages."""
+    """Turns one sentence's clamp into `Allowed`; ``sentence``, counted from 1, is used in messages.
+
+    `InputError` if it is malformed, contradicts itself, or cannot be satisfied by a legal sequence.
+    """
 
     def __init__(self, clamp: Clamp | PlacedClamp, num_units: int, output: OutputLabels, *, sentence: int) -> None:
         self.place = clamp if isinstance(clamp, PlacedClamp) else None
@@ -232,13 +235,6 @@ class _ClampReader:
                 )
 
 
-def read_clamp(
-    clamp: Clamp | PlacedClamp, num_units: int, output: OutputLabels, legality: Legality | None, *, sentence: int
-) -> Allowed:
-    """What a clamp allows; `InputError` if it is malformed, contradicts itself, or cannot be satisfied by a legal sequence."""
-    return _ClampReader(clamp, num_units, output, sentence=sentence).result(legality)
-
-
 SentenceLike = Sequence[str] | Sentence
 
 
@@ -338,7 +334,7 @@ class RequestReader:
             meaning = self._output if isinstance(clamp, PlacedClamp) else output
             allowed = None
             if clamp is not None and clamp != {}:
-                allowed = read_clamp(clamp, len(units), meaning, self._legality, sentence=number)
+                allowed = _ClampReader(clamp, len(units), meaning, sentence=number).result(self._legality)
             given = sentence.document if isinstance(sentence, Sentence) else 0
             document = int(given) if isinstance(given, bool) else whole_number(given)
             if document is None or not 0 <= document <= MOST_DOCUMENTS:

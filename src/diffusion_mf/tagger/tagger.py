@@ -198,7 +198,7 @@ class Tagger:
 
     def save(self, folder: StrPath) -> None:
         """Write a model folder that `load` reads."""
-        save_model(folder, *self._model)
+        save_model(folder, self._model)
 
     def to_bytes(self) -> bytes:
         """The files that `save` writes as one ZIP archive; `from_bytes` reads it. The same model gives the same bytes."""
@@ -385,7 +385,7 @@ class Tagger:
         documents: Iterable[Hashable] | None = None,
     ) -> Iterator[TaggedSentence]:
         """`tag`, one result after the other in the order given; looks ahead no further than a window of sentences."""
-        output = self._output if scheme is None else self._checked_output(scheme)
+        output = self._checked_output(scheme)
         options = self._checked_options(batch_tokens, calls, decoder, trajectory, marginals, k_best, output)
         # The arguments are checked at once; the sentences only as they are read.
         return self._stream(self._read_requests(sentences, clamp, documents, output), options)
@@ -399,7 +399,7 @@ class Tagger:
         documents: Iterable[Hashable] | None = None,
     ) -> list[Request]:
         """Check the input of `tag` without tagging it; `tag_requests` does that, together with other requests if need be."""
-        output = self._output if scheme is None else self._checked_output(scheme)
+        output = self._checked_output(scheme)
         return list(self._read_requests(sentences, clamp, documents, output))
 
     def tag_requests(
@@ -415,7 +415,7 @@ class Tagger:
         k_best: int | None = None,
     ) -> list[TaggedSentence]:
         """Label the requests of `read_requests` as `tag` does; documents are told apart by their numbers."""
-        output = self._output if scheme is None else self._checked_output(scheme)
+        output = self._checked_output(scheme)
         options = self._checked_options(batch_tokens, calls, decoder, trajectory, marginals, k_best, output)
         return list(self._stream(iter(requests), options))
 
@@ -577,7 +577,9 @@ class Tagger:
             raise InputError(f"no decoder is called {quoted(name)}", remedy=f"choose one of {', '.join(DECODERS)}")
         return name or self.decoder
 
-    def _checked_output(self, scheme: LabelScheme | str) -> OutputLabels:
+    def _checked_output(self, scheme: LabelScheme | str | None) -> OutputLabels:
+        if scheme is None:
+            return self._output
         if not isinstance(scheme, str) or scheme not in list(LabelScheme):
             raise InputError(f"no scheme is called {quoted(scheme)}", remedy=f"choose one of {', '.join(LabelScheme)}")
         scheme = LabelScheme(scheme)

@@ -94,12 +94,7 @@ def choose_config(
 
     def by_recipe(minutes: float | None) -> tuple[Config, dict[Key, SettingSource]]:
         recipe = recipe_settings(
-            size,
-            task=task,
-            system=system,
-            device_type=device_type,
-            is_pretrained=is_pretrained,
-            minutes=minutes,
+            size, task=task, system=system, device_type=device_type, is_pretrained=is_pretrained, minutes=minutes
         )
         return configured(nested((tuple(key.split(".")), value) for key, value in recipe.items()))
 

@@ -28,7 +28,6 @@ KIND = "diffusion-mf checkpoint"
 FORMAT_VERSION = 1
 
 _TENSOR_FILES = ("tensors-a.safetensors", "tensors-b.safetensors")
-_READ_BYTES = 1 << 20
 _CHECKSUM = "checksum"
 _REMEDY = "restore it, or train into another folder"
 
@@ -52,7 +51,9 @@ def write_checkpoint(folder: Path, state: Mapping[str, Any], tensors: Mapping[st
     current = _named_file(folder)
     target = folder / next(name for name in _TENSOR_FILES if name != current)
     try:
-        _write_tensors(target, {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+        write_tensors(target, {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+        with open(target, "rb") as stream:
+            os.fsync(stream.fileno())
         manifest = {
             "kind": KIND,
             "format_version": FORMAT_VERSION,
@@ -145,18 +146,9 @@ def _named_file(folder: Path) -> str | None:
     return None if manifest is None else manifest["tensors"]
 
 
-def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    write_tensors(path, tensors)
-    with open(path, "rb") as stream:
-        os.fsync(stream.fileno())
-
-
 def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
     with open_regular(path, limit=MOST_TENSOR_BYTES, remedy=_REMEDY) as stream:
-        while block := stream.read(_READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _checksum_of_entries(manifest: Mapping[str, Any]) -> str:

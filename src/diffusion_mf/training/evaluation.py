@@ -167,9 +167,11 @@ def evaluate(
             decoder: _score_quality(marginals, chosen, gold_ids, reported_temperature)
             for decoder, chosen in zip(decoders, labels, strict=True)
         }
-    chosen = labels[decoders.index(best)]
+    # None are confident if training diverged and marginals are not finite.
+    best_scores = _scores_of(calibrated(marginals, reported_temperature or temperature), labels[decoders.index(best)])
     tokens = TokenScorer()
-    printed = functools.cache(lambda label: _printed(label, scheme, source_scheme))
+    target = source_scheme or scheme
+    printed = functools.cache(lambda label: label if label == NO_LABEL else translate_label(label, scheme, target))
     for right, found in zip(gold, predicted[best], strict=True):
         tokens.update([*map(printed, right)], [*map(printed, found)])
     legal = best_legal(config, scheme, decoders, {name: found[metric] for name, found in scores.items()})
@@ -193,9 +195,9 @@ def evaluate(
         score_quality=score_quality,
         confusions=[
             {"gold": right, "predicted": found, "count": count}
-            for right, found, count in tokens.result().top_confusions(NUM_CONFUSIONS)
+            for right, found, count in tokens.top_confusions(NUM_CONFUSIONS)
         ],
-        confidence=_confidence(marginals, chosen, reported_temperature or temperature),
+        confidence=100 * float(best_scores.double().nan_to_num(0.0).mean()),
     )
 
 
@@ -215,10 +217,6 @@ def _fitted_to_spans(
     return fit_span_calibration(torch.tensor(lowest, dtype=torch.float64), torch.tensor(is_right, dtype=torch.bool))
 
 
-def _printed(label: str, scheme: LabelScheme, source_scheme: LabelScheme | None) -> str:
-    return label if source_scheme is None or label == NO_LABEL else translate_label(label, scheme, source_scheme)
-
-
 def _score_quality(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature: float) -> dict[str, float]:
     """The quality of the probabilities, and those of the chosen labels; a code without a label has probability 0."""
     scores = _scores_of(calibrated(marginals, temperature), chosen)
@@ -228,15 +226,11 @@ def _score_quality(marginals: Tensor, chosen: Tensor, gold: Tensor, temperature:
     }
 
 
-def _confidence(marginals: Tensor, chosen: Tensor, temperature: float) -> float:
-    """The mean score of the chosen labels (%); none if training diverged and marginals are not finite."""
-    return 100 * float(_scores_of(calibrated(marginals, temperature), chosen).double().nan_to_num(0.0).mean())
-
-
 def _scores_of(probabilities: Tensor, chosen: Tensor) -> Tensor:
     return probabilities.gather(1, chosen.clamp(min=0)[:, None])[:, 0].masked_fill(chosen < 0, 0.0)
 
 
+@torch.no_grad()
 def predict_all(
     predictor: Predictor,
     sentences: Sequence[Sentence],
@@ -248,37 +242,12 @@ def predict_all(
     num_calls: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Label ids (decoders, units) and marginals (units, K) of all sentences, one after the other."""
-    if predictor.recall:
-        sentences = [*cut_documents(sentences)]
-    labels, marginals = _predict_share(
-        predictor,
-        sentences,
-        vocabulary,
-        decoders,
-        processes,
-        budget=config.inference.budget,
-        num_calls=num_calls,
-    )
-    # Every unit was labelled by one process, and is 0 in the others.
-    processes.sum(labels)
-    processes.sum(marginals)
-    return labels, marginals
 
-
-@torch.no_grad()
-def _predict_share(
-    predictor: Predictor,
-    sentences: Sequence[Sentence],
-    vocabulary: Vocabulary,
-    decoders: Sequence[str],
-    processes: Processes,
-    *,
-    budget: int,
-    num_calls: int | None = None,
-) -> tuple[Tensor, Tensor]:
     def finish(prediction: Prediction, *, members: Sequence[int], allowed: Tensor | None) -> list[Tensor]:
         return [prediction.marginals.float(), *(DECODERS[name](prediction.decoder_input) for name in decoders)]
 
+    if predictor.recall:
+        sentences = [*cut_documents(sentences)]
     lengths = torch.tensor([len(sentence.units) for sentence in sentences])
     starts = lengths.cumsum(0) - lengths
     labels = torch.zeros(len(decoders), int(lengths.sum()), dtype=torch.int64)
@@ -289,7 +258,9 @@ def _predict_share(
     groups = sorted(grouped(documents), key=lambda group: -max(sizes[index] for index in group))
     share = [*itertools.chain.from_iterable(processes.share(groups))]
     chosen = [sentences[index] for index in share]
-    batches = predict_sentences(predictor, chosen, vocabulary, finish, budget=budget, num_calls=num_calls)
+    batches = predict_sentences(
+        predictor, chosen, vocabulary, finish, budget=config.inference.budget, num_calls=num_calls
+    )
     for members, (batch_marginals, *batch_labels) in batches:
         indices = [share[member] for member in members]
         rows, columns = len(indices), int(lengths[indices].max())
@@ -298,6 +269,9 @@ def _predict_share(
         marginals[places] = batch_marginals[:rows, :columns][is_unit]
         for row, label_ids in enumerate(batch_labels):
             labels[row, places] = label_ids[:rows, :columns][is_unit]
+    # Every unit was labelled by one process, and is 0 in the others.
+    processes.sum(labels)
+    processes.sum(marginals)
     return labels, marginals
 
 

@@ -124,12 +124,7 @@ class StepGradients:
         self, batch: Batch, keys: Tensor, step: int, units: int | Tensor, device_step: Tensor | None = None
     ) -> PieceResult:
         """Loss sums and gradients of sentences on the device; this function is recorded and replayed."""
-        options: dict[str, Any] = {
-            "seed": self._seed,
-            "step": step,
-            "sentence_keys": keys,
-            "device_step": device_step,
-        }
+        options: dict[str, Any] = {"seed": self._seed, "step": step, "sentence_keys": keys, "device_step": device_step}
         halves = self._half_weights
         leaves: Sequence[Tensor] = self._parameters
         if halves is None:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -27,7 +28,7 @@ from diffusion_mf.errors import DiffusionMFError, DivergenceError
 from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import TOTAL
-from diffusion_mf.model.storage import legal_decoder
+from diffusion_mf.model.storage import StoredModel, legal_decoder
 from diffusion_mf.model.transfer import start_from
 from diffusion_mf.prediction.memory import MemoryGuard, placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
@@ -45,16 +46,8 @@ from diffusion_mf.training.evaluation import (
 from diffusion_mf.training.gradients import LossWindow, StepGradients
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Interruption, Processes, connected, reproducible
-from diffusion_mf.training.progress import JsonLinesLog, Log, NoLog, NotesOnly, Progress, RunDisplay, SpeedMeter
-from diffusion_mf.training.resumption import (
-    BestModel,
-    Resumed,
-    RunFolder,
-    TrainingState,
-    has_complete_labels,
-    load_run,
-    save_run,
-)
+from diffusion_mf.training.progress import Callbacks, JsonLinesLog, Progress, RunDisplay, SpeedMeter
+from diffusion_mf.training.resumption import BestModel, Checkpoints, RunFolder, TrainingState, has_complete_labels
 from diffusion_mf.training.steps import PackingSettings, StepPlan, StepPreparer
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
@@ -74,6 +67,10 @@ FEWEST_WHOLE_EPOCHS = 5
 """a run of a given time with fewer epochs ends within one"""
 
 
+FEWEST_PLANNED = 0.25
+"""share of the updates that were planned, below which a run of a given time is too short for a good model"""
+
+
 class _TooManySkippedError(Exception):
     """Too many steps in a row were skipped for training to make progress."""
 
@@ -89,11 +86,12 @@ def train(
     display: RunDisplay | None = None,
     overrides: Sequence[str] = (),
     resume_command: str | None = None,
+    planned_steps: int | None = None,
 ) -> Path:
     """Train the model that ``config`` describes; returns the model's folder, for `Tagger.load`.
 
     ``overrides`` are those that ``config`` was read with, for `begun_run` to know. ``resume_command`` is what a user can type to
-    continue the run.
+    continue the run, ``planned_steps`` the number of steps before `fit_to_time` reduced it.
     ``checkpoint_every`` is in seconds; there is a checkpoint at the beginning and at the end, too. ``display`` shows notes and
     progress (default: notes go to Python's logging). Under torchrun every process calls this, and rank 0 writes.
     """
@@ -106,9 +104,9 @@ def train(
         folder = RunFolder(Path(output))
         data = read_training_data(config, has_complete_labels=not resume or has_complete_labels(folder))
         if not processes.is_writer:
-            display = NotesOnly(lambda message: None)  # rank 0 shows notes
+            display = Callbacks(lambda message: None)  # rank 0 shows notes
         elif display is None:
-            display = NotesOnly(logging.getLogger("diffusion_mf").warning)
+            display = Callbacks(logging.getLogger("diffusion_mf").warning)
         for message in data.notes:
             display.note(message)
         run = _Run(
@@ -121,6 +119,7 @@ def train(
             checkpoint_every=checkpoint_every,
             overrides=overrides,
             resume_command=resume_command,
+            planned_steps=planned_steps,
         )
         with folder.locked(display.note) if processes.is_writer else contextlib.nullcontext():
             run.begin(resume=resume, use_tensorboard=use_tensorboard)
@@ -135,15 +134,25 @@ def train(
                     run.checkpoint_if_due()
                 run.finish()
             finally:
-                run.log.close()
+                if run.log is not None:
+                    run.log.close()
                 run.best.wait()
     return run.folder.model
 
 
-def fit_to_time(
-    config: Config, minutes: float, *, most_epochs: int | None = None, device: str = "auto"
-) -> tuple[dict[str, float], str]:
-    """The settings by which a run takes no more than about ``minutes``, evaluations included, and a line about them for the user.
+class FittedTime(NamedTuple):
+    """How a run is made to fit into a time."""
+
+    changes: dict[str, float]
+    """settings by their dotted names"""
+    line: str
+    """about them, for the user"""
+    planned_steps: int
+    """the number of steps without a limit of time"""
+
+
+def fit_to_time(config: Config, minutes: float, *, most_epochs: int | None = None, device: str = "auto") -> FittedTime:
+    """The settings by which a run takes no more than about ``minutes``, evaluations included.
 
     A few steps and an evaluation are timed and forgotten. What comes out are settings like any others, so that the run can be
     resumed and repeated. Where there is time, there may be ``most_epochs``, by default those of ``config``.
@@ -158,7 +167,7 @@ def fit_to_time(
             read_training_data(config),
             RunFolder(Path()),
             processes,
-            display=NotesOnly(lambda message: None),
+            display=Callbacks(lambda message: None),
             interruption=Interruption(),
             checkpoint_every=math.inf,
         )
@@ -181,7 +190,8 @@ def fit_to_time(
     needed = num_wanted * of_epoch / steps_per_epoch
     if needed <= left:
         needed = max(needed / 60, 0.1)
-        return {"training.epochs": most_epochs}, f"time: all epochs take about {needed:.1f} of {minutes:g} min"
+        line = f"time: all epochs take about {needed:.1f} of {minutes:g} min"
+        return FittedTime({"training.epochs": most_epochs}, line, num_wanted)
     num_epochs = max(1, math.floor(left / of_epoch))
     num_steps = num_epochs * steps_per_epoch
     changes: dict[str, float] = {"training.epochs": num_epochs}
@@ -194,7 +204,8 @@ def fit_to_time(
     changes["training.ema_decay"] = min(settings.ema_decay, max(0.9, round(1 - 5 / num_steps, 4)))
     overhead = (elapsed + preparation + of_evaluation) / 60
     rest = f", of which preparing and evaluating take {overhead:.1f}" if overhead > minutes / 2 else ""
-    return changes, f"time: {num_steps:,} of {num_wanted:,} steps fit into {minutes:g} min{rest}"
+    line = f"time: {num_steps:,} of {num_wanted:,} steps fit into {minutes:g} min{rest}"
+    return FittedTime(changes, line, num_wanted)
 
 
 class _Run:
@@ -210,12 +221,13 @@ class _Run:
         checkpoint_every: float,
         overrides: Sequence[str] = (),
         resume_command: str | None = None,
+        planned_steps: int | None = None,
     ) -> None:
-        self.overrides, self.resume_command = overrides, resume_command
+        self.resume_command, self.planned_steps = resume_command, planned_steps
         self.config, self.data, self.folder, self.processes = config, data, folder, processes
         self.display, self.interruption, self.checkpoint_every = display, interruption, checkpoint_every
         self.settings = config.training
-        self.log: Log = NoLog()
+        self.log: JsonLinesLog | None = None
         self.state = TrainingState()
         self.lengths = [len(sentence.units) for sentence in data.train]
         self.is_packed = uses_packing(
@@ -237,7 +249,6 @@ class _Run:
         for part in (data.train, data.dev, data.test):
             self.labeller.encoder.study(part or (), note=display.note)
         self.sizes = self.labeller.encoder.sizes(data.train)
-        self.encoder_digest = self.labeller.encoder.input_digest(data.train)
         is_gpu = processes.device.type == "cuda"
         self.preparer = StepPreparer(
             data.train,
@@ -268,7 +279,25 @@ class _Run:
             half_weights=half_weights_for(self.labeller, processes.device, self.settings.precision),
         )
         self.window = LossWindow(processes, list(self.learner.optimizer.parameters))
+        self.checkpoints = Checkpoints(
+            folder,
+            config,
+            data,
+            self.learner,
+            processes,
+            is_packed=self.is_packed,
+            encoder_digest=self.labeller.encoder.input_digest(data.train),
+            overrides=overrides,
+        )
         self.best = BestModel(folder, config, data, is_writer=processes.is_writer)
+        self._evaluate = functools.partial(
+            evaluate,
+            config=config,
+            vocabulary=data.vocabulary,
+            scheme=data.scheme,
+            processes=processes,
+            source_scheme=data.source_scheme,
+        )
         self.meter = SpeedMeter()
         self.last_loss: float | None = None
         self.last_speed: float | None = None
@@ -284,7 +313,7 @@ class _Run:
         if not resume:
             self.folder.check_unused()
         else:
-            resumed = self._load()
+            resumed = self.checkpoints.load(self.display.note)
         if resumed is not None:
             self.state = resumed.state
             self.seconds_before = self.state.seconds
@@ -305,7 +334,9 @@ class _Run:
         if resumed is None:
             if resume:
                 self.display.note(f"{self.folder.root} has no checkpoint: starting from the beginning")
-            self._try_evaluation()
+            if self.data.dev:
+                # One sentence with every decoder, so that an unsuitable decoder is refused before training.
+                self._evaluate(self.predictor, self.data.dev[:1], decoders=self.decoders)
             self._write_log("start", {"parameters": self.labeller.num_parameters()})
             for message in self.data.notes:
                 self._write_log("note", {"message": message})
@@ -326,18 +357,6 @@ class _Run:
                 f"rate never reaches its full height; set training.warmup_steps={self.num_steps // 10}, or train for more epochs"
             )
 
-    def _load(self) -> Resumed | None:
-        return load_run(
-            self.folder,
-            config=self.config,
-            data=self.data,
-            learner=self.learner,
-            processes=self.processes,
-            note=self.display.note,
-            is_packed=self.is_packed,
-            encoder_digest=self.encoder_digest,
-        )
-
     def _agree_on_position(self) -> None:
         total = torch.tensor([float(self.state.step)], dtype=torch.float64)
         self.processes.sum(total)
@@ -345,11 +364,6 @@ class _Run:
             raise DiffusionMFError(
                 "the processes found different checkpoints; the output folder must be shared by all of them."
             )
-
-    def _try_evaluation(self) -> None:
-        """Label one sentence with every decoder, so that an unsuitable decoder is refused before training."""
-        if self.data.dev:
-            self._evaluate(self.predictor, self.data.dev[:1], self.decoders)
 
     def measure_pace(self, *, at_most: float) -> tuple[float, float]:
         """Seconds of a step and of an evaluation, from a few steps and dev sentences; the run is of no use afterwards."""
@@ -371,9 +385,9 @@ class _Run:
         of_evaluation = 0.0
         if self.data.dev:
             sample = self.data.dev[:: -(-len(self.data.dev) // MOST_TIMED_SENTENCES)]
-            self._evaluate(self.predictor, sample[:1], self.decoders)
+            self._evaluate(self.predictor, sample[:1], decoders=self.decoders)
             before = time.monotonic()
-            self._evaluate(self.predictor, sample, self.decoders)
+            self._evaluate(self.predictor, sample, decoders=self.decoders)
             of_evaluation = (time.monotonic() - before) * len(self.data.dev) / len(sample)
         return sum(timed) / len(timed), of_evaluation
 
@@ -422,7 +436,7 @@ class _Run:
             self._give_up(trouble)
         best = {name: getattr(self.state, name) for name in ("best_score", "best_epoch", "best_decoder")}
         num_skipped = self.state.num_skipped
-        resumed = self._load()
+        resumed = self.checkpoints.load(self.display.note)
         if resumed is None:
             self._give_up(trouble)
         # A better model found since then is kept: it is on disk.
@@ -533,29 +547,8 @@ class _Run:
         state = self.state
         state.seconds = self.seconds_before + self.meter.seconds
         position = {"step": state.step, "epoch": state.epoch, "seconds": round(state.seconds, 3)}
-        self.log.write(event, {**position, **values})
-
-    def _evaluate(
-        self,
-        predictor: Predictor,
-        sentences: Any,
-        decoders: tuple[str, ...],
-        *,
-        reported_temperature: float | None = None,
-        num_calls: int | None = None,
-    ) -> DecoderEvaluation:
-        return evaluate(
-            predictor,
-            sentences,
-            config=self.config,
-            vocabulary=self.data.vocabulary,
-            scheme=self.data.scheme,
-            decoders=decoders,
-            processes=self.processes,
-            reported_temperature=reported_temperature,
-            source_scheme=self.data.source_scheme,
-            num_calls=num_calls,
-        )
+        if self.log is not None:
+            self.log.write(event, {**position, **values})
 
     def select(self) -> None:
         """Score the model on dev with every decoder; save it if it is the best so far, and check for early stopping."""
@@ -567,7 +560,7 @@ class _Run:
         if not self.data.dev:
             return
         with self.learner.averaged():
-            found = self._evaluate(self.predictor, self.data.dev, self.decoders)
+            found = self._evaluate(self.predictor, self.data.dev, decoders=self.decoders)
             before = state.best_score
             is_best = before is None or found.score > before
             if is_best:
@@ -616,15 +609,25 @@ class _Run:
             )
             yield f"the best epoch was the last one, and the {metric} on dev was still rising; {remedy}"
 
+    def _time_warnings(self) -> Iterator[str]:
+        """What to say of a run for which there was little time."""
+        planned = self.planned_steps
+        if planned is not None and self.num_steps < FEWEST_PLANNED * planned:
+            yield (
+                f"there was time for {self.num_steps:,} of the {planned:,} steps planned, which is too few for a good model; "
+                "give --minutes more"
+            )
+
     def _position(self) -> dict[str, int]:
         return {"epoch": self.state.epoch, "step": self.state.step}
 
     def _describe(self, score: float, decoder: str) -> str:
         return f"{PRIMARY_METRICS[self.config.task]} {score:.2f} ({decoder})"
 
-    def _describe_decoders(self, best: str, legal: str) -> str | None:
+    def _describe_decoders(self, model: StoredModel) -> str | None:
         """Which decoder taggers will use, where another did better on dev."""
-        of_dev, metric = self.best.metrics.get("decoders", {}), PRIMARY_METRICS[self.config.task]
+        best, legal = model.decoder, model.tagging_decoder
+        of_dev, metric = model.metrics.get("decoders", {}), PRIMARY_METRICS[self.config.task]
         if best not in of_dev or legal not in of_dev or of_dev[legal][metric] == of_dev[best][metric]:
             return None
         return (
@@ -635,22 +638,11 @@ class _Run:
     def checkpoint(self) -> None:
         """Write what `begin` needs to resume the run."""
         self.state.seconds = self.seconds_before + self.meter.seconds
-        if self.processes.is_writer:
+        if self.log is not None:
             # The model first: a checkpoint must not refer to a best model that does not exist.
             self.best.save()
             self.best.wait()
-            save_run(
-                self.folder,
-                config=self.config,
-                data=self.data,
-                state=self.state,
-                learner=self.learner,
-                processes=self.processes,
-                log_bytes=self.log.num_bytes,
-                is_packed=self.is_packed,
-                encoder_digest=self.encoder_digest,
-                overrides=self.overrides,
-            )
+            self.checkpoints.save(self.state, log_bytes=self.log.num_bytes)
         self.last_checkpoint = time.monotonic()
 
     def _keep_unselected(self) -> None:
@@ -664,16 +656,16 @@ class _Run:
 
     def _choose_calls(self) -> None:
         """Score dev with several numbers of calls; the model keeps the smallest that is as good as the best."""
-        labeller, _ = self.best.labeller(self.processes.device)
+        model = self.best.model(self.processes.device)
         numbers = candidate_calls(self.config)
         # What was scored on test stays as it was.
-        if not self.data.dev or not numbers or self.best.metrics.keys() & {"calls", "test"}:
+        if not self.data.dev or not numbers or model.metrics.keys() & {"calls", "test"}:
             return
         metric, found, rows = PRIMARY_METRICS[self.config.task], {}, {}
         for number in numbers:
             # One for each, so that what was recorded for the others need not be kept.
-            predictor = Predictor(labeller, self.config, self.processes.device)
-            found[number] = self._evaluate(predictor, self.data.dev, self.decoders, num_calls=number)
+            predictor = Predictor(model.labeller, self.config, self.processes.device)
+            found[number] = self._evaluate(predictor, self.data.dev, decoders=self.decoders, num_calls=number)
             rows[number] = dict(found[number].scores[found[number].decoder])
         chosen = fewest_calls(rows, metric)
         table = [
@@ -681,12 +673,14 @@ class _Run:
             for number, row in rows.items()
         ]
         best = found[chosen]
-        self.best.choose_calls(
-            chosen,
-            decoder=best.decoder,
-            legal_decoder=best.legal_decoder,
-            temperature=best.temperature,
-            metrics={**_dev_metrics(best), "calls": table},
+        self.best.change(
+            model._replace(
+                chosen_calls=chosen,
+                decoder=best.decoder,
+                legal_decoder=best.legal_decoder,
+                temperature=best.temperature,
+                metrics={**model.metrics, **_dev_metrics(best), "calls": table},
+            )
         )
         self._write_log("calls", {"chosen": chosen, "scores": table})
         scores = ", ".join(f"{number}: {row[metric]:.2f} ({row['exact_match']:.1f})" for number, row in rows.items())
@@ -700,15 +694,21 @@ class _Run:
         if self.state.best_decoder is None:
             self._keep_unselected()
         self._choose_calls()
-        labeller, decoder = self.best.labeller(self.processes.device)
-        if self.data.test and "test" not in self.best.metrics:
-            predictor = Predictor(labeller, self.best.config, self.processes.device)
-            found = self._evaluate(predictor, self.data.test, (decoder,), reported_temperature=self.best.temperature)
-            scores = found.scores[decoder]
-            self.best.add_metrics({"test": dict(scores), **_details("test", found)})
-            self._write_log("test", {"decoder": decoder, "scores": dict(scores)})
-        if (message := self._describe_decoders(decoder, self.best.legal_decoder)) is not None:
+        model = self.best.model(self.processes.device)
+        if self.data.test and "test" not in model.metrics:
+            config = self.config.with_calls(model.chosen_calls)
+            predictor = Predictor(model.labeller, config, self.processes.device)
+            found = self._evaluate(
+                predictor, self.data.test, decoders=(model.decoder,), reported_temperature=model.temperature
+            )
+            scores = dict(found.scores[model.decoder])
+            model = model._replace(metrics={**model.metrics, "test": scores, **_details("test", found)})
+            self.best.change(model)
+            self._write_log("test", {"decoder": model.decoder, "scores": scores})
+        if (message := self._describe_decoders(model)) is not None:
             self.display.note(message)
+        for message in self._time_warnings():
+            self.tell(message)
         self.checkpoint()
 
 

@@ -59,7 +59,7 @@ class Progress:
 
 
 class RunDisplay(Protocol):
-    """Where the progress and notes of a run are shown: `terminal.Display`, or `NotesOnly`."""
+    """Where the progress and notes of a run are shown: `terminal.Display`, or `Callbacks`."""
 
     def update(self, progress: Progress, *, at_once: bool = False) -> None:
         """Show the progress, now or later."""
@@ -71,13 +71,16 @@ class RunDisplay(Protocol):
 
 
 @dataclass(frozen=True)
-class NotesOnly:
-    """Notes without progress, for runs inside other programs."""
+class Callbacks:
+    """A display for runs inside other programs, which calls them with notes and, if they like, with the progress."""
 
     note: Callable[[str], None]
+    on_progress: Callable[[Progress], None] | None = None
 
     def update(self, progress: Progress, *, at_once: bool = False) -> None:
-        """Nothing."""
+        """Pass the progress on."""
+        if self.on_progress is not None:
+            self.on_progress(progress)
 
 
 class SpeedMeter:
@@ -113,35 +116,6 @@ class SpeedMeter:
     def seconds(self) -> float:
         """Since the meter was made."""
         return self._clock() - self._start
-
-
-class Log(Protocol):
-    """Where events of a run go."""
-
-    @property
-    def num_bytes(self) -> int:
-        """The length of the log; a resumed run discards what came after its checkpoint."""
-        ...
-
-    def write(self, event: str, values: Mapping[str, Any]) -> None:
-        """Add an event."""
-        ...
-
-    def close(self) -> None:
-        """Close the files."""
-        ...
-
-
-class NoLog:
-    """The log of processes that do not write."""
-
-    num_bytes = 0
-
-    def write(self, event: str, values: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 class JsonLinesLog:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diffusion_mf.config.files import read_settings
+from diffusion_mf.config.files import flat, read_settings
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.systems import SYSTEMS
@@ -65,7 +65,7 @@ def recipe_settings(
     """
     name = f"{'pretrained/ours' if is_pretrained else 'ours'}/{task}/{system}"
     values = read_settings(name).values
-    settings = _flat({key: value for key, value in values.items() if key not in ("data", "task", "system")})
+    settings = flat({key: value for key, value in values.items() if key not in ("data", "task", "system")})
     if is_pretrained:
         settings.setdefault("training.encoder_learning_rate", ENCODER_LEARNING_RATE)
     is_cpu = device_type == "cpu"
@@ -75,13 +75,6 @@ def recipe_settings(
             settings |= _small_networks(settings, system)
     settings |= _updates(size, settings, system, is_cpu=is_cpu, is_pretrained=is_pretrained, minutes=minutes)
     return settings
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
 
 
 def _window(size: CorpusSize) -> dict[str, object]:
@@ -95,12 +88,7 @@ def _window(size: CorpusSize) -> dict[str, object]:
     if size.mean_form_length < CHARACTERS:
         # An LSTM over a single character is useless. (For a Transformer it shows units hidden by word dropout, so the
         # configurations for large corpora keep it.) For characters, pairs of neighbours play the role of words.
-        return {
-            **settings,
-            "encoder.character_hidden": 0,
-            "encoder.pair_width": 128,
-            "encoder.min_pair_count": 1,
-        }
+        return {**settings, "encoder.character_hidden": 0, "encoder.pair_width": 128, "encoder.min_pair_count": 1}
     settings["encoder.affix_width"] = 128
     if size.num_units < SMALL_UNITS:
         # Without dropout: what is seen once is all there is. On more data they would fill the memory.

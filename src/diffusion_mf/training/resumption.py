@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import torch
 
 from diffusion_mf.config import Config, saved_config
+from diffusion_mf.config.files import flat
 from diffusion_mf.config.sections import AUTO
 from diffusion_mf.data.files import try_lock
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import UNFITTED, SpanCalibration
 from diffusion_mf.model import Labeller
-from diffusion_mf.model.storage import load_model, restore, save_model
+from diffusion_mf.model.storage import StoredModel, load_model, restore, save_model
 from diffusion_mf.training.checkpoint import (
     STATE_FILE,
     damaged,
@@ -84,35 +85,17 @@ CALLS = "inference.num_calls"
 _FREE_SETTINGS = {"plugins", "data.train", "data.dev", "data.test", "data.strict", "training.threads"}
 
 
-class RunFolder(NamedTuple):
+class RunFolder:
     """The files of a run."""
 
-    root: Path
-
-    @property
-    def checkpoint(self) -> Path:
-        """The state of the run."""
-        return self.root / "checkpoint"
-
-    @property
-    def model(self) -> Path:
-        """The best model so far."""
-        return self.root / "model"
-
-    @property
-    def log(self) -> Path:
-        """The events of the run."""
-        return self.root / "log.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        """The events of the run, for TensorBoard."""
-        return self.root / "tensorboard"
-
-    @property
-    def lock(self) -> Path:
-        """What the process that trains here keeps locked; it also marks the folder as that of a run."""
-        return self.root / ".dmf.lock"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.checkpoint = root / "checkpoint"
+        self.model = root / "model"
+        self.log = root / "log.jsonl"
+        self.tensorboard = root / "tensorboard"
+        # What the process that trains here keeps locked; it also marks the folder as that of a run.
+        self.lock = root / ".dmf.lock"
 
     def check_unused(self) -> None:
         """`InputError` if another run was started here, or the folder holds anything else."""
@@ -205,95 +188,98 @@ class Resumed(NamedTuple):
     log_bytes: int
 
 
-def save_run(
-    folder: RunFolder,
-    *,
-    config: Config,
-    data: TrainingData,
-    state: TrainingState,
-    learner: Learner,
-    processes: Processes,
-    log_bytes: int,
-    is_packed: bool = False,
-    encoder_digest: str = "",
-    overrides: Sequence[str] = (),
-) -> None:
-    """Write a checkpoint."""
-    values = {
-        "config": config.model_dump(mode="json"),
-        "overrides": list(overrides),
-        "data": data.fingerprint,
-        "labels": list(data.vocabulary.labels),
-        "encoder": encoder_digest,
-        "conditions": _conditions(processes, is_packed=is_packed),
-        "log_bytes": log_bytes,
-        "training": state.to_dict(),
-    }
-    write_checkpoint(folder.checkpoint, values, learner.tensors())
+class Checkpoints:
+    """Writes the checkpoints of a run, and restores the last one if it fits the run."""
 
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: Config,
+        data: TrainingData,
+        learner: Learner,
+        processes: Processes,
+        *,
+        is_packed: bool,
+        encoder_digest: str,
+        overrides: Sequence[str],
+    ) -> None:
+        self._folder, self._config, self._data = folder, config, data
+        self._learner, self._processes = learner, processes
+        self._is_packed, self._encoder_digest, self._overrides = is_packed, encoder_digest, overrides
 
-def load_run(
-    folder: RunFolder,
-    *,
-    config: Config,
-    data: TrainingData,
-    learner: Learner,
-    processes: Processes,
-    note: Callable[[str], None],
-    is_packed: bool = False,
-    encoder_digest: str = "",
-) -> Resumed | None:
-    """Restore ``learner`` from the checkpoint; None if there is none, `InputError` if it does not fit this run."""
-    checkpoint = read_checkpoint(folder.checkpoint)
-    if checkpoint is None:
-        return None
-    path = folder.checkpoint / STATE_FILE
-    try:
-        saved = checkpoint.state
-        state = TrainingState.from_dict(saved["training"])
-        before = _flat(saved_config(saved["config"], path=path).model_dump(mode="json"))
-        conditions = dict(saved["conditions"])
-        log_bytes, fingerprint = int(saved["log_bytes"]), saved["data"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise damaged(path, f"{error} among its entries") from None
-    is_same_data = fingerprint == data.fingerprint
-    # Its weights are in the checkpoint; its tokenizer, which the data do not show, must be the same as before.
-    is_same_encoder = saved.get("encoder") == encoder_digest
-    free = _FREE_SETTINGS | {"encoder.model"} if is_same_encoder or not is_same_data else _FREE_SETTINGS
-    now = _flat(config.model_dump(mode="json"))
-    if {now[CALLS], before.get(CALLS)} == {AUTO, None}:
-        # Training is the same.
-        free = free | {CALLS}
-    prolonged = {name for name in (EPOCHS, MAX_STEPS) if _is_more(now[name], before.get(name))}
-    if prolonged:
-        free = free | prolonged
-        if state.best_score is None:
-            # Without dev data the model is the last one, and training continues to another one.
-            state.best_decoder = None
-    _compare_config(now, before, path, free)
-    if not is_same_data:
-        raise InputError(
-            "the run was started with other training or dev data", path=path, remedy="name the same files as before"
-        )
-    if "encoder" in saved and not is_same_encoder:
-        raise InputError(
-            "the run was started with another tokenizer", path=path, remedy="name the encoder it was started with"
-        )
-    learner.load_tensors(checkpoint.tensors, path=folder.checkpoint)
-    for name, now in _conditions(processes, is_packed=is_packed).items():
-        if name in conditions and conditions[name] != now:
-            effect = "its weights will differ in their last bits"
-            if name == "layout":
-                # The position counts batches that will not exist.
-                state.position = 0
-                effect = "its batches will differ, and the current epoch starts again"
-            note(f"the run was started with {name} {conditions[name]} and continues with {now}: {effect}")
-    return Resumed(state, log_bytes)
+    def save(self, state: TrainingState, *, log_bytes: int) -> None:
+        """Write a checkpoint."""
+        values = {
+            "config": self._config.model_dump(mode="json"),
+            "overrides": list(self._overrides),
+            "data": self._data.fingerprint,
+            "labels": list(self._data.vocabulary.labels),
+            "encoder": self._encoder_digest,
+            "conditions": self._conditions(),
+            "log_bytes": log_bytes,
+            "training": state.to_dict(),
+        }
+        write_checkpoint(self._folder.checkpoint, values, self._learner.tensors())
 
+    def load(self, note: Callable[[str], None]) -> Resumed | None:
+        """Restore the learner from the checkpoint; None if there is none, `InputError` if it does not fit this run."""
+        checkpoint = read_checkpoint(self._folder.checkpoint)
+        if checkpoint is None:
+            return None
+        path = self._folder.checkpoint / STATE_FILE
+        try:
+            saved = checkpoint.state
+            state = TrainingState.from_dict(saved["training"])
+            before = flat(saved_config(saved["config"], path=path).model_dump(mode="json"))
+            conditions = dict(saved["conditions"])
+            log_bytes, fingerprint = int(saved["log_bytes"]), saved["data"]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(path, f"{error} among its entries") from None
+        is_same_data = fingerprint == self._data.fingerprint
+        # Its weights are in the checkpoint; its tokenizer, which the data do not show, must be the same as before.
+        is_same_encoder = saved.get("encoder") == self._encoder_digest
+        free = _FREE_SETTINGS | {"encoder.model"} if is_same_encoder or not is_same_data else _FREE_SETTINGS
+        now = flat(self._config.model_dump(mode="json"))
+        if {now[CALLS], before.get(CALLS)} == {AUTO, None}:
+            # Training is the same.
+            free = free | {CALLS}
+        # None is no limit.
+        limits = {name: (before.get(name), now[name]) for name in (EPOCHS, MAX_STEPS)}
+        prolonged = {name for name, (old, new) in limits.items() if old is not None and (new is None or new > old)}
+        if prolonged:
+            free = free | prolonged
+            if state.best_score is None:
+                # Without dev data the model is the last one, and training continues to another one.
+                state.best_decoder = None
+        _compare_config(now, before, path, free)
+        if not is_same_data:
+            raise InputError(
+                "the run was started with other training or dev data", path=path, remedy="name the same files as before"
+            )
+        if "encoder" in saved and not is_same_encoder:
+            raise InputError(
+                "the run was started with another tokenizer", path=path, remedy="name the encoder it was started with"
+            )
+        self._learner.load_tensors(checkpoint.tensors, path=self._folder.checkpoint)
+        for name, now in self._conditions().items():
+            if name in conditions and conditions[name] != now:
+                effect = "its weights will differ in their last bits"
+                if name == "layout":
+                    # The position counts batches that will not exist.
+                    state.position = 0
+                    effect = "its batches will differ, and the current epoch starts again"
+                note(f"the run was started with {name} {conditions[name]} and continues with {now}: {effect}")
+        return Resumed(state, log_bytes)
 
-def _is_more(now: int | None, before: int | None) -> bool:
-    """Whether one limit on epochs or steps allows more than another; None is no limit."""
-    return before is not None and (now is None or now > before)
+    def _conditions(self) -> dict[str, Any]:
+        """What affects the last bits of a result, in addition to configuration and data."""
+        return {
+            "layout": "packed" if self._is_packed else "padded",
+            "threads": torch.get_num_threads(),
+            "processes": self._processes.world_size,
+            "device": self._processes.device.type,
+            "torch": torch.__version__,
+        }
 
 
 def has_complete_labels(folder: RunFolder) -> bool:
@@ -307,24 +293,6 @@ def has_complete_labels(folder: RunFolder) -> bool:
         return True
 
 
-def _conditions(processes: Processes, *, is_packed: bool) -> dict[str, Any]:
-    """What affects the last bits of a result, in addition to configuration and data."""
-    return {
-        "layout": "packed" if is_packed else "padded",
-        "threads": torch.get_num_threads(),
-        "processes": processes.world_size,
-        "device": processes.device.type,
-        "torch": torch.__version__,
-    }
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
-
-
 def _compare_config(now: Mapping[str, Any], before: Mapping[str, Any], path: Path, free: set[str]) -> None:
     for name in [*now, *(name for name in before if name not in now)]:
         if name not in free and now.get(name) != before.get(name):
@@ -336,7 +304,7 @@ def _compare_config(now: Mapping[str, Any], before: Mapping[str, Any], path: Pat
 
 
 class BestModel:
-    """A copy of the best labeller so far.
+    """A copy of the best model so far.
 
     It is written as soon as it is found, by a thread, so that short epochs stay short. A run that is killed after that returns
     to its checkpoint, which may be older, and finds the same model again.
@@ -349,12 +317,7 @@ class BestModel:
         self._config = config
         self._data = data
         self._is_saved = True
-        self._labeller: Labeller | None = None
-        self._decoder = self._legal_decoder = ""
-        self._chosen_calls: int | None = None
-        self.temperature = 1.0
-        self._span_calibration = UNFITTED
-        self.metrics: Mapping[str, Any] = {}
+        self._model: StoredModel | None = None
 
     @torch.no_grad()
     def take(
@@ -369,67 +332,41 @@ class BestModel:
     ) -> None:
         """Keep ``labeller`` as it is now, and start writing it."""
         self.wait()
-        if self._labeller is None:
-            self._labeller = copy.deepcopy(labeller)
-        self._labeller.load_state_dict(labeller.state_dict())
-        self._decoder, self._legal_decoder, self.temperature = decoder, legal_decoder, temperature
-        self._chosen_calls = None
-        self._span_calibration = span_calibration
-        self.metrics, self._is_saved = dict(metrics), False
-        self.save()
-
-    def choose_calls(
-        self, num_calls: int, *, decoder: str, legal_decoder: str, temperature: float, metrics: Mapping[str, Any]
-    ) -> None:
-        """Use the model with so many calls from now on, and describe it by what was measured with them."""
-        self._chosen_calls = num_calls
-        self._decoder, self._legal_decoder, self.temperature = decoder, legal_decoder, temperature
-        self.add_metrics(metrics)
-
-    def add_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Add to the model's metrics."""
-        self.metrics, self._is_saved = {**self.metrics, **metrics}, False
-
-    def labeller(self, device: torch.device) -> tuple[Labeller, str]:
-        """The model and its decoder; read from the folder if this session has not seen it itself."""
-        if self._labeller is None:
-            stored = load_model(self._folder.model)
-            self._labeller = stored.labeller.to(device)
-            self._decoder, self.temperature, self.metrics = stored.decoder, stored.temperature, stored.metrics
-            self._legal_decoder, self._chosen_calls = stored.tagging_decoder, stored.chosen_calls
-            self._span_calibration = SpanCalibration(*stored.span_calibration)
-        return self._labeller, self._decoder
-
-    @property
-    def config(self) -> Config:
-        """The configuration with the number of calls that was chosen, if one was, once `labeller` or `take` was called."""
-        return self._config.with_calls(self._chosen_calls)
-
-    @property
-    def legal_decoder(self) -> str:
-        """The one that taggers will use, once `labeller` or `take` was called."""
-        return self._legal_decoder
-
-    def save(self) -> None:
-        """Start writing the model folder if it is not up to date."""
-        if self._is_saved or self._labeller is None or self._writer is None:
-            return
-        self.wait()
-        self._writing = self._writer.submit(
-            save_model,
-            self._folder.model,
-            self._labeller,
+        kept = copy.deepcopy(labeller) if self._model is None else self._model.labeller
+        kept.load_state_dict(labeller.state_dict())
+        self._model = StoredModel(
+            kept,
             self._config,
             self._data.vocabulary,
             self._data.scheme,
-            self._decoder,
-            self.temperature,
-            self.metrics,
+            decoder,
+            temperature,
+            metrics,
             self._data.source_scheme,
-            self._legal_decoder,
-            self._chosen_calls,
-            self._span_calibration,
+            legal_decoder,
+            span_calibration=span_calibration,
         )
+        self._is_saved = False
+        self.save()
+
+    def model(self, device: torch.device) -> StoredModel:
+        """The model; read from the folder if this session has not seen it itself."""
+        if self._model is None:
+            stored = load_model(self._folder.model)
+            # What is stored has a number of calls even where the run is to choose one.
+            self._model = stored._replace(labeller=stored.labeller.to(device), config=self._config)
+        return self._model
+
+    def change(self, model: StoredModel) -> None:
+        """Describe the model differently from now on; it is written by the next `save`."""
+        self._model, self._is_saved = model, False
+
+    def save(self) -> None:
+        """Start writing the model folder if it is not up to date."""
+        if self._is_saved or self._model is None or self._writer is None:
+            return
+        self.wait()
+        self._writing = self._writer.submit(save_model, self._folder.model, self._model)
         self._is_saved = True
 
     def wait(self) -> None:
