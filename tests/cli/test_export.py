@@ -30,7 +30,9 @@ def test_a_model_is_made_small(dmf: Callable, tmp_path: pathlib.Path, target: st
     large, small = load_model(folder), load_model(tmp_path / "small")
     assert (small.vocabulary, small.metrics, small.temperature) == (large.vocabulary, large.metrics, large.temperature)
     for name, tensor in large.labeller.state_dict().items():
-        torch.testing.assert_close(small.labeller.state_dict()[name], tensor, rtol=0, atol=0.01 * float(tensor.abs().max()) + 1e-6)
+        torch.testing.assert_close(
+            small.labeller.state_dict()[name], tensor, rtol=0, atol=0.01 * float(tensor.abs().max()) + 1e-6
+        )
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 

@@ -65,6 +65,7 @@ def test_pairs_of_words_are_seen() -> None:
 
 def test_features_of_rare_words_can_be_left_out() -> None:
     vocabulary = Vocabulary.build([*TRAINED, Sentence(("Mira", "hoed"), ("N", "V"))])
+
     def num_features(min_count: int) -> list[int]:
         features = WordFeatures(vocabulary, width=2, radius=1, max_characters=20, min_count=min_count)
         return [len(features.keys(distance)) for distance in range(2)]

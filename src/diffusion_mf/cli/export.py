@@ -23,7 +23,9 @@ def export(
     ] = "onnx",
     measure: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With float16 or int8: the card says how fast this file is tagged on one core."),
+        typer.Option(
+            metavar="FILE", help="With float16 or int8: the card says how fast this file is tagged on one core."
+        ),
     ] = None,
     calls: Calls = None,
     decoder: LegalDecoderName = None,
@@ -35,7 +37,9 @@ def export(
     if target == "onnx" and measure is not None:
         raise InputError("--measure is for --to float16 and --to int8", remedy="leave it out")
     if target != "onnx" and (calls is not None or decoder is not None):
-        raise InputError(f"--calls and --decoder are fixed by --to onnx only, not by --to {target}", remedy="leave them out")
+        raise InputError(
+            f"--calls and --decoder are fixed by --to onnx only, not by --to {target}", remedy="leave them out"
+        )
     tagger = Tagger.load(model, device="cpu")
     if target != "onnx" and folder.exists() and os.path.exists(model) and os.path.samefile(model, folder):
         raise InputError("the new folder is the model itself", path=folder, remedy="name another folder")
