@@ -63,6 +63,22 @@ def test_pairs_of_words_are_seen() -> None:
     assert torch.equal(state(encoder, "today", "walks", "lot"), state(encoder, "a", "walks", "Mira"))
 
 
+def test_features_of_rare_words_can_be_left_out() -> None:
+    vocabulary = Vocabulary.build([*TRAINED, Sentence(("Mira", "hoed"), ("N", "V"))])
+
+    def num_features(min_count: int) -> list[int]:
+        features = WordFeatures(vocabulary, width=2, radius=1, max_characters=20, min_count=min_count)
+        return [len(features.keys(distance)) for distance in range(2)]
+
+    # Of the word itself: Mira, mira, m, mi, mir, mira, a, ra, ira, mira (twice); w, t, ta, ...: of several words.
+    assert num_features(1)[0] > num_features(2)[0] > num_features(3)[0]
+    encoder = build_encoder(CONFIG.model_copy(update={"min_feature_count": 2}), vocabulary)
+    assert isinstance(encoder.features, WordFeatures)
+    assert [len(table.weight) - 1 for table in encoder.features.tables[:2]] == num_features(2)
+    # In lower case only "mira" is seen twice, endings of three letters only in "mira"; of shapes there are two, both more than once.
+    assert num_features(2)[1] == 4
+
+
 def test_all_vectors_are_learnt_but_those_of_unknown_features() -> None:
     encoder = encoder_of(dropout=0.0).train()
     batch = collate(TRAINED, VOCABULARY)

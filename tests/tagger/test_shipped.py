@@ -41,6 +41,10 @@ def test_a_model_is_small_and_says_where_it_comes_from(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_its_command_trains_the_same_configuration(name: str) -> None:
     stored, made = read_config(shipped_models()[name]), load_config(f"box/{name}")
+    small = f" && dmf export DIR/model {name} --to {made.training.storage} --measure {stored.data.test}"
+    command = made.card.command or ""
+    assert f"dmf train box/{name} --output DIR" in command
+    assert command.endswith(small)
     own = {"train", "dev", "test", "teacher"}
     assert stored.model_copy(update={"data": made.data}) == made
     assert stored.data.model_dump(exclude=own) == made.data.model_dump(exclude=own)

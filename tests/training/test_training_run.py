@@ -86,6 +86,30 @@ def test_the_saved_model_has_the_recorded_scores(finished_run: Path, corpus: Pat
     assert load_model(finished_run / "model").temperature != 1.0
 
 
+def test_weights_are_scored_as_they_are_stored(
+    finished_run: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What dev scores is what the folder has, and training goes on with weights that are not rounded."""
+    scored: list[dict[str, torch.Tensor]] = []
+    real = loop.evaluate
+
+    def evaluate(predictor: Any, sentences: Any, **options: Any) -> Any:
+        scored.append({name: tensor.clone() for name, tensor in predictor.labeller.state_dict().items()})
+        return real(predictor, sentences, **options)
+
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+    config = small_runs.small_config(corpus, {"training": {"storage": "int8", "threads": 2}})
+    train(config, output=tmp_path / "run", device="cpu")
+    stored = load_model(tmp_path / "run" / "model").labeller.state_dict()
+    is_best = [entry["is_best"] for entry in small_runs.read_log(tmp_path / "run", "evaluation")]
+    # The first is the trial before training.
+    for name, tensor in scored[1 + max(index for index, best in enumerate(is_best) if best)].items():
+        torch.testing.assert_close(tensor, stored[name], rtol=1e-6, atol=0)
+    expected, found = small_runs.final_tensors(finished_run), small_runs.final_tensors(tmp_path / "run")
+    in_training = [name for name in expected if not name.startswith("model/")]
+    assert all(torch.equal(found[name], expected[name]) for name in in_training)
+
+
 def test_the_confidence_of_spans_is_fitted_to_dev(finished_run: Path, corpus: Path) -> None:
     model = load_model(finished_run / "model")
     plain = Tagger(model._replace(span_calibration=tuple(UNFITTED)), device="cpu")

@@ -212,6 +212,8 @@ class EncoderConfig(Section):
     """window: number of words seen on either side"""
     features: bool = False
     """window: add vectors of words, affixes, shapes and pairs of words, one for each place in the window, as in a feature-based tagger"""
+    min_feature_count: Count = 1
+    """window: words with a feature must be seen this often in training; 2 makes such a model half as large"""
     pair_width: WidthFromZero = 0
     """width of embeddings of pairs of neighbouring units, which help in Chinese; 0: none (paper)"""
     min_pair_count: Count = 2

@@ -114,7 +114,7 @@ def _origin(config: Config) -> list[str]:
     lines = [
         *([card.attribution, ""] if card.attribution else []),
         *([f"Licence of the model: {card.licence}.", ""] if card.licence else []),
-        *(["This command trains it again:", "", f"    {card.command}", ""] if card.command else []),
+        *(["This command makes it again:", "", f"    {card.command}", ""] if card.command else []),
     ]
     return ["## Where it comes from", "", *lines] if lines else []
 

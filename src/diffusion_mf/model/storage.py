@@ -379,6 +379,11 @@ def _load_labeller(
     return labeller.eval()
 
 
+def rounded(weights: Mapping[str, Tensor], storage: str) -> dict[str, Tensor]:
+    """The weights that a model has when it is loaded, if they are stored in the type ``storage``."""
+    return _decoded(_stored(weights, storage), storage)
+
+
 _SCALE = ":scale"
 """ends the names of the scales of int8 weights; no name of a parameter contains a colon"""
 

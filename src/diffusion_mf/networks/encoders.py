@@ -133,7 +133,13 @@ class WindowEncoder(WordEncoder):
         )
         self.bias = nn.Parameter(torch.zeros(config.width))
         self.features = (
-            WordFeatures(vocabulary, width=config.width, radius=config.window, max_characters=config.max_characters)
+            WordFeatures(
+                vocabulary,
+                width=config.width,
+                radius=config.window,
+                max_characters=config.max_characters,
+                min_count=config.min_feature_count,
+            )
             if config.features
             else None
         )

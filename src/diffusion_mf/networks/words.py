@@ -307,18 +307,20 @@ class WordFeatures(nn.Module):
 
     They are what feature-based taggers see: of a word itself its form, its form in lower case, shape, prefixes and suffixes; of its
     neighbours the form in lower case, shape and suffix of three characters; of words further away the form in lower case. Of
-    neighbours, more features made results worse. Features that training forms do not have share row 0, which is zero.
+    neighbours, more features made results worse. Features that fewer than ``min_count`` training words have share row 0, which is zero.
     """
 
-    def __init__(self, vocabulary: Vocabulary, *, width: int, radius: int, max_characters: int) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, *, width: int, radius: int, max_characters: int, min_count: int = 1
+    ) -> None:
         super().__init__()
         self.width, self.radius, self.max_characters = width, radius, max_characters
         self.codes = AffixCodes(vocabulary)
         codes = _of_training_forms(self._codes, vocabulary)
+        form_counts = torch.tensor([*vocabulary.form_counts.values()], dtype=torch.int64, device="cpu")
         self.tables = nn.ModuleList()
         for distance in range(radius + 1):
-            seen = codes[:, self.columns(distance)]
-            keys = seen[seen > 0].unique()
+            keys = _frequent(codes[:, self.columns(distance)], form_counts, min_count)
             self.register_buffer(f"keys{distance}", keys, persistent=False)
             table = nn.Embedding(len(keys) + 1, (2 if distance else 1) * width, padding_idx=0)
             _draw(table, FEATURE_DEVIATION)
@@ -363,6 +365,13 @@ class WordFeatures(nn.Module):
     def vectors_of(self, words: Sequence[str], ids: Mapping[str, int]) -> Float[Tensor, "W P"]:
         """The same for words that no batch has; ``ids`` are those of characters."""
         return self(self.rows(*_spelled(words, ids)))
+
+
+def _frequent(codes: Int[Tensor, "W F"], form_counts: Int[Tensor, " W"], min_count: int) -> Int[Tensor, " K"]:
+    """The positive codes that at least ``min_count`` words have, ascending."""
+    distinct, places = codes.unique(return_inverse=True)
+    counts = torch.zeros_like(distinct).index_add_(0, places.flatten(), form_counts.repeat_interleave(codes.shape[1]))
+    return distinct[(distinct > 0) & (counts >= min_count)]
 
 
 def _of_training_forms(codes: Callable[[Tensor, Tensor], Tensor], vocabulary: Vocabulary) -> Int[Tensor, "W F"]:

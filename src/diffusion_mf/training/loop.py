@@ -28,7 +28,7 @@ from diffusion_mf.errors import DiffusionMFError, DivergenceError
 from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.model import Labeller
 from diffusion_mf.model.core import TOTAL
-from diffusion_mf.model.storage import StoredModel, legal_decoder
+from diffusion_mf.model.storage import StoredModel, legal_decoder, rounded
 from diffusion_mf.model.transfer import start_from
 from diffusion_mf.prediction.memory import MemoryGuard, placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
@@ -550,6 +550,20 @@ class _Run:
         if self.log is not None:
             self.log.write(event, {**position, **values})
 
+    @contextlib.contextmanager
+    def _weights_to_store(self) -> Iterator[None]:
+        """The model with the weights that its folder will have: averaged, and rounded for ``training.storage``."""
+        with self.learner.averaged():
+            if self.settings.storage == "float32":
+                yield
+                return
+            exact = {name: tensor.clone() for name, tensor in self.labeller.state_dict().items()}
+            self.labeller.load_state_dict(rounded(exact, self.settings.storage))
+            try:
+                yield
+            finally:
+                self.labeller.load_state_dict(exact)
+
     def select(self) -> None:
         """Score the model on dev with every decoder; save it if it is the best so far, and check for early stopping."""
         state = self.state
@@ -559,7 +573,7 @@ class _Run:
             self._log_step()  # so that the loss shown with the score is that of the steps before it
         if not self.data.dev:
             return
-        with self.learner.averaged():
+        with self._weights_to_store():
             found = self._evaluate(self.predictor, self.data.dev, decoders=self.decoders)
             before = state.best_score
             is_best = before is None or found.score > before
@@ -649,7 +663,7 @@ class _Run:
         """Without dev data, the model has the last weights, and the most constrained decoder as the safest."""
         decoder = self.state.best_decoder = self.decoders[-1]
         legal = legal_decoder(self.config, self.data.scheme, decoder)
-        with self.learner.averaged():
+        with self._weights_to_store():
             self.best.take(
                 self.labeller, decoder=decoder, legal_decoder=legal, temperature=1.0, metrics=self._position()
             )

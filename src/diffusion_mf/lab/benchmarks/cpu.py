@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import random
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -24,7 +25,7 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import DiffusionMFError, InputError
 from diffusion_mf.evaluation import PRIMARY_METRICS, score_sentences
 from diffusion_mf.lab.benchmarks.timing import seconds_of
-from diffusion_mf.lab.results import num_cores
+from diffusion_mf.lab.results import hardware, num_cores
 from diffusion_mf.tagger import Tagger
 
 Labels = list[list[str]]
@@ -410,6 +411,35 @@ def best_match(peer: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
         if row["is_ours"] and row[metric] >= peer[metric] and row["words_per_second"] >= peer["words_per_second"]
     ]
     return max(matching, key=lambda row: row["words_per_second"])["system"] if matching else None
+
+
+def speed_on_one_core(folder: StrPath, corpus: Corpus, *, passes: int = 3) -> dict[str, Any]:
+    """What a model's card says about its speed: words per second of processor time with one thread, the median of ``passes``.
+
+    Processor time does not depend on what else the machine does. Of models for characters, the words they find are counted.
+    """
+    sentences = [list(sentence.units) for sentence in corpus if sentence.units]
+    if not sentences:
+        raise InputError("there is nothing to tag", path=corpus.path, remedy="name a file with sentences")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        tagger = Tagger.load(folder, device="cpu")
+        tagger.keep_words()
+        results = tagger.tag(sentences)
+        num_words = sum(len(result.spans if tagger.task is Task.SEG_POS else result.units) for result in results)
+        times = []
+        for _ in range(passes):
+            gc.collect()
+            tagger.forget_words()
+            start = time.process_time()
+            tagger.tag(sentences)
+            times.append(time.process_time() - start)
+    finally:
+        torch.set_num_threads(before)
+    # Hundreds: more digits would not come out the same twice.
+    speed = round(num_words / statistics.median(times), -2)
+    return {"words_per_second": int(speed), "threads": 1, "hardware": f"{hardware()}, processor time"}
 
 
 def _alternating_seconds(
