@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 import pytest
 import torch
-from tiny_models import VOCABULARY, FixedScorer, batch_of, small_labeller
+from tiny_models import VOCABULARY, FixedScorer, batch_of, small_config, small_labeller
+from torch import Tensor
 
 from diffusion_mf.batches.layouts import PaddedLayout
 from diffusion_mf.data.label_schemes import LabelScheme
@@ -218,6 +220,51 @@ def test_the_auxiliary_term_is_the_cross_entropy_of_a_scorer_on_the_states() -> 
     assert losses["auxiliary"] == pytest.approx(expected, rel=1e-5)
     total = losses["denoising"] + losses["posterior"] + 0.5 * losses["auxiliary"]
     assert losses["total"] == pytest.approx(total, rel=1e-6)
+
+
+RESIDUAL: dict[str, Any] = {"denoiser": {"residual": True}, "objective": {"encoder_auxiliary": 0.5}}
+
+
+def test_with_a_residual_the_denoiser_begins_with_the_scores_of_the_states() -> None:
+    torch.manual_seed(0)
+    labeller = Labeller(small_config("diffusion-uni", **RESIDUAL), VOCABULARY, LabelScheme.BMES).eval()
+    batch = short_batch()
+    scores = labeller.core.denoiser.state_scorer(labeller.encoder(batch, batch.layout))
+    is_unit = torch.arange(4) < batch.lengths[:, None]
+    for num_calls in (1, 3):
+        found = labeller.predict(batch, num_calls=num_calls).marginals
+        torch.testing.assert_close(found[is_unit], scores.softmax(-1)[is_unit])
+
+
+def test_with_a_residual_the_scores_of_the_states_have_the_auxiliary_term() -> None:
+    labeller = small_labeller("diffusion-uni", **RESIDUAL)
+    assert labeller.auxiliary is None
+    batch = short_batch()
+    scores = labeller.core.denoiser.state_scorer(labeller.encoder(batch, batch.layout)).double()
+    marginals = scores.softmax(-1).tolist()
+    expected = cross_entropy([row[: len(labels)] for row, labels in zip(marginals, gold(), strict=True)])
+    assert losses_of(labeller)["auxiliary"] == pytest.approx(expected, rel=1e-5)
+    assert "auxiliary" not in losses_of(small_labeller("diffusion-uni", denoiser={"residual": True}))
+
+
+@pytest.mark.parametrize("system", ["diffusion-mf", "diffusion-lcrf"])
+def test_with_a_residual_the_states_are_trained_by_their_scores_alone(system) -> None:
+    labeller = small_labeller(system, **RESIDUAL)
+    batch, options = short_batch(), {"seed": 3, "step": 5, "sentence_keys": torch.arange(len(gold()))}
+
+    def gradient() -> Tensor:
+        labeller.zero_grad()
+        labeller.loss_sums(batch, **options)["total"].backward()
+        return labeller.encoder.words.weight.grad.abs().sum()
+
+    assert gradient() > 0
+    with torch.no_grad():
+        labeller.core.denoiser.state_scorer[-1].weight.zero_()
+    assert gradient() == 0
+
+
+def test_diffusionsl_has_no_residual_but_its_auxiliary_scorer() -> None:
+    assert small_labeller("diffusionsl", **RESIDUAL).auxiliary is not None
 
 
 @pytest.mark.parametrize("system", ["diffusion-uni", "diffusionsl"])

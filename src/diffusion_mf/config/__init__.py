@@ -159,6 +159,11 @@ class Config(Section):
         """`denoiser.recall` if the system's denoiser supports it, else 0; with recall, batches hold whole documents."""
         return self.denoiser.recall if self.system_entry.process == "categorical" else 0
 
+    @property
+    def has_residual(self) -> bool:
+        """`denoiser.residual` if the system's denoiser supports it."""
+        return self.denoiser.residual and self.system_entry.process == "categorical"
+
     def with_calls(self, num_calls: int | None) -> Config:
         """The configuration with a number of calls in the place of one to be chosen; None: those of the base."""
         if self.inference.num_calls != AUTO:

@@ -304,6 +304,8 @@ class DenoiserConfig(Section):
     """of the timestep embedding"""
     state_input: bool = False
     """add the encoder's states to the label embeddings, too, and not only to the modulation (ours)"""
+    residual: bool = False
+    """categorical diffusion: the encoder's states have scores of their own, which train them; the denoiser adds to these (ours)"""
     recall: Annotated[int, Field(ge=0, le=64)] = 0
     """categorical diffusion: how many other occurrences of a unit's form in its document contribute their beliefs (ours)"""
 

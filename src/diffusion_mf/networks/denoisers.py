@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from diffusion_mf.batches.layouts import Layout, Rotation
 from diffusion_mf.config import DenoiserConfig
-from diffusion_mf.networks.scorers import FullPrecisionLinear
+from diffusion_mf.networks.scorers import FullPrecisionLinear, ScoringMLP
 from diffusion_mf.networks.transformer import FeedForward, SelfAttention
 
 LONGEST_PERIOD = 10_000.0
@@ -51,6 +51,8 @@ class Conditions(NamedTuple):
     final: Float[Tensor, "*units two_D"]
     input: Float[Tensor, "*units D"] | None = None
     """to the first block's input, where `state_input` is on"""
+    scores: Float[Tensor, "*units K"] | None = None
+    """to the unary scores, where `residual` is on"""
 
 
 class Modulation(nn.Module):
@@ -169,9 +171,20 @@ class LabelDenoiser(nn.Module):
     is new information: the encoder has not seen those sentences together with this one. If it is trained for clamps
     (``sees_clamps``), it also sees the mean label of those of them whose label is given, apart from what is only believed, and how
     frequent each label is among those given in the document: what a name is often depends on what the text is about.
+
+    With a ``state_scorer`` (`residual`), a departure, the states have scores of their own, to which those of z are added. They
+    alone train the states: with little data, an encoder that is trained through the blocks overfits.
     """
 
-    def __init__(self, config: DenoiserConfig, *, num_labels: int, state_width: int, sees_clamps: bool = False) -> None:
+    def __init__(
+        self,
+        config: DenoiserConfig,
+        *,
+        num_labels: int,
+        state_width: int,
+        sees_clamps: bool = False,
+        state_scorer: ScoringMLP | None = None,
+    ) -> None:
         super().__init__()
         self.width = config.width
         self.labels = nn.Linear(num_labels, config.width, bias=False)
@@ -190,10 +203,13 @@ class LabelDenoiser(nn.Module):
                 nn.init.zeros_(linear.weight)
         self.flag = KnownFlag(config.width)
         self.transformer = DiffusionTransformer(config, state_width)
+        self.state_scorer = state_scorer
 
     def prepare(self, states: Float[Tensor, "*units S"]) -> Conditions:
         """What all calls on these states share."""
-        return self.transformer.prepare(states)
+        if self.state_scorer is None:
+            return self.transformer.prepare(states)
+        return self.transformer.prepare(states.detach())._replace(scores=self.state_scorer(states))
 
     def with_known(
         self,
