@@ -58,10 +58,10 @@ class CategoricalCore(StructuredCore):
             num_labels=num_labels,
             state_width=state_width,
             sees_clamps=diffusion.clamp_share > 0,
-            state_scorer=ScoringMLP(state_width, num_labels, config.structure) if config.has_residual else None,
+            state_scorer=ScoringMLP(state_width, num_labels, config.structure) if config.has_state_scores else None,
         )
         self.scorer = Scorer(config.denoiser.width, num_labels, config.structure, self.structure)
-        if config.has_residual:
+        if config.has_state_scores:
             for parameter in self.scorer.unary[-1].parameters():
                 nn.init.zeros_(parameter)
 

@@ -75,7 +75,7 @@ class Labeller(nn.Module):
             config, num_labels=self.num_labels, state_width=state_width, backend=backend
         )
         self.auxiliary: ScoringMLP | None = None
-        if config.weights.auxiliary and config.system_entry.is_diffusion and not config.has_residual:
+        if config.weights.auxiliary and config.system_entry.is_diffusion and not config.has_state_scores:
             self.auxiliary = ScoringMLP(state_width, self.num_labels, config.structure)
         self.teacher: TeacherMarginals | None = None
         legality = Legality.of_scheme(vocabulary.labels, scheme)

@@ -363,15 +363,18 @@ class _Encoder(nn.Module):
 
     def forward(self, table: Tensor, rows: Tensor, pair_rows: Tensor, is_unit: Tensor) -> tuple[Tensor, ...]:
         conditions = self.denoiser.prepare(self.states(table, rows, pair_rows, PaddedLayout(is_unit)))
-        optional = [value for value in (conditions.input, conditions.scores) if value is not None]
-        return (*conditions.blocks, conditions.final, *optional)
+        if conditions.scores is not None:
+            return (conditions.scores,)
+        assert conditions.final is not None, "states that have no scores are in the modulations"
+        return (*conditions.blocks, conditions.final, *([] if conditions.input is None else [conditions.input]))
 
 
 def _conditions(values: Sequence[Tensor], denoiser: LabelDenoiser | BitDenoiser) -> Conditions:
+    if isinstance(denoiser, LabelDenoiser) and denoiser.state_scorer is not None:
+        return Conditions(scores=values[0])
     num_blocks = len(denoiser.transformer.blocks)
-    blocks, final, optional = values[:num_blocks], values[num_blocks], [*values[num_blocks + 1 :]]
-    of_input = None if denoiser.transformer.input_of_state is None else optional.pop(0)
-    return Conditions(tuple(blocks), final, of_input, optional[0] if optional else None)
+    blocks, final, of_input = values[:num_blocks], values[num_blocks], values[num_blocks + 1 :]
+    return Conditions(tuple(blocks), final, of_input[0] if of_input else None)
 
 
 class _Step(nn.Module):
