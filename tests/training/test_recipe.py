@@ -110,11 +110,15 @@ def test_little_data_is_seen_through_a_window() -> None:
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_with_little_data_the_denoiser_sees_labels_alone(system: str, device_type: str) -> None:
-    for num_sentences in (100, 1000, 20_000):
-        settings = recipe_settings(of_size(num_sentences), task=Task.POS, system=system, device_type=device_type)
+def test_where_there_are_features_the_denoiser_sees_labels_alone(system: str, device_type: str) -> None:
+    for size, is_little in (
+        (of_size(100), True),
+        (of_size(1000), True),
+        (of_size(20_000), False),
+        (of_size(500, mean_length=40, mean_form_length=1.02), False),  # characters have no features
+    ):
+        settings = recipe_settings(size, task=Task.POS, system=system, device_type=device_type)
         config = config_of(settings, task=Task.POS, system=system)
-        is_little = num_sentences < 20_000
         assert config.has_state_scores == (is_little and SYSTEMS[system].process == "categorical")
         # As many calls in training as on dev: two.
         if config.has_state_scores and device_type == "cpu":

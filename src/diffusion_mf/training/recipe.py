@@ -73,7 +73,7 @@ def recipe_settings(
         settings |= _window(size)
         if is_cpu:
             settings |= _small_networks(settings, system)
-        if size.num_units < SMALL_UNITS and SYSTEMS[system].process == "categorical":
+        if settings.get("encoder.features") and SYSTEMS[system].process == "categorical":
             settings |= _denoiser_of_labels(is_cpu=is_cpu)
     settings |= _updates(size, settings, system, is_cpu=is_cpu, is_pretrained=is_pretrained, minutes=minutes)
     return settings
@@ -113,7 +113,8 @@ def _window(size: CorpusSize) -> dict[str, object]:
 def _denoiser_of_labels(*, is_cpu: bool) -> dict[str, object]:
     """Settings of a denoiser that sees no states: it cannot learn the training sentences by heart, nor can the encoder through it.
 
-    Diffusion-MF, dev, one core, 500 sentences of EWT: TODO.
+    Where there are features: Diffusion-MF on 500 sentences of EWT, dev, one core: 89.1 instead of 88.2 (Unigram 89.0, LCRF 89.1).
+    Without them, on 500 sentences of Chinese characters, 61.0 instead of 63.5 after 10 epochs.
     """
     found: dict[str, object] = {"denoiser.state_scores": True, "denoiser.state_input": False}
     if is_cpu:
@@ -132,7 +133,7 @@ def _small_networks(settings: Mapping[str, Any], system: str) -> dict[str, objec
         "structure.transitions": "global",
         "structure.scorer_width": 128,
         "structure.scorer_dropout": 0.5,
-        # Features are learnt in half of the time.
+        # Features are learnt in half of the time: Diffusion-MF on 500 sentences of EWT 89.0 after 240 updates, 88.9 after 760.
         "training.epochs": settings["training.epochs"] * (1 if settings.get("encoder.features") else 2) // 3,
         "training.learning_rate": 2e-3,
         "training.precision": "float32",
