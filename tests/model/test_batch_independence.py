@@ -19,6 +19,7 @@ EXTRAS = {
     "objective": {"encoder_auxiliary": 0.5, "posterior": 0.5},
     "bits": {"self_conditioning": True},
 }
+STATE_SCORES = {**EXTRAS, "denoiser": {"state_scores": True}}
 
 
 def sums(labeller, batch, keys, step):
@@ -39,7 +40,7 @@ def test_losses_of_two_halves_add_up_to_the_whole(system, transitions, extras) -
             torch.testing.assert_close(first[name] + second[name], value, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("extras", [{}, EXTRAS], ids=["paper", "ours"])
+@pytest.mark.parametrize("extras", [{}, EXTRAS, STATE_SCORES], ids=["paper", "ours", "state scores"])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_gradients_do_not_depend_on_padding(system, extras) -> None:
     labeller = small_labeller(system, structure={"transitions": "local"}, **extras)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 import pytest
 import torch
-from tiny_models import VOCABULARY, FixedScorer, batch_of, small_labeller
+from tiny_models import VOCABULARY, FixedScorer, batch_of, small_config, small_labeller
 
 from diffusion_mf.batches.layouts import PaddedLayout
 from diffusion_mf.data.label_schemes import LabelScheme
@@ -217,6 +218,56 @@ def test_the_auxiliary_term_is_the_cross_entropy_of_a_scorer_on_the_states() -> 
     assert losses["auxiliary"] == pytest.approx(expected, rel=1e-5)
     total = losses["denoising"] + losses["posterior"] + 0.5 * losses["auxiliary"]
     assert losses["total"] == pytest.approx(total, rel=1e-6)
+
+
+STATE_SCORES: dict[str, Any] = {"denoiser": {"state_scores": True}, "objective": {"encoder_auxiliary": 0.5}}
+
+
+def test_a_denoiser_that_sees_no_states_begins_with_their_scores() -> None:
+    torch.manual_seed(0)
+    labeller = Labeller(small_config("diffusion-uni", **STATE_SCORES), VOCABULARY, LabelScheme.BMES).eval()
+    batch = short_batch()
+    scores = labeller.core.denoiser.state_scorer(labeller.encoder(batch, batch.layout))
+    is_unit = torch.arange(4) < batch.lengths[:, None]
+    for num_calls in (1, 3):
+        found = labeller.predict(batch, num_calls=num_calls).marginals
+        torch.testing.assert_close(found[is_unit], scores.softmax(-1)[is_unit])
+
+
+def test_scores_of_the_states_have_the_auxiliary_term() -> None:
+    labeller = small_labeller("diffusion-uni", **STATE_SCORES)
+    assert labeller.auxiliary is None
+    batch = short_batch()
+    scores = labeller.core.denoiser.state_scorer(labeller.encoder(batch, batch.layout)).double()
+    marginals = scores.softmax(-1).tolist()
+    expected = cross_entropy([row[: len(labels)] for row, labels in zip(marginals, gold(), strict=True)])
+    assert losses_of(labeller)["auxiliary"] == pytest.approx(expected, rel=1e-5)
+    assert "auxiliary" not in losses_of(small_labeller("diffusion-uni", denoiser={"state_scores": True}))
+
+
+@pytest.mark.parametrize("system", ["diffusion-uni", "diffusion-mf", "diffusion-lcrf"])
+def test_with_scores_of_the_states_labels_are_all_that_the_denoiser_sees(system) -> None:
+    labeller, batch = small_labeller(system, **STATE_SCORES).eval(), short_batch()
+    with torch.no_grad():
+        for parameter in labeller.core.denoiser.state_scorer.parameters():
+            parameter.zero_()
+    before = labeller.predict(batch, num_calls=2).marginals
+    with torch.no_grad():
+        labeller.encoder.words.weight.add_(1.0)
+    torch.testing.assert_close(labeller.predict(batch, num_calls=2).marginals, before)
+    # Labels it does see: a clamp changes what is believed of other units of the sentence.
+    allowed = torch.ones(3, 4, K, dtype=torch.bool)
+    allowed[0, 0, 1:] = False
+    assert (labeller.predict(batch, num_calls=2, allowed=allowed).marginals - before)[0, 2].abs().max() > 1e-4
+
+
+def test_diffusionsl_has_no_scores_of_states_but_its_auxiliary_scorer() -> None:
+    assert small_labeller("diffusionsl", **STATE_SCORES).auxiliary is not None
+
+
+def test_states_act_through_scores_or_in_the_denoiser() -> None:
+    with pytest.raises(ValueError, match="state_input must be false"):
+        small_config("diffusion-uni", denoiser={"state_scores": True, "state_input": True})
 
 
 @pytest.mark.parametrize("system", ["diffusion-uni", "diffusionsl"])

@@ -23,9 +23,14 @@ def _packed(batch):  # type: ignore[no-untyped-def]
     return pack(batch, PackedShape(num_units + 5, len(batch.lengths) + 3, 9, num_words + 2, num_characters + 1))
 
 
+@pytest.mark.parametrize("has_state_scores", [False, True])
 @pytest.mark.parametrize(("system", "transitions"), SYSTEMS_AND_TRANSITIONS)
-def test_losses_and_gradients(system: str, transitions: str) -> None:
-    labeller = small_labeller(system, structure={"transitions": transitions}).train()
+def test_losses_and_gradients(system: str, transitions: str, has_state_scores: bool) -> None:
+    if has_state_scores and SYSTEMS[system].process != "categorical":
+        pytest.skip("it has no labels to denoise")
+    labeller = small_labeller(
+        system, structure={"transitions": transitions}, denoiser={"state_scores": has_state_scores}
+    ).train()
     for module in labeller.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0

@@ -26,6 +26,7 @@ WITH_PAIRS = {"encoder": {**SIZES, "pair_width": 4, "min_pair_count": 1}}
 WITH_AFFIXES = {"encoder": {**SIZES, "kind": "window", "affix_width": 4}}
 WITH_FEATURES = {"encoder": {**SIZES, "kind": "window", "features": True}}
 LOCAL = {"structure": {"scorer_width": 16, "transitions": "local"}, "objective": {"encoder_auxiliary": 0.5}}
+STATE_SCORES = {"denoiser": {"width": 16, "heads": 2, "layers": 1, "state_scores": True}}
 SENTENCES = [["Ada", "sings", "in", "Oslo"], ["the", "royal", "choir"], ["Eve"]]
 
 
@@ -70,7 +71,7 @@ def test_with_the_same_labels_the_same_is_said_of_known_words(system: str, setti
         assert one.scores == pytest.approx(other.scores, abs=1e-5)
 
 
-@pytest.mark.parametrize("settings", [WITH_PAIRS, LOCAL])
+@pytest.mark.parametrize("settings", [WITH_PAIRS, LOCAL, STATE_SCORES])
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_known_labels_keep_what_belongs_to_them(system: str, settings: dict[str, Any]) -> None:
     start = small_model(system, settings=settings)
@@ -85,7 +86,9 @@ def test_known_labels_keep_what_belongs_to_them(system: str, settings: dict[str,
     for name, old in olds.items():
         value, drawn = news[name], untouched[name]
         for a in labels:
-            if name.endswith(("unary.3.weight", "unary.3.bias")) or name.startswith("auxiliary.3."):
+            if name.endswith(("unary.3.weight", "unary.3.bias")) or name.startswith(
+                ("auxiliary.3.", "core.denoiser.state_scorer.3.")
+            ):
                 expected = old[old_ids[a]] if a in old_ids else drawn[new_ids[a]]
                 assert torch.equal(value[new_ids[a]], expected)
             elif name.endswith("denoiser.labels.weight"):

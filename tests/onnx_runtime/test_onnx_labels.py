@@ -109,6 +109,8 @@ def test_labels_and_scores_are_in_the_scheme_of_the_training_data(scheme: LabelS
         ("mean-field", "viterbi", {}),
         ("diffusion-mf", "argmax", {"inference": {"posterior": "mixture", "scores_from": "first"}}),
         ("diffusion-lcrf", "mask-viterbi", {"denoiser": {"width": 16, "heads": 2, "layers": 1, "state_input": True}}),
+        ("diffusion-mf", "mask-viterbi", {"denoiser": {"width": 16, "heads": 2, "layers": 1, "state_scores": True}}),
+        ("diffusion-lcrf", "viterbi", {"denoiser": {"width": 16, "heads": 2, "layers": 1, "state_scores": True}}),
         ("diffusionsl", "native", {"bits": {"self_conditioning": True, "eta": 0.5, "num_samples": 2}}),
     ],
 )

@@ -6,6 +6,7 @@ from diffusion_mf.config import Config, load_config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.systems import SYSTEMS
+from diffusion_mf.training.evaluation import num_calls
 from diffusion_mf.training.recipe import CorpusSize, corpus_size, recipe_settings
 
 SIZES = (1, 10, 100, 1000, 4000, 10_000, 100_000, 3_000_000)
@@ -73,13 +74,14 @@ def test_little_data_has_as_many_updates_and_ends_its_warm_up(device_type: str) 
     for num_sentences in SIZES:
         size = of_size(num_sentences)
         settings = recipe_settings(size, task=Task.POS, system="unigram", device_type=device_type)
-        config = config_of(settings, task=Task.POS, system="unigram").training
+        whole = config_of(settings, task=Task.POS, system="unigram")
+        config = whole.training
         # A batch has at least one sentence.
         updates = config.epochs * max(1, size.num_units // config.budget)
-        assert updates >= 500
+        assert updates >= (300 if device_type == "cpu" and whole.encoder.features else 500)
         assert config.warmup_steps < 0.6 * updates
         assert 1 / (1 - config.ema_decay) < 1.1 * updates
-        assert config.epochs / config.evaluate_every <= 40
+        assert config.epochs / config.evaluate_every <= (10 if device_type == "cpu" else 40)
 
 
 def test_units_of_one_character_have_no_spelling_to_look_at() -> None:
@@ -104,6 +106,24 @@ def test_little_data_is_seen_through_a_window() -> None:
         assert (encoder.affix_width > 0) == (kind == "window")
         # Features of all of a large corpus would fill the memory.
         assert encoder.features == (num_sentences == 1000)
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_where_there_are_features_the_denoiser_of_a_cpu_sees_labels_alone(system: str, device_type: str) -> None:
+    for size, is_little in (
+        (of_size(100), True),
+        (of_size(1000), True),
+        (of_size(20_000), False),
+        (of_size(500, mean_length=40, mean_form_length=1.02), False),  # characters have no features
+    ):
+        settings = recipe_settings(size, task=Task.POS, system=system, device_type=device_type)
+        config = config_of(settings, task=Task.POS, system=system)
+        is_on_cpu = device_type == "cpu"
+        assert config.has_state_scores == (is_on_cpu and is_little and SYSTEMS[system].process == "categorical")
+        # As many calls in training as on dev: two.
+        if config.has_state_scores:
+            assert config.diffusion.own_trajectory_calls + 1 == num_calls(config)
 
 
 def test_long_runs_on_a_gpu_are_compiled() -> None:

@@ -169,6 +169,11 @@ class Config(Section):
         """
         return self.encoder.recall or (self.denoiser.recall if self.system_entry.process == "categorical" else 0)
 
+    @property
+    def has_state_scores(self) -> bool:
+        """`denoiser.state_scores` if the system's denoiser supports it."""
+        return self.denoiser.state_scores and self.system_entry.process == "categorical"
+
     def with_calls(self, num_calls: int | None) -> Config:
         """The configuration with a number of calls in the place of one to be chosen; None: those of the base."""
         if self.inference.num_calls != AUTO:

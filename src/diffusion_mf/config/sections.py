@@ -313,12 +313,16 @@ class DenoiserConfig(Section):
     """of the timestep embedding"""
     state_input: bool = False
     """add the encoder's states to the label embeddings, too, and not only to the modulation (ours)"""
+    state_scores: bool = False
+    """categorical diffusion: the denoiser sees labels alone, and its scores are added to scores of the encoder's states (ours)"""
     recall: Recall = 0
     """categorical diffusion: how many other occurrences of a unit's form in its document contribute their beliefs (ours)"""
 
     @pydantic.model_validator(mode="after")
     def _heads_fit(self) -> Self:
         _check_blocks(self.width, self.heads, self.layers)
+        if self.state_scores and self.state_input:
+            raise ValueError("state_input must be false if state_scores is true: the denoiser then sees no states")
         if self.time_width % 2:
             raise ValueError(f"time_width must be even, found {self.time_width}")
         return self

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffusion_mf.batches.layouts import Layout
 from diffusion_mf.config import Config
@@ -21,10 +21,11 @@ from diffusion_mf.model.core import (
     StructuredCore,
     Target,
     Use,
+    auxiliary_loss,
     structured_terms,
 )
 from diffusion_mf.networks.denoisers import Conditions, LabelDenoiser
-from diffusion_mf.networks.scorers import Scorer
+from diffusion_mf.networks.scorers import Scorer, ScoringMLP
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.structures import Potentials
 
@@ -53,9 +54,16 @@ class CategoricalCore(StructuredCore):
                 cosine_offset=diffusion.cosine_offset,
             )
         self.denoiser = LabelDenoiser(
-            config.denoiser, num_labels=num_labels, state_width=state_width, sees_clamps=diffusion.clamp_share > 0
+            config.denoiser,
+            num_labels=num_labels,
+            state_width=state_width,
+            sees_clamps=diffusion.clamp_share > 0,
+            state_scorer=ScoringMLP(state_width, num_labels, config.structure) if config.has_state_scores else None,
         )
         self.scorer = Scorer(config.denoiser.width, num_labels, config.structure, self.structure)
+        if config.has_state_scores:
+            for parameter in self.scorer.unary[-1].parameters():
+                nn.init.zeros_(parameter)
 
     def potentials(
         self,
@@ -67,7 +75,10 @@ class CategoricalCore(StructuredCore):
         others: Int[Tensor, "B N M"] | None = None,
     ) -> Potentials:
         """One call of the network: scores given beliefs about y^t, without the structure."""
-        return self.scorer(self.denoiser(beliefs, t, conditions, layout, is_known, others), layout)
+        potentials = self.scorer(self.denoiser(beliefs, t, conditions, layout, is_known, others), layout)
+        if conditions.scores is None:
+            return potentials
+        return potentials._replace(unary_scores=potentials.unary_scores + layout.unpack(conditions.scores))
 
     def choice(self, draws: StepDraws) -> CategoricalChoice:
         """How a step begins, and whether labels are given."""
@@ -107,7 +118,10 @@ class CategoricalCore(StructuredCore):
             beliefs = one_hot(y_t, self.num_labels)
         potentials = self.potentials(beliefs, t, conditions, target.layout, is_given, target.others)
         distribution = self.distribution(potentials, target.lengths, allowed)
-        return structured_terms(distribution, labels, is_unit, self.weights, noisy=noisy)
+        terms = structured_terms(distribution, labels, is_unit, self.weights, noisy=noisy)
+        if conditions.scores is not None and self.weights.auxiliary:
+            terms["auxiliary"] = auxiliary_loss(conditions.scores, target)
+        return terms
 
     def predict(self, inputs: PredictionInput) -> Prediction:
         """Algorithm 1; Mask-Viterbi and argmax get log π₀, Viterbi the last call's potentials."""

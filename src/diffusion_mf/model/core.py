@@ -245,6 +245,12 @@ class Target(NamedTuple):
     """the labels that continue a span, where annotators fix spans as a whole"""
 
 
+def auxiliary_loss(scores: Float[Tensor, "*units K"], target: Target) -> Float[Tensor, ""]:
+    """The cross-entropy of scores of the encoder's states, summed over units."""
+    log_probs = target.layout.unpack(scores).log_softmax(-1)
+    return sum_over_units(token_cross_entropy(log_probs, target.labels), target.is_unit)
+
+
 class Core(nn.Module, abc.ABC):
     """A process and its structure, given encoder states; ``backend`` selects the implementation of the structure."""
 

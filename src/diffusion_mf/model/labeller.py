@@ -22,8 +22,6 @@ from diffusion_mf.diffusion import (
     BitCodes,
     CategoricalDiffusion,
     GaussianDiffusion,
-    sum_over_units,
-    token_cross_entropy,
 )
 from diffusion_mf.model.bits import BitsCore
 from diffusion_mf.model.categorical import CategoricalCore
@@ -35,6 +33,7 @@ from diffusion_mf.model.core import (
     StepDraws,
     Target,
     TeacherMarginals,
+    auxiliary_loss,
     content_keys,
 )
 from diffusion_mf.model.direct import DirectCore
@@ -79,7 +78,7 @@ class Labeller(nn.Module):
         )
         self.recall = RecalledStates(config.encoder, state_width) if config.encoder.recall else None
         self.auxiliary: ScoringMLP | None = None
-        if config.weights.auxiliary and config.system_entry.is_diffusion:
+        if config.weights.auxiliary and config.system_entry.is_diffusion and not config.has_state_scores:
             self.auxiliary = ScoringMLP(state_width, self.num_labels, config.structure)
         self.teacher: TeacherMarginals | None = None
         legality = Legality.of_scheme(vocabulary.labels, scheme)
@@ -160,8 +159,7 @@ class Labeller(nn.Module):
         )
         terms = self.core.loss_terms(states, target, draws)
         if self.auxiliary is not None:
-            log_probs = layout.unpack(self.auxiliary(states)).log_softmax(-1)
-            terms["auxiliary"] = sum_over_units(token_cross_entropy(log_probs, batch.label_ids), is_unit)
+            terms["auxiliary"] = auxiliary_loss(self.auxiliary(states), target)
         weight_of = dataclasses.asdict(self.config.weights)
         terms[TOTAL] = torch.stack([weight_of[name] * value for name, value in terms.items()]).sum()
         return terms

@@ -24,7 +24,7 @@ _AXES: tuple[tuple[re.Pattern[str], dict[int, str]], ...] = (
     (re.compile(r"encoder\.(.+\.)?words\.weight"), {0: "forms"}),
     (re.compile(r"encoder\.(.+\.)?characters\.embedding\.weight"), {0: "characters"}),
     (re.compile(r"encoder\.(.+\.)?pairs\.embeddings\.weight"), {0: "pairs"}),
-    (re.compile(r"(core\.scorer\.unary|auxiliary)\.3\.(weight|bias)"), {0: "labels"}),
+    (re.compile(r"(core\.scorer\.unary|core\.denoiser\.state_scorer|auxiliary)\.3\.(weight|bias)"), {0: "labels"}),
     (re.compile(r"core\.scorer\.local_transitions\.3\.(weight|bias)"), {0: "label pairs"}),
     (re.compile(r"core\.scorer\.global_transitions"), {0: "labels", 1: "labels"}),
     (re.compile(r"core\.denoiser\.(labels|recalled|known_others|known_in_document)\.weight"), {1: "labels"}),

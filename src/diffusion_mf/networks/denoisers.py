@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from diffusion_mf.batches.layouts import Layout, Rotation
 from diffusion_mf.config import DenoiserConfig
 from diffusion_mf.networks.recall import mean_of_others
-from diffusion_mf.networks.scorers import FullPrecisionLinear
+from diffusion_mf.networks.scorers import FullPrecisionLinear, ScoringMLP
 from diffusion_mf.networks.transformer import FeedForward, SelfAttention
 
 LONGEST_PERIOD = 10_000.0
@@ -45,13 +46,15 @@ def sinusoid(t: Int[Tensor, " B"], width: int) -> Float[Tensor, "B {width}"]:
 
 
 class Conditions(NamedTuple):
-    """The contribution of the encoder's states to every call, computed once per sentence."""
+    """The contribution of the encoder's states to every call, computed once per sentence; none to a network that sees no states."""
 
-    blocks: tuple[Float[Tensor, "*units six_D"], ...]
+    blocks: tuple[Float[Tensor, "*units six_D"], ...] = ()
     """to the modulations"""
-    final: Float[Tensor, "*units two_D"]
+    final: Float[Tensor, "*units two_D"] | None = None
     input: Float[Tensor, "*units D"] | None = None
     """to the first block's input, where `state_input` is on"""
+    scores: Float[Tensor, "*units K"] | None = None
+    """to the unary scores, where `state_scores` is on"""
 
 
 class Modulation(nn.Module):
@@ -59,17 +62,24 @@ class Modulation(nn.Module):
 
     ``of_state`` takes the activated state, which all blocks share.
 
-    ``is_zero`` initialises it to zero (adaLN-zero): a fresh block passes its input through.
+    ``is_zero`` initialises it to zero (adaLN-zero): a fresh block passes its input through. Without states, ``state_width`` is 0.
     """
 
     def __init__(self, state_width: int, time_width: int, width: int, *, is_zero: bool) -> None:
         super().__init__()
-        self.of_state = nn.Linear(state_width, width, bias=False)
+        self.of_state = nn.Linear(state_width, width, bias=False) if state_width else None
         # The bias belongs here, where its gradient is a sum over sentences instead of units.
         self.of_time = nn.Sequential(nn.SiLU(), nn.Linear(time_width, width))
         if is_zero:
             for parameter in self.parameters():
                 nn.init.zeros_(parameter)
+
+    def forward(
+        self, condition: Float[Tensor, "*units W"] | None, time: Float[Tensor, "b time_D"], layout: Layout
+    ) -> Float[Tensor, "*units_or_one W"]:
+        """The sum of the state's part, if there is one, and the time's."""
+        of_time = layout.spread(self.of_time(time))
+        return of_time if condition is None else condition + of_time
 
 
 class DiffusionBlock(nn.Module):
@@ -86,13 +96,13 @@ class DiffusionBlock(nn.Module):
     def forward(
         self,
         values: Float[Tensor, "*units D"],
-        condition: Float[Tensor, "*units six_D"],
+        condition: Float[Tensor, "*units six_D"] | None,
         time: Float[Tensor, "b time_D"],
         layout: Layout,
         rotation: Rotation,
     ) -> Float[Tensor, "*units D"]:
         """The next block's input."""
-        modulation = condition + layout.spread(self.modulation.of_time(time))
+        modulation = self.modulation(condition, time, layout)
         shift, scale, gate, second_shift, second_scale, second_gate = modulation.chunk(6, dim=-1)
         attended = self.attention(self.norm(values) * (1 + scale) + shift, layout, rotation)
         values = values + gate * self.dropout(attended)
@@ -105,7 +115,8 @@ class DiffusionTransformer(nn.Module):
 
     The modulation after the last block is not initialised to zero, a departure from adaLN-zero: through it the states reach
     the scores, and the loss reaches the encoder, from the first step on. With `state_input`, another departure, a linear map
-    of the states is added to the embedded labels, so that the blocks also see the states in their input.
+    of the states is added to the embedded labels, so that the blocks also see the states in their input. A ``state_width`` of 0
+    means that it sees no states.
     """
 
     def __init__(self, config: DenoiserConfig, state_width: int) -> None:
@@ -120,6 +131,8 @@ class DiffusionTransformer(nn.Module):
 
     def prepare(self, states: Float[Tensor, "*units S"]) -> Conditions:
         """The states' part of every modulation and of the input; takes 6·D numbers per layer and unit."""
+        if self.modulation.of_state is None:
+            return Conditions()
         activated = F.silu(states)
         linears = [block.get_submodule("modulation.of_state") for block in self.blocks]
         return Conditions(
@@ -139,9 +152,9 @@ class DiffusionTransformer(nn.Module):
         time = self.time(t)
         rotation = layout.rotation(self.head_width)
         values = inputs if conditions.input is None else inputs + conditions.input
-        for block, condition in zip(self.blocks, conditions.blocks, strict=True):
+        for block, condition in zip(self.blocks, conditions.blocks or repeat(None, len(self.blocks)), strict=True):
             values = block(values, condition, time, layout, rotation)
-        shift, scale = (conditions.final + layout.spread(self.modulation.of_time(time))).chunk(2, dim=-1)
+        shift, scale = self.modulation(conditions.final, time, layout).chunk(2, dim=-1)
         return self.norm(values) * (1 + scale) + shift
 
 
@@ -170,9 +183,20 @@ class LabelDenoiser(nn.Module):
     is new information: the encoder has not seen those sentences together with this one. If it is trained for clamps
     (``sees_clamps``), it also sees the mean label of those of them whose label is given, apart from what is only believed, and how
     frequent each label is among those given in the document: what a name is often depends on what the text is about.
+
+    With a ``state_scorer`` (`state_scores`), a departure, the states have scores of their own, to which those of z are added, and z
+    depends on labels and timestep alone: with little data, an encoder that is trained through the blocks overfits.
     """
 
-    def __init__(self, config: DenoiserConfig, *, num_labels: int, state_width: int, sees_clamps: bool = False) -> None:
+    def __init__(
+        self,
+        config: DenoiserConfig,
+        *,
+        num_labels: int,
+        state_width: int,
+        sees_clamps: bool = False,
+        state_scorer: ScoringMLP | None = None,
+    ) -> None:
         super().__init__()
         self.width = config.width
         self.labels = nn.Linear(num_labels, config.width, bias=False)
@@ -190,11 +214,13 @@ class LabelDenoiser(nn.Module):
             for linear in (self.known_others, self.known_in_document):
                 nn.init.zeros_(linear.weight)
         self.flag = KnownFlag(config.width)
-        self.transformer = DiffusionTransformer(config, state_width)
+        self.transformer = DiffusionTransformer(config, 0 if state_scorer else state_width)
+        self.state_scorer = state_scorer
 
     def prepare(self, states: Float[Tensor, "*units S"]) -> Conditions:
         """What all calls on these states share."""
-        return self.transformer.prepare(states)
+        conditions = self.transformer.prepare(states)
+        return conditions if self.state_scorer is None else conditions._replace(scores=self.state_scorer(states))
 
     def with_known(
         self,

@@ -189,14 +189,15 @@ class WindowEncoder(WordEncoder):
         if self.pairs is not None and self.pair_weights is not None:
             sums = sums + self.pair_weights(self.embedding_dropout(self.pairs.embed(batch, layout)))
         elif self.pairs is not None:
-            sums = sums + self.pair_sums(self.pairs.embed(batch, layout))
+            sums = sums + self.pair_sums(self.pairs, layout.pack(self.pairs.rows(batch)))
         return self.dropout(gelu(sums))
 
     @staticmethod
-    def pair_sums(embedded: Float[Tensor, "*units E"]) -> Float[Tensor, "*units D"]:
-        """The state vectors of both pairs of every unit: a pair has one for its second and one for its first word."""
-        second, _, _, first = embedded.chunk(4, dim=-1)
-        return second + first
+    def pair_sums(pairs: NeighbourPairs, rows: Int[Tensor, "*units 2"]) -> Float[Tensor, "*units D"]:
+        """The state vectors of both pairs of every unit: a row of the table has one for a pair's second word and one for its first."""
+        weight = pairs.embeddings.weight
+        halves = torch.where(rows > 0, 2 * rows + torch.arange(2, device=rows.device), 0)
+        return F.embedding(halves, weight.view(-1, weight.shape[1] // 2), padding_idx=0).sum(-2)
 
     def _unit_vectors(self, batch: Batch) -> Float[Tensor, "B N E"]:
         """v_o of every unit, concatenated; 0 at padding."""

@@ -43,7 +43,7 @@ from diffusion_mf.model.core import StructuredCore
 from diffusion_mf.model.direct import DirectCore
 from diffusion_mf.model.labeller import Labeller
 from diffusion_mf.model.storage import StoredModel, new_folder
-from diffusion_mf.networks.denoisers import Conditions
+from diffusion_mf.networks.denoisers import BitDenoiser, Conditions, LabelDenoiser
 from diffusion_mf.networks.encoders import ScratchEncoder, WindowEncoder
 from diffusion_mf.networks.scorers import Scorer
 from diffusion_mf.networks.words import LONGEST_AFFIX, gathered_last_state
@@ -255,8 +255,11 @@ class _States(nn.Module):
         for place in range(1, encoder.num_places):
             sums = sums + F.embedding(padded[:, place : place + num_units] + place, parts)
         if encoder.pairs is not None:
-            weights = encoder.pair_weights or encoder.pair_sums
-            sums = sums + weights(encoder.pairs(pair_rows))
+            sums = sums + (
+                encoder.pair_sums(encoder.pairs, pair_rows)
+                if encoder.pair_weights is None
+                else encoder.pair_weights(encoder.pairs(pair_rows))
+            )
         return gelu(sums)
 
 
@@ -360,10 +363,16 @@ class _Encoder(nn.Module):
 
     def forward(self, table: Tensor, rows: Tensor, pair_rows: Tensor, is_unit: Tensor) -> tuple[Tensor, ...]:
         conditions = self.denoiser.prepare(self.states(table, rows, pair_rows, PaddedLayout(is_unit)))
+        if conditions.scores is not None:
+            return (conditions.scores,)
+        assert conditions.final is not None, "states that have no scores are in the modulations"
         return (*conditions.blocks, conditions.final, *([] if conditions.input is None else [conditions.input]))
 
 
-def _conditions(values: Sequence[Tensor], num_blocks: int) -> Conditions:
+def _conditions(values: Sequence[Tensor], denoiser: LabelDenoiser | BitDenoiser) -> Conditions:
+    if isinstance(denoiser, LabelDenoiser) and denoiser.state_scorer is not None:
+        return Conditions(scores=values[0])
+    num_blocks = len(denoiser.transformer.blocks)
     blocks, final, of_input = values[:num_blocks], values[num_blocks], values[num_blocks + 1 :]
     return Conditions(tuple(blocks), final, of_input[0] if of_input else None)
 
@@ -376,7 +385,7 @@ class _Step(nn.Module):
         self.core, self.use_viterbi = core, use_viterbi
 
     def forward(self, beliefs: Tensor, is_unit: Tensor, t: Tensor, s: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-        conditions = _conditions(values, len(self.core.denoiser.transformer.blocks))
+        conditions = _conditions(values, self.core.denoiser)
         potentials = self.core.potentials(beliefs, t, conditions, PaddedLayout(is_unit))
         marginals, _ = _marginals(self.core, potentials, is_unit)
         reading = self.core.config.inference.posterior
@@ -392,7 +401,7 @@ class _BitStep(nn.Module):
         self.denoiser, self.scale = core.denoiser, core.codes.scale
 
     def forward(self, noisy: Tensor, previous: Tensor, is_unit: Tensor, t: Tensor, *values: Tensor) -> Tensor:
-        conditions = _conditions(values, len(self.denoiser.transformer.blocks))
+        conditions = _conditions(values, self.denoiser)
         found = self.denoiser(noisy, t, conditions, PaddedLayout(is_unit), previous=previous)
         return (found * self.scale).clamp(-self.scale, self.scale)
 

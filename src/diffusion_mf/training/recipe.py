@@ -37,6 +37,19 @@ class CorpusSize:
     """in characters; 1 if units are characters"""
 
 
+DENOISER_OF_LABELS = {
+    "denoiser.state_scores": True,
+    "denoiser.state_input": False,
+    # Two calls in training and, while dev has not chosen a number, on dev; more changed nothing, and take time.
+    "inference.base": 32.0,
+    "diffusion.own_trajectory_calls": 1,
+}
+"""a denoiser that sees no states cannot learn the training sentences by heart, nor can the encoder through it
+
+Where there are features: Diffusion-MF on 500 sentences of EWT, dev, one core: 89.1 instead of 88.2 (Unigram and LCRF 89.2). Without
+them, on 500 sentences of Chinese characters, 61.0 instead of 63.5 after 10 epochs. Not measured with the networks for GPUs."""
+
+
 def corpus_size(sentences: Iterable[Sentence]) -> CorpusSize:
     """Count training sentences; `ValueError` if there are none."""
     num_sentences = num_units = num_characters = 0
@@ -73,6 +86,8 @@ def recipe_settings(
         settings |= _window(size)
         if is_cpu:
             settings |= _small_networks(settings, system)
+            if settings.get("encoder.features") and SYSTEMS[system].process == "categorical":
+                settings |= DENOISER_OF_LABELS
     settings |= _updates(size, settings, system, is_cpu=is_cpu, is_pretrained=is_pretrained, minutes=minutes)
     return settings
 
@@ -106,7 +121,8 @@ def _small_networks(settings: Mapping[str, Any], system: str) -> dict[str, objec
         "structure.transitions": "global",
         "structure.scorer_width": 128,
         "structure.scorer_dropout": 0.5,
-        "training.epochs": settings["training.epochs"] * 2 // 3,
+        # Features are learnt in half of the time: Diffusion-MF on 500 sentences of EWT 89.0 after 240 updates, 88.9 after 760.
+        "training.epochs": settings["training.epochs"] * (1 if settings.get("encoder.features") else 2) // 3,
         "training.learning_rate": 2e-3,
         "training.precision": "float32",
         "inference.budget": 5000,
@@ -133,7 +149,7 @@ WARMUP_SHARE, WINDOW_WARMUP_SHARE = 0.4, 0.1
 AVERAGE_SHARE = 0.2
 """maximum horizon of the moving average as a share of the updates"""
 EVALUATIONS, CPU_EVALUATIONS = 30, 10
-"""evaluations on dev per run: if dev differs in kind from the training data, the best model comes early (tweets: F1 58 after 250
+"""most evaluations on dev per run: if dev differs in kind from the training data, the best model comes early (tweets: F1 58 after 250
 of 1,900 updates, 33 at the end); on a CPU they would take too much time"""
 
 
@@ -172,7 +188,7 @@ def _updates(
         "training.ema_decay": max(
             0.9, min(settings["training.ema_decay"], round(1 - 1 / (AVERAGE_SHARE * updates), 4))
         ),
-        "training.evaluate_every": max(1, epochs // (CPU_EVALUATIONS if is_cpu else EVALUATIONS)),
+        "training.evaluate_every": math.ceil(epochs / (CPU_EVALUATIONS if is_cpu else EVALUATIONS)),
     }
 
 
