@@ -401,10 +401,7 @@ TRIALS = {
         "corpus | system | 5,000",
         "change | 10 epochs",
         "trained on | calls",
-        "little data, GPU",
-        "little data, one core",
-        "little data, a stronger baseline",
-        "little data, features, GPU",
+        "little data",
         "kernels | ms",
         "tweets, F1",
     )
