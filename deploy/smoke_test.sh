@@ -14,6 +14,8 @@ export PATH="$folder/venv/bin:$PATH" OMP_NUM_THREADS=1
 cd "$folder"
 
 dmf --version
+echo "Angela Merkel visited Paris." | dmf tag --to columns | grep --quiet "^Merkel.PROPN"
+echo "Angela Merkel visited Paris." | dmf tag en-ner --to spans | grep --quiet "LOC.*Paris"
 dmf data synth corpus --flavour ner --sentences 30 --seed 1 > /dev/null
 dmf data check --train corpus/ner/train.txt --dev corpus/ner/dev.txt > /dev/null
 dmf config show ours/ner/diffusion-mf > /dev/null
