@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from pathlib import Path
@@ -115,7 +116,15 @@ def test_the_time_to_read_a_text_grows_with_its_length(file_format: FileFormat, 
         assert sum(1 for _ in read_source(path, file_format, repairs=Repairs(path)).sentences)
         return time.process_time() - start
 
+    def fastest(number: int) -> float:
+        return min(seconds(number) for _ in range(3))
+
     seconds(10)  # builds the patterns
-    assert seconds(16_000) < 8 * seconds(4_000), (
-        "four times the text, sixteen times the time if it grows with the square"
-    )
+    gc.collect()
+    gc.freeze()  # or the collector walks through what other tests have left, again and again
+    try:
+        assert fastest(16_000) < 8 * fastest(4_000), (
+            "four times the text, sixteen times the time if it grows with the square"
+        )
+    finally:
+        gc.unfreeze()

@@ -147,9 +147,13 @@ def test_the_paper_keeps_its_ten_calls() -> None:
         assert candidate_calls(load_config(name)) == []
 
 
-def test_on_a_cpu_five_calls_are_made_until_dev_chooses(corpus: Path, tmp_path: Path) -> None:
+def test_on_a_cpu_few_calls_are_made_until_dev_chooses(corpus: Path, tmp_path: Path) -> None:
     chosen = choose_config(corpus / "train.txt", device_type="cpu").config
-    assert (chosen.inference.num_calls, num_calls(chosen)) == ("auto", 5)
+    assert (chosen.inference.num_calls, num_calls(chosen)) == ("auto", 2)
+    characters = tmp_path / "characters.txt"
+    characters.write_text("李 B-PER\n白 E-PER\n在 O\n\n" * 20, encoding="utf-8")
+    without_features = choose_config(characters, device_type="cpu").config
+    assert (without_features.inference.num_calls, num_calls(without_features)) == ("auto", 5)
     other = choose_config(corpus / "train.txt", ["inference.base=2"], device_type="cpu").config
     assert (other.inference.num_calls, num_calls(other)) == (None, 10)
     # What --print-config writes has both, and means the same.

@@ -70,7 +70,9 @@ def test_corpora_in_the_plan_itself(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"line 5: corpora\.toy\.task must be 'pos', 'ner' or 'seg-pos', found 'posx'"):
         load_plan(path)
     path.write_text(text.replace("posx", "pos").replace('train = "x"', "train = 3"))
-    with pytest.raises(InputError, match=r"line 6: corpora\.toy\.train must be a valid string, found 3"):
+    with pytest.raises(
+        InputError, match=r"line 6: corpora\.toy\.train must be a valid string or a valid list, found 3"
+    ):
         load_plan(path)
 
 
