@@ -190,9 +190,9 @@ def results_table(
     return _described(
         chosen,
         columns,
-        f"{os.fspath(source)}`, with recall in `{os.fspath(recall_source)}" if recalling else source,
-        about="encoder scratch",
-        paper="the paper",
+        f"{os.fspath(source)}` and, with recall, `{os.fspath(recall_source)}" if recalling else source,
+        about="with encoders trained from scratch",
+        paper="the paper's scores",
         recalling=recalling,
         has_choice=_has_choice(rows),
     )
@@ -209,9 +209,15 @@ def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> s
         if place.corpus == corpus
     }
     theirs = ", ".join(dict.fromkeys(str(paper_encoder(place.corpus)) for place in columns))
-    paper = f"the paper with its own ({theirs})"
+    paper = f"the paper's scores with its own encoders ({theirs})"
     return _described(
-        chosen, columns, source, about="encoders as named", paper=paper, recalling={}, has_choice=_has_choice(rows)
+        chosen,
+        columns,
+        source,
+        about="with the pretrained encoders named above",
+        paper=paper,
+        recalling={},
+        has_choice=_has_choice(rows),
     )
 
 
@@ -259,11 +265,11 @@ def _described(
     hardware = ", ".join(dict.fromkeys(str(row["hardware"]).split(";")[0] for row in chosen.values()))
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     is_single = counts == [1]
-    selected = ", decoder chosen on dev if a system has several" if has_choice else ""
+    selected = ". Where a system has several decoders, dev selects one" if has_choice else ""
     shown = "One run each, too few to compare systems" if is_single else f"Mean ± sample deviation over {seeds} seeds"
     note = (
-        f"{shown}; {about}{selected}; small: {paper}. "
-        f"Measured on {hardware}; every row with its configuration in `{os.fspath(source)}`."
+        f"{shown}, {about}{selected}. In small type: {paper}. "
+        f"Measured on {hardware}; `{os.fspath(source)}` {'have' if recalling else 'has'} every row with its configuration."
     )
     return f"{markdown([table.with_best()])}\n{note}"
 
