@@ -43,11 +43,6 @@ TaskName = Annotated[str, typer.Option(metavar="TASK", help="One of pos, ner and
 AsJson = Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")]
 
 
-@app.callback()
-def _group() -> None:
-    """Efficiency tables."""
-
-
 def overrides_of(task: str, overrides: list[str] | None) -> list[str]:
     """The overrides that apply to ``task``: its own, without the ``TASK:`` prefix, and those for every task."""
     found = []

@@ -22,6 +22,7 @@ from diffusion_mf.data.files import (
     StrPath,
     is_encodable,
     json_problem,
+    make_folder,
     open_output,
     read_chunks,
     read_raw_lines,
@@ -528,7 +529,7 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
             "brat's format needs files in a folder", remedy="name a folder to write, or a file that ends in .ann"
         )
     if not is_file:
-        _make_folder(path)
+        make_folder(path)
     count = 0
 
     def write(record: Record) -> None:
@@ -537,7 +538,7 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
         if is_file and count > 1:
             raise InputError("one file cannot hold more than one text", path=target, remedy="name a folder to write")
         base = path.with_suffix("") if is_file else path / (record.name or f"{count:06}")
-        _make_folder(base.parent)
+        make_folder(base.parent)
         with open_output(f"{base}.txt") as stream:
             _put(stream, record.text)
         if record.spans is not None:
@@ -546,15 +547,6 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
                     _put(stream, _text_bound(number, span, record))
 
     yield write
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot be made a folder ({error.strerror})", path=path, remedy="name another folder to write"
-        ) from None
 
 
 def _text_bound(number: int, span: TextSpan, record: Record) -> str:

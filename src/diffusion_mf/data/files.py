@@ -197,6 +197,16 @@ class _Unpacked(io.RawIOBase):
         return size
 
 
+def make_folder(path: StrPath) -> None:
+    """Create a folder and those above it, unless it is there; `InputError` if it cannot be created."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"the folder cannot be created ({error.strerror})", path=path, remedy="choose another folder"
+        ) from None
+
+
 @contextlib.contextmanager
 def open_output(path: StrPath) -> Iterator[IO[bytes]]:
     """Open ``path`` for writing; the file is created by atomic rename, and only if the block ends without an error.
@@ -261,6 +271,12 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
     finally:
         # Not before the rename: without its lock, the file could be taken for a leftover.
         os.close(lock)
+
+
+def write_json(path: StrPath, value: object) -> None:
+    """Write a value as JSON, with text unescaped; the file is replaced atomically."""
+    with open_output(path) as stream:
+        stream.write((json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n").encode())
 
 
 def try_lock(handle: int) -> bool | None:

@@ -444,5 +444,4 @@ def write_correction_plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None
         curves.legend(fontsize=7, frameon=False)
         for axes in (bars, curves):
             axes.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
     save_figure(figure, path)

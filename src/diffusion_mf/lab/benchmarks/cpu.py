@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from diffusion_mf.data.corpus import Corpus, Task
-from diffusion_mf.data.files import StrPath
+from diffusion_mf.data.files import StrPath, make_folder
 from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, convert_labels, encode_spans
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import DiffusionMFError, InputError
@@ -333,7 +333,7 @@ def peer_contestants(
         place = Path(folder) / f"{peer.name}-{digest}"
         if not peer.is_trained(place):
             note(f"training {peer.name}")
-            place.mkdir(parents=True, exist_ok=True)
+            make_folder(place)
             peer.train(train.sentences, dev.sentences, place)
         # One thread each: none of the peers' taggers uses more in one process.
         facts = {"system": peer.name, "is_ours": False, "calls": None, "threads": 1, "training": peer.description}

@@ -213,7 +213,7 @@ class _Scheduler:
         # Bad input may have been corrected since, and a run that one trial aborted may be good enough for another.
         is_forgiven = place.outcomes()[-1:] in ([Outcome.REFUSED], [Outcome.PRUNED])
         if is_forgiven or (self.options.retry_failed and self._state(job.name) is RunState.FAILED):
-            place.forgive()
+            place.add_attempt(Outcome.FORGIVEN)
         self._update_state(job.name)
 
     def run(self) -> None:

@@ -23,21 +23,21 @@ import numpy
 import pydantic
 from pydantic import PositiveInt
 
+from diffusion_mf.config.files import flat
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.files import StrPath, open_output
+from diffusion_mf.data.files import StrPath, make_folder, open_output, write_json
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import PRIMARY_METRICS, score_sentences
 from diffusion_mf.evaluation.mistakes import sentence_counts
 from diffusion_mf.evaluation.reconstruction import Reconstructor
-from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunPlace, read_object, write_json
+from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunPlace, read_object
 from diffusion_mf.lab.experiments.plan import (
     AnyFile,
     CorpusEntry,
     check_files,
     chosen_corpora,
-    flat_settings,
     known_corpora_of,
     read_plan_file,
     toml_value,
@@ -141,7 +141,7 @@ def load_sizes_plan(
     known = known_corpora_of(path.parent / plan.corpora_file if corpora_file is None else Path(corpora_file))
     named = chosen_corpora([*plan.corpora, *plan.whole_corpora], known, path, text, needs_dev=False)
     corpora = {name: entry for name, entry in named.items() if not entry.is_missing}
-    settings = {**flat_settings(plan.set), **(overrides or {})}
+    settings = {**flat(plan.set), **(overrides or {})}
     runs = []
     for corpus, entry in corpora.items():
         files = expanded_files(entry)
@@ -155,9 +155,7 @@ def load_sizes_plan(
         for size in [size for size in sizes if size == ALL or int(size) < number]:
             runs += [
                 (number if size == ALL else size, run)
-                for run in _runs(
-                    plan, corpus, entry, size, {**flat_settings(entry.set), **settings}, has_dev="dev" in files
-                )
+                for run in _runs(plan, corpus, entry, size, {**flat(entry.set), **settings}, has_dev="dev" in files)
             ]
     if not runs:
         raise InputError("no corpus has so many sentences", path=path, remedy="name smaller sizes, or all")
@@ -235,7 +233,7 @@ def sample_file(train: str, size: int | str, seed: int, folder: Path) -> str:
     if not path.exists():
         blocks = _read_blocks(train)
         chosen = [blocks[index] for index in sample_indices(len(blocks), int(size), seed=seed)]
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with open_output(path) as stream:
             stream.write(("\n\n".join(chosen) + "\n\n").encode())
     return os.fspath(path)
@@ -343,7 +341,7 @@ def _train_crfsuite(
         if folder.name in found and peer.is_trained(folder):
             continue
         started, processor_started = time.monotonic(), time.process_time()
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         peer.train(data.train, data.dev or (), folder)
         labelled = peer.load(folder)([sentence.units for sentence in data.dev or ()])
         found[folder.name] = {
