@@ -90,7 +90,7 @@ def train(
             )
             config, most_epochs = chosen.config, chosen.most_epochs
             for line in chosen.lines:
-                # Whoever shows progress in a way of their own need not hear of it unless they ask; of trouble they must.
+                # A caller with its own display of progress gets routine messages by logging only.
                 display.note(line) if on_progress is None else logging.getLogger("diffusion_mf").info(line)
         else:
             raise InputError("there is nothing to train on", remedy="give train data or a configuration")

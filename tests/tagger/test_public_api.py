@@ -120,9 +120,3 @@ def test_pairs_that_do_not_fit_are_refused(pairs: list[tuple[list[str], list[str
 def test_nothing_to_train_on_is_said() -> None:
     with pytest.raises(diffusion_mf.errors.InputError, match="nothing to train on"):
         diffusion_mf.train()
-
-
-def test_an_output_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(diffusion_mf.errors.InputError, match="the folder cannot be created"):
-        diffusion_mf.train(train=[(["a", "b"], ["X", "Y"])], output=tmp_path / "file" / "run")

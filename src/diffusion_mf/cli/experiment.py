@@ -239,7 +239,7 @@ def record(
     path = output or details.get("record")
     if path is None:
         raise InputError(
-            f"the plan {details['name']} names no result file", path=folder, remedy="name one with --output FILE"
+            f"the plan {details['name']} names no result file", path=folder, remedy="give one with --output FILE"
         )
     # The main runs are also scored with each number of calls, so they fill that table too.
     kinds = [
@@ -405,17 +405,17 @@ def sizes(
     only: Only = None,
     retry_failed: RetryFailed = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Run nothing: count the runs, and show those that are finished.")
+        bool, typer.Option("--dry-run", help="Run nothing: count the runs, and show the finished ones.")
     ] = False,
     record: Annotated[
-        bool, typer.Option("--record", help="Put the rows of the plan's finished runs into its result file.")
+        bool, typer.Option("--record", help="Write the rows of the plan's finished runs to its result file.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
-    """Scores by the number of training sentences, with the recipe, and who is significantly below python-crfsuite.
+    """Scores by the number of training sentences, with the recipe, and which systems are significantly below python-crfsuite.
 
-    What is finished is kept, what was interrupted continues. The plot is DIR/sizes.png. Exit status 0 if every run (of those that
-    --only names) is complete afterwards, 1 otherwise.
+    Finished runs are kept and interrupted ones continue. The plot is DIR/sizes.png. The exit status is 0 if every run selected by
+    --only is complete afterwards, 1 if not.
     """
     from diffusion_mf.config.files import flat, nested_overrides
     from diffusion_mf.lab.experiments.folders import ExperimentFolder

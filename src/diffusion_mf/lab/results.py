@@ -109,10 +109,10 @@ def read_rows(path: StrPath) -> list[dict[str, Any]]:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(
-            f"not JSON ({error.msg})", path=path, line=error.lineno, remedy="repair the file or name another"
+            f"not JSON ({error.msg})", path=path, line=error.lineno, remedy="repair the file, or choose another"
         ) from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError("not a list of result rows", path=path, remedy="repair the file or name another")
+        raise InputError("not a list of result rows", path=path, remedy="repair the file, or choose another")
     return rows
 
 

@@ -56,7 +56,7 @@ class CorpusEntry(Section):
     task: Task = pydantic.Field(strict=False)
     train: str | list[str]
     dev: str | list[str] | None = None
-    """only learning curves over sizes do without: they hold out training sentences"""
+    """required except for learning curves over sizes, which can hold out training sentences"""
     test: str | list[str] | None = None
     set: dict[str, Any] = {}
     optional: bool = False
@@ -201,7 +201,7 @@ def read_plan_file(model: type[File], path: Path) -> tuple[File, str]:
         raise explained(error, model, path=path, text=text) from None
     for name in ("systems", "corpora", "encoders", "seeds", "stages", "sizes"):
         if not getattr(plan, name, True):
-            raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
+            raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="give at least one")
     check_names([*getattr(plan, "encoders", ()), plan.name or path.stem], path)
     return plan, text
 
@@ -226,7 +226,7 @@ def known_corpora_of(path: Path) -> dict[str, CorpusEntry]:
 def chosen_corpora(
     wanted: Iterable[str], known: Mapping[str, CorpusEntry], path: Path, text: str, *, needs_dev: bool = True
 ) -> dict[str, CorpusEntry]:
-    """The corpora that the plan in ``path`` names; without ``needs_dev`` they may be without dev file."""
+    """The corpora that the plan in ``path`` names; without ``needs_dev`` they may lack a dev file."""
     check_names(list(wanted), path)
     for name in wanted:
         if name not in known:

@@ -43,7 +43,7 @@ class Claim:
             raise InputError(
                 f"its file system cannot lock files ({error.strerror})",
                 path=place.root,
-                remedy="name a folder on another one with --output",
+                remedy="choose a folder on another file system with --output",
             ) from None
         return cls(handle)
 

@@ -246,7 +246,7 @@ class _Scheduler:
     def _check_time(self) -> None:
         limit = self.options.time_limit
         if limit is not None and not self.is_stopping and time.monotonic() - self.table.started >= limit:
-            self.display.note(f"the time limit of {limit:g} s is reached")
+            self.display.note(f"the time limit of {limit:g} s was reached")
             self.is_stopping = True
 
     def _has_stopped(self) -> bool:

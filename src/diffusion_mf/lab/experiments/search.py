@@ -364,7 +364,9 @@ class Search:
             results = self.folder.root.glob(f"runs/{glob.escape(open_trial.subject.corpus)}.*/result.json")
             if place.outcomes()[-1:] == [Outcome.REFUSED] and not any(results):
                 # The input is bad rather than these settings, so every trial would fail and none must count.
-                raise InputError(f"{place.name} was refused ({last})", remedy="correct that")
+                raise InputError(
+                    f"{place.name} was refused ({last})", remedy="correct the input, then run the search again"
+                )
             open_trial.trial.set_user_attr(REASON, f"{state.value}: {last}")
         self._tell(open_trial, state=TrialState.FAIL if state is RunState.FAILED else TrialState.PRUNED)
 

@@ -215,7 +215,7 @@ def read_outcomes(folder: ExperimentFolder, *, plan: str | None = None) -> tuple
     records = folder.plan_records()
     if not records:
         raise InputError(
-            "no plan was run in this folder", path=folder.root, remedy="name the --output of dmf experiment run"
+            "no plan was run in this folder", path=folder.root, remedy="give the --output folder of dmf experiment run"
         )
     if plan is None and len(records) > 1:
         raise InputError(

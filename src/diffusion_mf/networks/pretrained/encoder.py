@@ -117,7 +117,7 @@ def add_adapters(model: nn.Module, config: EncoderConfig) -> None:
     except ValueError as error:
         raise InputError(
             f"encoder.lora_targets match no layer ({' '.join(str(error).split())[:150]})",
-            remedy="name linear layers of the encoder",
+            remedy="give names of linear layers of the encoder",
         ) from None
 
 
@@ -241,7 +241,7 @@ class PretrainedEncoder(Encoder):
         if counts.num_unknown > counts.num_units // 10:
             note(
                 f"the tokenizer does not fit these data: {counts.num_unknown:,} subwords of {counts.num_units:,} units are "
-                "unknown to it; is it an encoder of another language, or one without capitals (data.lowercase = true)?"
+                "unknown to it; is it meant for another language, or uncased (set data.lowercase = true)?"
             )
         if self._is_unsaid:
             self._is_unsaid = False
