@@ -82,12 +82,10 @@ def draw_trajectory(
         _save(stream, "png", result, labels, groups=groups, first_step=first_step, title=title)
 
 
-def trajectory_svg(
-    result: TaggedSentence, labels: Sequence[str], *, first_step: int | None = 1000, title: str = ""
-) -> str:
+def trajectory_svg(result: TaggedSentence, labels: Sequence[str], *, first_step: int | None = 1000) -> str:
     """The same picture as SVG, for a page: letters are drawn, so that it needs no fonts."""
     stream = io.BytesIO()
-    _save(stream, "svg", result, labels, groups=(), first_step=first_step, title=title)
+    _save(stream, "svg", result, labels, groups=(), first_step=first_step, title="")
     text = stream.getvalue().decode("utf-8")
     # Without the head of a file of its own.
     return text[text.index("<svg") :]
