@@ -246,7 +246,7 @@ def read_brat(path: StrPath, repairs: Repairs | None = None) -> Iterator[Record]
         texts = sorted(folder.rglob("*.txt"))
         if not texts:
             raise InputError(
-                "this directory has no .txt files",
+                "this is a directory without .txt files",
                 path=path,
                 remedy="give a file, or a folder of .txt and .ann files",
             )
