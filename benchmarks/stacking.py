@@ -32,13 +32,14 @@ from diffusion_mf.batches.batching import Batch, EncodedSentences, collate, shor
 from diffusion_mf.batches.layouts import Layout
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import EncoderConfig
+from diffusion_mf.config.files import flat
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.sentence import Sentence, cut_documents
 from diffusion_mf.decoding import DECODERS, DecoderInput
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import score_sentences
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
-from diffusion_mf.lab.experiments.plan import PlanFile, Run, flat_settings, load_plan, read_plan_file, toml_value
+from diffusion_mf.lab.experiments.plan import PlanFile, Run, load_plan, read_plan_file, toml_value
 from diffusion_mf.lab.experiments.record import save_rows
 from diffusion_mf.lab.experiments.selection import Group, Outcomes, best_group
 from diffusion_mf.lab.results import provenance
@@ -144,7 +145,7 @@ def write_folds(plan: Path, runs: Sequence[Run], folder: Path, num_folds: int) -
     lines = [
         f"configs = {toml_value(str((plan.parent / file.configs).resolve()))}",
         f'systems = ["unigram"]\nseeds = {toml_value(file.seeds)}\n[run]\nworkers = {file.run.workers}\n[set]',
-        *(f"{key} = {toml_value(value)}" for key, value in flat_settings(file.set).items()),
+        *(f"{key} = {toml_value(value)}" for key, value in flat(file.set).items()),
     ]
     folder.mkdir(parents=True, exist_ok=True)
     for run, fold in itertools.product({run.corpus: run for run in runs}.values(), range(num_folds)):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from diffusion_mf.config import Config, load_config, with_overrides
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.files import StrPath, open_output
+from diffusion_mf.data.files import StrPath, make_folder, open_output
 from diffusion_mf.data.formats import write_json_lines
 from diffusion_mf.data.hugging_face import dataset_sentences
 from diffusion_mf.data.sentence import Sentence
@@ -90,7 +90,7 @@ def train(
             )
             config, most_epochs = chosen.config, chosen.most_epochs
             for line in chosen.lines:
-                # Whoever shows progress in a way of their own need not hear of it unless they ask; of trouble they must.
+                # A caller with its own display of progress gets routine messages by logging only.
                 display.note(line) if on_progress is None else logging.getLogger("diffusion_mf").info(line)
         else:
             raise InputError("there is nothing to train on", remedy="give train data or a configuration")
@@ -140,7 +140,7 @@ def _file(corpus: LabelledData, path: Path, task: str | None) -> str:
         sentences = dataset_sentences(corpus, task=None if task is None else Task(task))
     else:
         sentences = (Sentence(tuple(words), tuple(labels)) for words, labels in corpus)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with open_output(path) as stream:
         write_json_lines(sentences, stream)
     return os.fspath(path)

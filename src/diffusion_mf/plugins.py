@@ -168,7 +168,7 @@ def _import(plugin: str) -> None:
             raise _broken(plugin, error) from error
         raise InputError(
             f"there is no module called {name!r}",
-            remedy="install it, add its folder to PYTHONPATH, or name its file, as in --plugin folder/module.py",
+            remedy="install it, add its folder to PYTHONPATH, or give the path of its file, as in --plugin folder/module.py",
         ) from None
     except (Exception, SystemExit) as error:
         raise _broken(plugin, error) from error

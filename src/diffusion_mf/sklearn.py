@@ -153,4 +153,4 @@ def _legal(labels: Sequence[str], scheme: LabelScheme) -> Sequence[str]:
 
 
 def _ignore(progress: object) -> None:
-    """Show nothing."""
+    """Ignore progress."""

@@ -38,8 +38,8 @@ class _Place(NamedTuple):
 class DiffusionMF(Pipe):
     """Sets tags (``token.pos_`` or ``token.tag_``) or entities (``doc.ents``), with ``._.confidence`` of tokens or entities.
 
-    Sentences are those that a component before this one marked, if any did; else a document is one. Entities that stand in the
-    document already are replaced. The model is read when it is first needed: a pipeline that is loaded brings its own.
+    Sentences are those that an earlier component has marked; without one, a document is one sentence. Existing entities of the
+    document are replaced. The model is read when it is first needed, since a saved pipeline has its own.
     """
 
     def __init__(

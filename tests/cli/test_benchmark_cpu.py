@@ -116,7 +116,7 @@ def test_a_missing_peer_is_noted(
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        (("--model", "folder"), "dmf: --model: 'folder' does not name a model; write NAME=DIR or NAME=DIR@CALLS.\n"),
+        (("--model", "folder"), "dmf: --model: 'folder' is not NAME=DIR; write NAME=DIR or NAME=DIR@CALLS.\n"),
         (("--only", "tnt"), "dmf: --only: unknown peer 'tnt'; choose from python-crfsuite, udpipe-1, spacy.\n"),
     ],
 )

@@ -189,7 +189,7 @@ def test_no_files_and_unknown_choices(dmf, tmp_path: Path) -> None:
     outcome = dmf("data", "stats", "--task", "pos")
     assert (outcome.status, outcome.stderr) == (
         2,
-        "dmf: no files; name files, or splits with --train, --dev and --test.\n",
+        "dmf: no files were given; give files, or splits with --train, --dev and --test.\n",
     )
     assert dmf("data", "stats", tmp_path, "--task", "parsing").status == 2
     assert dmf("data", "convert", "a", "b", "--from", "xml").status == 2

@@ -114,7 +114,7 @@ def test_the_task_is_told_by_the_file(name: str, content: str, task: str, check:
 def test_standard_input_needs_a_task(dmf: Callable) -> None:
     outcome = dmf("data", "check", "-", stdin=b"a B-X\nb O\n\nc I-X\n")
     assert (outcome.status, outcome.stdout) == (2, b"")
-    assert "name it with --task" in outcome.stderr
+    assert "specify it with --task" in outcome.stderr
     outcome = dmf("data", "check", "-", "--task", "ner", stdin=b"a B-X\nb O\n\nc I-X\n\nd B-X\n")
     assert outcome.status == 0
     assert "-, line 4: I-X read as B-X" in outcome.stdout.decode()

@@ -67,7 +67,7 @@ def test_the_tables(dmf: Callable, tmp_path: pathlib.Path) -> None:
     text = outcome.stdout.decode()
     assert "units in 12 sentences have a wrong label" in text
     assert "The 2 most frequent of" in text
-    assert text.count("the surest first") == 2
+    assert text.count("most confident first") == 2
     for words in ("missed", "Labels with the most mistakes", "Least certain, right or wrong", "second best"):
         assert words in text
 
@@ -111,6 +111,6 @@ def test_what_cannot_be_compared_is_said(dmf: Callable, tmp_path: pathlib.Path) 
     outcome = dmf("errors", ner)
     assert (outcome.status, outcome.stderr) == (
         2,
-        "dmf: found 1 argument; name a model, or two, and then one labelled file.\n",
+        "dmf: there is 1 argument; give one or two models, and then one labelled file.\n",
     )
     assert dmf("errors", ner, ner, ner, gold).status == 2

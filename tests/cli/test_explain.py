@@ -107,12 +107,12 @@ def test_what_cannot_be_drawn_is_said(dmf: Callable, tmp_path: pathlib.Path) -> 
         (
             f"{TEXT} {TEXT}",
             "picture.png",
-            "the text has 2 sentences, and a picture shows one; give one sentence, or write .html.",
+            "the text has 2 sentences, but a picture shows only one; give one sentence, or write .html.",
         ),
-        ("a " * 301, "picture.png", "the sentence has 301 units, and a picture shows at most 300; write .html."),
+        ("a " * 301, "picture.png", "the sentence has 301 units, but a picture shows at most 300; write .html."),
     ):
         outcome = dmf("explain", model, text, "-o", tmp_path / name)
         assert (outcome.status, outcome.stderr) == (2, f"dmf: {tmp_path / name}: {message}\n")
         assert not (tmp_path / name).exists()
     outcome = dmf("explain", model, " ")
-    assert (outcome.status, outcome.stderr) == (2, "dmf: the text holds no words; give a sentence.\n")
+    assert (outcome.status, outcome.stderr) == (2, "dmf: the text has no words; give a sentence.\n")

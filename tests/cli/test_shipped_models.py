@@ -85,7 +85,7 @@ def test_an_argument_that_is_no_model_is_a_file(dmf: Callable, box: pathlib.Path
     (["none"], "none: no such model or file; check the path; dmf models lists names of models"),
     (["none", "file"], "none: no such model folder; check the path"),
     (["--model", "none"], "none: no such model folder; check the path"),
-    (["en-ner", "a", "b"], "there are 2 files; name a model and then one file, or - for standard input"),
+    (["en-ner", "a", "b"], "there are 2 files; give a model and then one file, or - for standard input"),
     (["--to", "pdf"], "there is no format 'pdf'; choose one of conllu, columns,"),
 ])  # fmt: skip
 def test_what_is_neither(dmf: Callable, box: pathlib.Path, arguments: list[str], message: str) -> None:
@@ -109,7 +109,7 @@ def test_explain_without_a_model(dmf: Callable, box: pathlib.Path) -> None:
         assert set(named["labels"]) == set(Tagger.load("en-ner").labels)
     outcome = dmf("explain", "en-ner", "--json")
     assert (outcome.status, outcome.stderr) == (
-        2, "dmf: there is no text; name a model, or none, and give one text in quotes.\n",
+        2, "dmf: there is no text; give one text in quotes, after a model or alone.\n",
     )  # fmt: skip
 
 

@@ -247,11 +247,11 @@ def test_tagging_reads_what_evaluation_reads(dmf: Callable, models: dict, tmp_pa
     (["--calls", "0"], "a\n", "0 calls are not possible; ask for 1 to 1000 of them"),
     (["--device", "toaster"], "a\n", "there is no device 'toaster' here; choose auto"),
     (["--to", "text"], "a\n", "plain text cannot hold labels; write columns, jsonl or conllu"),
-    (["--json", "--to", "conllu"], "a\n", "--json contradicts --to conllu; leave one of them out"),
+    (["--json", "--to", "conllu"], "a\n", "--json and --to conllu contradict each other; leave one of them out"),
     (["none.conllu"], "", "none.conllu: no such file; check the path"),
     (["none.txt"], "", "none.txt: no such file; check the path"),
-    ([], '{"units": ["a"]}\n', "standard input, line 1: this does not look like plain text; name its format with --format"),
-    ([], "# sent_id = 1\n", "standard input, line 1: this does not look like plain text; name its format with --format"),
+    ([], '{"units": ["a"]}\n', "standard input, line 1: this does not look like plain text; specify its format with --format"),
+    ([], "# sent_id = 1\n", "standard input, line 1: this does not look like plain text; specify its format with --format"),
     ([], CONLLU.split("\n", 2)[2].replace("\r", ""), "standard input, line 1: this does not look like plain text"),
 ])  # fmt: skip
 def test_bad_usage_is_one_sentence(dmf: Callable, models: dict, arguments: list[str], stdin: str, message: str) -> None:
@@ -411,7 +411,7 @@ def test_raw_text_becomes_spans(task: Task, dmf: Callable, models: dict) -> None
     assert refused.stderr == "dmf: the format doccano has no place for scores; leave out --scores.\n"
     refused = dmf("tag", models[task], "--format", "raw", "--to", "brat", stdin=RAW.encode())
     assert refused.stderr == (
-        "dmf: brat's format needs files in a folder; name a folder to write, or a file that ends in .ann.\n"
+        "dmf: brat's format needs files in a folder; give a folder, or a file that ends in .ann.\n"
     )
     refused = dmf("tag", models[task], "--to", "raw", stdin=b"a\n")
     assert refused.stderr == "dmf: raw text cannot hold labels; write columns, jsonl or another format.\n"

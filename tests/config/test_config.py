@@ -356,7 +356,7 @@ def test_a_setting_that_was_removed_is_told_with_its_line(tmp_path: pathlib.Path
     with pytest.raises(InputError) as caught:
         load_config(path)
     assert str(caught.value) == (
-        f"{path}, line 4: denoiser.state_dropout was removed: hiding states from the denoiser was no gain; delete it."
+        f"{path}, line 4: denoiser.state_dropout was removed: hiding states from the denoiser did not help; delete it."
     )
     with pytest.raises(InputError, match=r"denoiser\.state_dropout was removed"):
         load_config("ner/diffusion-mf", ["denoiser.state_dropout=0.1"])

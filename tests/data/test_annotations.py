@@ -247,13 +247,13 @@ def test_documents_become_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("content", "problem"), [
     ('{"text": "a", "label": [[0, 2, "X"]]}', "line 1: the span 0–2 is not within the text of 1 characters"),
     ('\n{"text": "a", "label": [[0, 1]]}', 'line 2: "label" contains an entry that is not [start, end, label]'),
-    ('{"text": "a", "label": [[0, 1, 5]]}', "line 1: a span without start, end and label"),
+    ('{"text": "a", "label": [[0, 1, 5]]}', "line 1: a span needs a start, an end and a label"),
     ('{"text": "a", "label": []}\n{"text": "b", "lab', "line 2: not JSON (Unterminated string starting at)"),
     ('[{"text": "a", "label": []}', "the list is not closed"),
-    ('[{"text": "a", "label": []}] x', "something follows the list"),
-    ('{"text": "a", "label": []}\n5', "line 2: no object"),
+    ('[{"text": "a", "label": []}] x', "there is something after the list"),
+    ('{"text": "a", "label": []}\n5', "line 2: not a JSON object"),
     ('{"text": "\\ud800", "label": []}', 'line 1: "text" contains an unpaired surrogate'),
-    ('{"text": "a"}', "the format of texts without annotations cannot be detected; name it with --format doccano or"),
+    ('{"text": "a"}', "the format of texts without annotations cannot be detected; specify it with --format doccano or"),
 ])  # fmt: skip
 def test_bad_files_are_refused_in_one_sentence(content: str, problem: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"

@@ -64,7 +64,7 @@ def test_a_file_cut_anywhere_is_refused_or_ends_between_frames(suffix: str, comp
         problem = (
             "ends in the middle of its compressed data" if cut else f"this is an empty file, not {suffix[1:]} data"
         )
-        assert str(caught.value) == f"{path}: {problem}; fetch or compress the file again."
+        assert str(caught.value) == f"{path}: {problem}; download or compress the file again."
 
 
 @every_format

@@ -44,8 +44,8 @@ def test_other_keys_and_blank_lines_are_skipped(tmp_path: Path) -> None:
     ("bad", "problem"),
     [
         ('{"units": ["a"', "not JSON"),
-        ('["a"]', 'no object with the key "units"'),
-        ('{"words": ["a"]}', 'no object with the key "units"'),
+        ('["a"]', 'not an object with the key "units"'),
+        ('{"words": ["a"]}', 'not an object with the key "units"'),
         ('{"units": "ab"}', '"units" is not a list'),
         ('{"units": ["a", 1]}', '"units" is not a list'),
         ('{"units": ["a", ""]}', "non-empty"),

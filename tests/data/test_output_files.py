@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diffusion_mf.data.files import open_output
+from diffusion_mf.data.files import make_folder, open_output
 from diffusion_mf.errors import InputError
 
 
@@ -63,3 +63,12 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"), open_output(tmp_path / "no" / "a"):
         pass
+
+
+def test_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file/folder: the folder cannot be created \(.+\); choose another folder"):
+        make_folder(tmp_path / "file" / "folder")
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()

@@ -198,5 +198,5 @@ def test_standard_input_that_is_closed() -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (
         2,
-        "dmf: standard input: is closed; name a file, or open it with < FILE.\n",
+        "dmf: standard input: is closed; give a file, or redirect one with < FILE.\n",
     )

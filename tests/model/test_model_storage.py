@@ -301,7 +301,7 @@ class TestRefused:
         config = json.loads((folder / "config.json").read_text())["config"]
         config["encoder"]["widht"] = 3
         change(folder, config=config)
-        assert "holds the setting encoder.widht, which diffusion-mf" in refused(folder)
+        assert "has the setting encoder.widht, which diffusion-mf" in refused(folder)
 
     @pytest.mark.parametrize("name", ["model.safetensors", "vocabulary.json"])
     def test_a_changed_byte(self, folder: Path, name: str) -> None:

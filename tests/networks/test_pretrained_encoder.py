@@ -296,7 +296,7 @@ def test_what_a_user_should_know_of_the_sentences(folder: Path) -> None:
     notes.clear()
     tiny_encoder(folder).study([Sentence(("ђ", "vi"))], note=notes.append)
     assert len(notes) == 1
-    assert "is it an encoder of another language" in notes[0]
+    assert "is it meant for another language, or uncased" in notes[0]
 
 
 def test_packed_batches(folder: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_missing_model_says_how_to_get_it(no_network: list[object], monkeypatc
     with pytest.raises(InputError) as caught:
         tiny_encoder("nobody/no-such-encoder")
     assert "hf download nobody/no-such-encoder --local-dir FOLDER" in str(caught.value)
-    assert "(which was not asked because HF_HUB_OFFLINE is set)" in str(caught.value)
+    assert "(which was not contacted because HF_HUB_OFFLINE is set)" in str(caught.value)
     assert not no_network
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
@@ -108,7 +108,7 @@ for load in (tiny_encoder, hub.download):
     reason = f"(which cannot be reached at {endpoint}); "
     assert encoder.startswith("the encoder nobody/no-such-encoder is neither a folder here nor available from")
     assert f"{reason}on a machine with access: hf download" in encoder
-    assert model.endswith(f"from the hub {reason}name a folder, or check the connection.")
+    assert model.endswith(f"from the hub {reason}give a folder, or check the connection.")
 
 
 def test_a_model_fetched_before_needs_no_network(tmp_path: Path) -> None:

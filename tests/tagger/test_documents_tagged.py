@@ -128,7 +128,7 @@ def test_documents_of_sentences_are_numbers(document) -> None:
 
 @pytest.mark.parametrize(
     ("documents", "message"),
-    [(["a"], "fewer documents than sentences: none for sentence 2"), (["a"] * 3, "more documents than the 2"), ("ab", "per sentence"), (5, "per sentence")],
+    [(["a"], "fewer documents than sentences: none for sentence 2"), (["a"] * 3, r"more documents than sentences \(2\)"), ("ab", "per sentence"), (5, "per sentence")],
 )  # fmt: skip
 def test_documents_are_as_many_as_sentences(documents, message: str) -> None:
     with pytest.raises(InputError, match=message):

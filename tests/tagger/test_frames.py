@@ -45,7 +45,7 @@ def test_lists_of_words_and_missing_values() -> None:
 
 def test_what_cannot_be_tagged_is_said() -> None:
     tagger = small_tagger()
-    with pytest.raises(InputError, match="the frame has no column 'txt'; name one of text, n"):
+    with pytest.raises(InputError, match="the frame has no column 'txt'; choose one of text, n"):
         tagger.tag_frame(pd.DataFrame({"text": TEXTS, "n": [1, 2, 3]}), "txt")
     with pytest.raises(InputError, match="row 0 of the column 'n' is 1; give texts, or lists of words"):
         tagger.tag_frame(pd.DataFrame({"n": [1, 2, 3]}), "n")

@@ -190,7 +190,7 @@ def test_uncertain_tags_are_unspecified(source: pathlib.Path) -> None:
     tags = [line.split("\t")[1] for line in text.splitlines() if line]
     assert tags == [label if score >= limit else "_" for label, score in pairs]
     assert "_" in tags
-    with pytest.raises(InputError, match="a minimum of confidence would leave out words"):
+    with pytest.raises(InputError, match="a minimum confidence would drop words"):
         written(small_tagger(task=Task.SEG_POS), source, FileFormat.COLUMNS, min_confidence=0.6)
 
 

@@ -260,7 +260,7 @@ class TestClamps:
     def test_there_is_one_for_each_sentence(self, tagger: Tagger) -> None:
         with pytest.raises(InputError, match="fewer clamps than sentences: none for sentence 2"):
             tagger.tag([["Ada"], ["Ada"]], clamp=[None])
-        with pytest.raises(InputError, match=r"more clamps than the 1 sentence\(s\)"):
+        with pytest.raises(InputError, match=r"more clamps than sentences \(1\)"):
             tagger.tag([["Ada"]], clamp=[None, None])
         with pytest.raises(InputError, match="clamps must be given per sentence"):
             tagger.tag([["Ada"]], clamp={0: "O"})

@@ -148,7 +148,9 @@ def test_a_run_with_too_little_time_says_so_at_the_end(planned_steps: int | None
     config = small_runs.small_config(corpus, {"training": {"epochs": 1, "max_steps": 1}})
     display = loop.Callbacks(said.append)
     loop.train(config, output=tmp_path, device="cpu", display=display, planned_steps=planned_steps)
-    warning = "there was time for 1 of the 5 steps planned, which is too few for a good model; give --minutes more"
+    warning = (
+        "there was time for 1 of the 5 steps planned, which is too few for a good model; allow more time with --minutes"
+    )
     assert (said[-1] == warning) is (planned_steps == 5)
     assert any("there was time for" in entry["message"] for entry in small_runs.read_log(tmp_path, "note")) is (
         planned_steps == 5
@@ -170,7 +172,7 @@ def warnings_of(tmp_path: Path, train: str, dev: str) -> list[str]:
 
 def test_a_small_dev_set_is_warned_about(tmp_path: Path) -> None:
     (warning,) = warnings_of(tmp_path, "a X\nb Y\n\n", "c X\nd Y\n\n")
-    assert warning.startswith("dev has only 2 labels to choose the best epoch by: at 90, a score is uncertain by ±42.4")
+    assert warning.startswith("dev has only 2 labels to choose the best epoch by: a score of 90 is uncertain by ±42.4")
     large = "".join(f"w{i} X\n\n" for i in range(600))
     assert warnings_of(tmp_path, "a X\nb Y\n\n", large) == []
 

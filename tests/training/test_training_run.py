@@ -369,7 +369,7 @@ def test_settings_that_exist_no_longer_are_told(begun: Path, corpus: Path) -> No
     manifest["state"]["config"]["encoder"]["gone"] = 3
     path.write_text(json.dumps(manifest))
     with pytest.raises(
-        InputError, match=r"holds the setting encoder\.gone, which diffusion-mf \S+ does not have; use the"
+        InputError, match=r"has the setting encoder\.gone, which diffusion-mf \S+ does not have; use the"
     ):
         train(_config(corpus), output=begun, device="cpu", resume=True)
 

@@ -37,15 +37,10 @@ Output = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Result file to write the rows to, such as results/efficiency.json."),
 ]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to measure.")]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Device to measure on.")]
 Repeats = Annotated[int, typer.Option(min=1, help="Timed runs after warm-up; the median is reported.")]
 TaskName = Annotated[str, typer.Option(metavar="TASK", help="One of pos, ner and seg-pos.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")]
-
-
-@app.callback()
-def _group() -> None:
-    """Efficiency tables."""
 
 
 def overrides_of(task: str, overrides: list[str] | None) -> list[str]:
@@ -513,11 +508,11 @@ def cpu(
     contestants = [benchmark.model_contestant(name, folder, calls=calls) for name, folder, calls in given]
     contestants += benchmark.peer_contestants(chosen, train_corpus, dev_corpus, peers, note=note)
     if not contestants:
-        raise InputError("there is nothing to measure", remedy="name a model with --model NAME=DIR")
+        raise InputError("there is nothing to measure", remedy="give a model with --model NAME=DIR")
     source = provenance(shlex.join(["dmf", *sys.argv[1:]]), packages=[peer.distribution for peer in chosen])
     with progress("measuring", total=len(contestants) * (passes + 1), unit="passes") as advance:
         measured = benchmark.measure_cpu(contestants, test_corpus, task=Task(task), passes=passes, advance=advance)
-    # A file called test.txt has its name from its folder.
+    # A file called test.txt is named after its folder.
     name = Path(test).name.split(".")[0]
     corpus = Path(test).absolute().parent.name if name in ("test", "dev") else name
     rows = [{"corpus": corpus, **row, **source} for row in measured]
@@ -547,7 +542,7 @@ def _parse_model(text: str) -> tuple[str, str, int | None]:
     """Parse NAME=DIR[@CALLS] into name, folder and number of calls."""
     match = re.fullmatch(r"([^=]+)=(.+?)(?:@(\d+))?", text)
     if match is None:
-        raise InputError(f"--model: {text!r} does not name a model", remedy="write NAME=DIR or NAME=DIR@CALLS")
+        raise InputError(f"--model: {text!r} is not NAME=DIR", remedy="write NAME=DIR or NAME=DIR@CALLS")
     name, folder, calls = match.groups()
     return name, folder, None if calls is None else int(calls)
 
@@ -573,7 +568,7 @@ def correction(
     output: Output = None,
     json: AsJson = False,
 ) -> None:
-    """How many labels a simulated annotator fixes until everything is right, if the rest is labelled anew after each fix."""
+    """How many labels a simulated annotator fixes until everything is right, if the rest is labelled again after each fix."""
     from diffusion_mf.data.corpus import check_labels
     from diffusion_mf.lab.benchmarks import correction as benchmark
     from diffusion_mf.lab.results import read_rows

@@ -249,7 +249,7 @@ def _named_files(
     named: list[tuple[str, str | None]] = [(path, None) for path in files or []]
     named += [(path, split) for path, split in ((train, "train"), (dev, "dev"), (test, "test")) if path is not None]
     if not named:
-        raise InputError("no files", remedy="name files, or splits with --train, --dev and --test")
+        raise InputError("no files were given", remedy="give files, or splits with --train, --dev and --test")
     return named
 
 
@@ -341,7 +341,7 @@ def check(
     ] = None,
     task: Annotated[
         Task | None,
-        typer.Option(help="What is labelled.", show_default="pos for CoNLL-U; otherwise detected from the labels"),
+        typer.Option(help="The labelling task.", show_default="pos for CoNLL-U; otherwise detected from the labels"),
     ] = None,
     train: Annotated[str | None, typer.Option(help="Training split.")] = None,
     dev: Annotated[str | None, typer.Option(help="Development split.")] = None,

@@ -46,8 +46,8 @@ def errors(
     """Show what a model gets wrong, in context and by confusion; of two models, whether one is better and where they differ."""
     if len(models_and_file) not in (2, 3):
         raise InputError(
-            f"found {len(models_and_file)} argument{'s' * (len(models_and_file) > 1)}",
-            remedy="name a model, or two, and then one labelled file",
+            f"there {'is 1 argument' if len(models_and_file) == 1 else f'are {len(models_and_file)} arguments'}",
+            remedy="give one or two models, and then one labelled file",
         )
     from diffusion_mf.data.corpus import check_labels
     from diffusion_mf.data.formats import read_task
@@ -130,16 +130,16 @@ def _print_mistakes(values: Mapping[str, Any], *, examples: int, groups: int) ->
         ]
         total = len(values["confusions"])
         title = f"The {groups} most frequent of {total:,} confusions" if total > groups else None
-        print_table(["gold", "given instead", "number", "% of the mistakes"], rows, title=title)
+        print_table(["gold", "predicted instead", "number", "% of the mistakes"], rows, title=title)
     for each in shown if examples else ():
-        title = f"{each['gold']} taken for {each['predicted']}, the surest first"
+        title = f"{each['gold']} labelled as {each['predicted']}, most confident first"
         _print_with_second_best(each["units"][:examples], title=title)
     labels, counts = values["matrix"]["labels"][:MATRIX_LABELS], values["matrix"]["counts"]
     if labels:
         rows = [
             (label, *(counts[row][column] or None for column in range(len(labels)))) for row, label in enumerate(labels)
         ]
-        print_table(["gold \\ given", *labels], rows, title="Labels with the most mistakes")
+        print_table(["gold \\ predicted", *labels], rows, title="Labels with the most mistakes")
     if values["least_certain"]:
         _print_with_second_best(values["least_certain"], title="Least certain, right or wrong")
 
@@ -149,9 +149,9 @@ def _print_units(
     others: Sequence[tuple[str, float]],
     *,
     title: str,
-    names: tuple[str, str] = ("given", "second best"),
+    names: tuple[str, str] = ("predicted", "second best"),
 ) -> None:
-    """Units with the labels they were given, and beside them other labels and their scores."""
+    """Units with their predicted labels, and beside them other labels and their scores."""
     rows = [
         (f"{unit.line}", unit.context, unit.gold, unit.predicted, _percent(unit.score), label, _percent(score))
         for unit, (label, score) in zip(units, others, strict=True)

@@ -43,11 +43,6 @@ Finished = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of dmf
 PlanName = Annotated[str | None, typer.Option(help="Plan to use, if several were run in the folder.")]
 
 
-@app.callback()
-def _group() -> None:
-    """Many runs, and the paper's tables with our results."""
-
-
 @app.command()
 def run(
     plan_path: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file (TOML).")],
@@ -244,7 +239,7 @@ def record(
     path = output or details.get("record")
     if path is None:
         raise InputError(
-            f"the plan {details['name']} names no result file", path=folder, remedy="name one with --output FILE"
+            f"the plan {details['name']} names no result file", path=folder, remedy="give one with --output FILE"
         )
     # The main runs are also scored with each number of calls, so they fill that table too.
     kinds = [
@@ -317,7 +312,7 @@ def search(
 
     Finished trials are kept and interrupted ones continue. The exit status is 0 if the search is complete and 1 otherwise.
     """
-    from diffusion_mf.data.files import open_output
+    from diffusion_mf.data.files import make_folder, open_output
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
     from diffusion_mf.lab.experiments.plan import check_files
     from diffusion_mf.lab.experiments.scheduler import SchedulerOptions
@@ -339,10 +334,7 @@ def search(
         data = plan.config(subject, {}, plan.file.seeds[0])[0].data
         check_files(data.train, data.dev)
     folder = output or Path("runs") / f"search-{plan.name}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot be created ({error.strerror})", path=folder, remedy="name another folder") from None
+    make_folder(folder)
     # The command is stored with the results, which must not contain a password.
     arguments = [
         argument if storage is None else argument.replace(storage, without_password(storage)) for argument in sys.argv
@@ -388,9 +380,7 @@ def _summary(search: "Search") -> list[dict[str, Any]]:
             values = [trial.value for trial in trials if trial.state.name == "COMPLETE"]
             rows.append(
                 {
-                    "corpus": subject.corpus,
-                    "system": subject.system,
-                    "encoder": subject.encoder,
+                    **subject.coordinates(),
                     "stage": stage.name,
                     "trials": len(trials),
                     "planned": stage.trials,
@@ -415,27 +405,27 @@ def sizes(
     only: Only = None,
     retry_failed: RetryFailed = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Run nothing: count the runs, and show those that are finished.")
+        bool, typer.Option("--dry-run", help="Run nothing: count the runs, and show the finished ones.")
     ] = False,
     record: Annotated[
-        bool, typer.Option("--record", help="Put the rows of the plan's finished runs into its result file.")
+        bool, typer.Option("--record", help="Write the rows of the plan's finished runs to its result file.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
-    """Scores by the number of training sentences, with the recipe, and who is significantly below python-crfsuite.
+    """Scores by the number of training sentences, with the recipe, and which systems are significantly below python-crfsuite.
 
-    What is finished is kept, what was interrupted continues. The plot is DIR/sizes.png. Exit status 0 if every run (of those that
-    --only names) is complete afterwards, 1 otherwise.
+    Finished runs are kept and interrupted ones continue. The plot is DIR/sizes.png. The exit status is 0 if every run selected by
+    --only is complete afterwards, 1 if not.
     """
-    from diffusion_mf.config.files import nested_overrides
+    from diffusion_mf.config.files import flat, nested_overrides
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
-    from diffusion_mf.lab.experiments.plan import chosen_runs, flat_settings
+    from diffusion_mf.lab.experiments.plan import chosen_runs
     from diffusion_mf.lab.experiments.scheduler import RunTable, SchedulerOptions, run_jobs
     from diffusion_mf.lab.experiments.size_curves import ROW_KEY, read_size_rows, significance_rows, write_size_plot
     from diffusion_mf.lab.experiments.sizes import load_sizes_plan
     from diffusion_mf.lab.results import write_rows
 
-    plan = load_sizes_plan(plan_path, overrides=flat_settings(nested_overrides(overrides or ())), corpora_file=corpora)
+    plan = load_sizes_plan(plan_path, overrides=flat(nested_overrides(overrides or ())), corpora_file=corpora)
     if record and plan.file.record is None:
         raise InputError(
             "the plan names no result file",
@@ -445,7 +435,7 @@ def sizes(
     runs = chosen_runs(plan.runs, only or ())
     folder = ExperimentFolder(output or Path("runs") / plan.name)
     if plan.left_out:
-        note(f"left out, as their training files are not there: {', '.join(plan.left_out)}")
+        note(f"skipped because their training files are missing: {', '.join(plan.left_out)}")
     jobs = plan.jobs(folder, runs=runs, command=shlex.join(["dmf", *sys.argv[1:]]))
     if dry_run:
         table = RunTable({job.name: folder.run(job.name).state() for job in jobs})

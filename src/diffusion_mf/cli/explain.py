@@ -61,13 +61,13 @@ def explain(
     if len(texts) != 1:
         raise InputError(
             f"there are {len(texts)} texts" if texts else "there is no text",
-            remedy="name a model, or none, and give one text in quotes",
+            remedy="give one text in quotes, after a model or alone",
         )
     (text,) = texts
     tagger = Tagger.load(model, device=device)
     results = tagger.tag_text(text, language=language, calls=calls, decoder=decoder, trajectory=True, marginals=True)
     if not results:
-        raise InputError("the text holds no words", remedy="give a sentence")
+        raise InputError("the text has no words", remedy="give a sentence")
     config = tagger.model.config
     title = f"{SYSTEMS[config.system].title} labels a sentence"
     first_step = config.diffusion.num_steps if config.system_entry.is_diffusion else None
@@ -77,13 +77,13 @@ def explain(
         (result, *others) = results
         if others:
             raise InputError(
-                f"the text has {len(results)} sentences, and a picture shows one",
+                f"the text has {len(results)} sentences, but a picture shows only one",
                 path=output,
                 remedy="give one sentence, or write .html",
             )
         if len(result.units) > MOST_UNITS:
             raise InputError(
-                f"the sentence has {len(result.units)} units, and a picture shows at most {MOST_UNITS}",
+                f"the sentence has {len(result.units)} units, but a picture shows at most {MOST_UNITS}",
                 path=output,
                 remedy="write .html",
             )

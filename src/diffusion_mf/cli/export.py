@@ -42,7 +42,7 @@ def export(
         )
     tagger = Tagger.load(model, device="cpu")
     if target != "onnx" and folder.exists() and os.path.exists(model) and os.path.samefile(model, folder):
-        raise InputError("the new folder is the model itself", path=folder, remedy="name another folder")
+        raise InputError("the output folder is the model itself", path=folder, remedy="choose another folder")
     stored = tagger.model
     if target == "onnx":
         from diffusion_mf.onnx.export import export_model

@@ -18,8 +18,10 @@ def serve(
             show_default="all models of the package",
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is all of them.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")] = 8080,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 is every address of the machine.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 8080,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -28,15 +30,19 @@ def serve(
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option(metavar="ORIGIN", help="A web site whose pages may use the server; may be repeated."),
+        typer.Option(metavar="ORIGIN", help="An origin whose web pages may use the server; may be repeated."),
     ] = None,
-    max_body: Annotated[int, typer.Option(min=1024, help="Bytes of a request.")] = 1 << 20,
-    max_units: Annotated[int, typer.Option(min=1, help="Units of a request.")] = 20_000,
-    max_sentence: Annotated[int, typer.Option(min=1, help="Units of a sentence.")] = 2_000,
-    max_waiting: Annotated[int, typer.Option(min=1, help="Units that wait for a model; more get 429.")] = 100_000,
-    max_open: Annotated[int, typer.Option(min=1, help="Requests open at a time; more get 429.")] = 1_000,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for an answer.")] = 30.0,
-    body_timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for a body to arrive.")] = 30.0,
+    max_body: Annotated[int, typer.Option(min=1024, help="Most bytes in a request.")] = 1 << 20,
+    max_units: Annotated[int, typer.Option(min=1, help="Most units in a request.")] = 20_000,
+    max_sentence: Annotated[int, typer.Option(min=1, help="Most units in a sentence.")] = 2_000,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Most units waiting for a model; further requests get 429.")
+    ] = 100_000,
+    max_open: Annotated[int, typer.Option(min=1, help="Most requests open at a time; further ones get 429.")] = 1_000,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds within which a request is answered.")] = 30.0,
+    body_timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds within which the body of a request must arrive.")
+    ] = 30.0,
     shutdown_timeout: Annotated[float, typer.Option(min=1, help="Seconds to finish requests after SIGTERM.")] = 30.0,
     batch_units: Annotated[
         int | None,

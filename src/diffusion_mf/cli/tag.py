@@ -127,7 +127,7 @@ def tag(
 ) -> None:
     """Label sentences; CoNLL-U and column files keep every other byte."""
     if as_json and to not in (None, FileFormat.JSONL):
-        raise InputError(f"--json contradicts --to {to}", remedy="leave one of them out")
+        raise InputError(f"--json and --to {to} contradict each other", remedy="leave one of them out")
 
     from diffusion_mf.tagger import Tagger
     from diffusion_mf.tagger.files import TaggingOptions, tag_file
@@ -141,7 +141,7 @@ def tag(
     file = others[0] if others else "-"
     if len(others) > 1:
         raise InputError(
-            f"there are {len(others)} files", remedy="name a model and then one file, or - for standard input"
+            f"there are {len(others)} files", remedy="give a model and then one file, or - for standard input"
         )
     is_alone = model_and_file == [file] and model_option is None
     if file != "-" and is_alone and not os.path.exists(file):
@@ -184,7 +184,7 @@ def model_and_others(arguments: list[str], option: str | None) -> tuple[str, lis
     if not arguments:
         return DEFAULT_MODEL, []
     first = arguments[0]
-    # The folder of a run is no model, but nothing else either: loading it says where its model is.
+    # The folder of a run is not a model, but loading it gives an error that says where its model is.
     is_run = os.path.isdir(os.path.join(first, "model"))
     if len(arguments) > 1 or is_model(first) or is_run:
         return first, arguments[1:]
@@ -220,5 +220,5 @@ def note_skipped_context(tagger: "Tagger") -> None:
         went = "was truncated" if count == 1 else "were truncated"
         note(
             f"{count:,} {many} longer than the encoder takes at once: {them} "
-            + (went if tagger.on_long == "truncate" else "went in overlapping windows")
+            + (went if tagger.on_long == "truncate" else "were split into overlapping windows")
         )

@@ -175,7 +175,7 @@ class Config(Section):
         return self.denoiser.state_scores and self.system_entry.process == "categorical"
 
     def with_calls(self, num_calls: int | None) -> Config:
-        """The configuration with a number of calls in the place of one to be chosen; None: those of the base."""
+        """The configuration with a number of calls instead of one to be chosen; None: those of the base."""
         if self.inference.num_calls != AUTO:
             return self
         return self.model_copy(update={"inference": self.inference.model_copy(update={"num_calls": num_calls})})
@@ -260,7 +260,7 @@ def saved_config(values: Mapping[str, Any], *, path: StrPath, is_trained: bool =
         first = error.errors(include_url=False)[0]
         if first["type"] == "extra_forbidden":
             raise InputError(
-                f"holds the setting {'.'.join(map(str, first['loc']))}, which diffusion-mf {__version__} does not have",
+                f"has the setting {'.'.join(map(str, first['loc']))}, which diffusion-mf {__version__} does not have",
                 path=path,
                 remedy="use the version that wrote it",
             ) from None

@@ -27,7 +27,7 @@ def read_toml(path: StrPath) -> tuple[dict[str, Any], str]:
     with open_input(path) as stream:
         content = stream.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise InputError("the file is too large for a configuration (over 1 MiB)", path=path, remedy="name a TOML file")
+        raise InputError("the file is too large for a configuration (over 1 MiB)", path=path, remedy="give a TOML file")
     try:
         text = content.decode("utf-8")
         values = tomllib.loads(text)

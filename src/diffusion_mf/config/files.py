@@ -195,7 +195,11 @@ def nested(settings: Iterable[tuple[Key, Any]]) -> dict[str, Any]:
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables by dotted keys: the inverse of `nested`."""
+    """Nested tables by dotted keys: the inverse of `nested`.
+
+    >>> flat({"training": {"epochs": 3}, "denoiser.layers": 2})
+    {'training.epochs': 3, 'denoiser.layers': 2}
+    """
     found: dict[str, Any] = {}
     for name, value in settings.items():
         found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}

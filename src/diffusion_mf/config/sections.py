@@ -65,7 +65,7 @@ class Removed(NamedTuple):
 
 
 REMOVED: dict[str, Removed] = {
-    "denoiser.state_dropout": Removed("hiding states from the denoiser was no gain", 0.0, is_for_training=True),
+    "denoiser.state_dropout": Removed("hiding states from the denoiser did not help", 0.0, is_for_training=True),
 }
 """Settings that no longer exist, by their dotted names: saved models and runs may still hold them."""
 
@@ -109,7 +109,7 @@ class Section(pydantic.BaseModel):
     @classmethod
     def _text_can_be_saved(cls, value: Any) -> Any:
         if isinstance(value, str) and not is_encodable(value):
-            raise ValueError("must be text that UTF-8 can hold; rename a file whose name is in another encoding")
+            raise ValueError("must be valid UTF-8; rename files whose names are in another encoding")
         return value
 
 
@@ -134,7 +134,7 @@ class DataConfig(Section):
     test: str | None = None
     """the file that the best model is scored on, once, at the end"""
     held_out: CountFromZero = 0
-    """without ``dev``, about so many training sentences are: whole documents where marked, chosen by the seed"""
+    """without ``dev``, hold out about this many training sentences as dev: whole documents where marked, chosen by the seed"""
     column: Annotated[ConlluColumn, Field(strict=False)] | None = None
     """of CoNLL-U; None: upos for POS, xpos for Chinese"""
     scheme: Annotated[LabelScheme, Field(strict=False)] | None = None
@@ -156,7 +156,7 @@ class DataConfig(Section):
     lowercase: bool = False
     """whether the model sees forms in lower case"""
     normalise_handles: bool = False
-    """the model sees ``@USER`` and ``HTTPURL`` in the place of handles and links, in training and in use"""
+    """the model sees ``@USER`` and ``HTTPURL`` instead of handles and links, in training and in use"""
     teacher: str | None = None
     """folder of a model whose marginals for the training sentences are learnt as well, with weight ``objective.teacher``"""
 

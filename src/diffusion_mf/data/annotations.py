@@ -22,6 +22,7 @@ from diffusion_mf.data.files import (
     StrPath,
     is_encodable,
     json_problem,
+    make_folder,
     open_output,
     read_chunks,
     read_raw_lines,
@@ -94,7 +95,7 @@ def read_json_values(path: StrPath) -> Iterator[tuple[int, Any]]:
             continue
         if is_over or (is_list and text[position] == "]"):
             if is_over:
-                _refuse_json("something follows the list", path, line)
+                _refuse_json("there is something after the list", path, line)
             is_over, position = True, position + 1
             continue
         if not is_list and text[position] == "[" and line == 1 and not is_first:
@@ -123,7 +124,7 @@ class _Object:
     def __init__(self, value: Any, path: StrPath, line: int) -> None:
         self.path, self.line = path, line
         if not isinstance(value, dict):
-            self.refuse("no object", "name another format with --format")
+            self.refuse("not a JSON object", "choose another format with --format")
         self.value: dict[str, Any] = value
 
     def refuse(self, problem: str, remedy: str) -> NoReturn:
@@ -131,7 +132,7 @@ class _Object:
 
     def text(self, value: Any, name: str) -> str:
         if not isinstance(value, str):
-            self.refuse(f'no text under the key "{name}"', "name another format with --format")
+            self.refuse(f'no text under the key "{name}"', "choose another format with --format")
         if not is_encodable(value):
             self.refuse(f'"{name}" contains an unpaired surrogate', "write the characters unescaped")
         return value
@@ -139,7 +140,7 @@ class _Object:
     def span(self, text: str, start: Any, end: Any, label: Any) -> TextSpan:
         is_place = all(isinstance(value, int) and not isinstance(value, bool) for value in (start, end))
         if not is_place or not isinstance(label, str) or not label:
-            self.refuse("a span without start, end and label", "correct it in the tool that made it")
+            self.refuse("a span needs a start, an end and a label", "correct it in the tool that made it")
         if not 0 <= start < end <= len(text):
             self.refuse(
                 f"the span {start}–{end} is not within the text of {len(text)} characters", "correct its offsets"
@@ -148,7 +149,7 @@ class _Object:
 
     def items(self, value: Any, name: str) -> list[Any]:
         if not isinstance(value, list):
-            self.refuse(f'"{name}" is not a list', "name another format with --format")
+            self.refuse(f'"{name}" is not a list', "choose another format with --format")
         return value
 
 
@@ -187,7 +188,7 @@ def read_prodigy(path: StrPath, repairs: Repairs | None = None) -> Iterator[Reco
             # Some tokenizers count white space as tokens.
             tokens = tuple((start, end) for start, end, *_ in found if text[start:end].strip())
             if any(one[1] > other[0] for one, other in itertools.pairwise(tokens)):
-                row.refuse("the tokens overlap or are not in order", "export the data again")
+                row.refuse("the tokens overlap or are out of order", "export the data again")
         answer = row.value.get("answer", "accept")
         yield Record(
             text, spans, tokens, path, line, row.value, left_out=None if answer == "accept" else f"answer {answer}"
@@ -247,7 +248,7 @@ def read_brat(path: StrPath, repairs: Repairs | None = None) -> Iterator[Record]
             raise InputError(
                 "this is a directory without .txt files",
                 path=path,
-                remedy="name a file, or a folder of .txt and .ann files",
+                remedy="give a file, or a folder of .txt and .ann files",
             )
     else:
         folder, texts = folder.parent, [folder.with_suffix(".txt")]
@@ -524,20 +525,18 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
     path = Path(target)
     is_file = path.suffix in (".ann", ".txt")
     if os.fspath(target) == "-":
-        raise InputError(
-            "brat's format needs files in a folder", remedy="name a folder to write, or a file that ends in .ann"
-        )
+        raise InputError("brat's format needs files in a folder", remedy="give a folder, or a file that ends in .ann")
     if not is_file:
-        _make_folder(path)
+        make_folder(path)
     count = 0
 
     def write(record: Record) -> None:
         nonlocal count
         count += 1
         if is_file and count > 1:
-            raise InputError("one file cannot hold more than one text", path=target, remedy="name a folder to write")
+            raise InputError("one file cannot hold more than one text", path=target, remedy="give a folder")
         base = path.with_suffix("") if is_file else path / (record.name or f"{count:06}")
-        _make_folder(base.parent)
+        make_folder(base.parent)
         with open_output(f"{base}.txt") as stream:
             _put(stream, record.text)
         if record.spans is not None:
@@ -546,15 +545,6 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
                     _put(stream, _text_bound(number, span, record))
 
     yield write
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot be made a folder ({error.strerror})", path=path, remedy="name another folder to write"
-        ) from None
 
 
 def _text_bound(number: int, span: TextSpan, record: Record) -> str:

@@ -204,7 +204,7 @@ def _detect_task(
         raise InputError(
             "the task of a stream that can be read only once cannot be detected",
             path=path,
-            remedy="name it with --task",
+            remedy="specify it with --task",
         )
     options = FormatOptions(column=column or ConlluColumn.UPOS, fields=fields)
     collected = _Collected(path)

@@ -204,7 +204,7 @@ class _Head:
                 return lowered.index(column.lower())
             known = f"only {', '.join(self.names)}" if self.names else "and there is no header line"
             problem = f"no column is called {column!r}, {known}"
-            remedy = f"name another with --{kind}-column, or give its number"
+            remedy = f"choose another with --{kind}-column, or give its number"
         raise InputError(problem, path=self.path, line=self.line, remedy=remedy)
 
     def _is_numbered(self) -> bool:

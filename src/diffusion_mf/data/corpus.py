@@ -83,7 +83,7 @@ def missing_labels(corpus: Corpus) -> Iterator[InputError]:
         for index, label in enumerate(sentence.labels or ()):
             if label in bad:
                 yield InputError(
-                    f"{sentence.units[index]!r} has no label, but {label}",
+                    f"{sentence.units[index]!r} has no label (found {label})",
                     path=corpus.path,
                     line=corpus.unit_line(sentence, index),
                     remedy="give every unit a label, or remove the sentence",

@@ -94,7 +94,7 @@ def detect(
             raise InputError(
                 f"{' and '.join(each.upper() for each in tried)} contain only _",
                 path=path,
-                remedy="name a labelled file, or another column with --column",
+                remedy="use a labelled file, or choose another column with --column",
             )
     else:
         column = None
@@ -116,7 +116,7 @@ def _format(path: StrPath) -> FileFormat:
         raise InputError(
             "contains text without labels",
             path=path,
-            remedy="write a word and its tag on each line and a blank line after each sentence, or name the format with --format",
+            remedy="write a word and its tag on each line and a blank line after each sentence, or specify the format with --format",
         )
     return found
 
@@ -155,7 +155,7 @@ class _Reading:
     def detection(self, task: Task | None, scheme: LabelScheme | None, repairs: Repairs | None) -> Detection:
         unlabelled = next((sentence for sentence in self.sentences if sentence.labels is None), None)
         if unlabelled is not None:
-            self._refuse("no labels", "name a labelled file", unlabelled.line)
+            self._refuse("no labels", "use a labelled file", unlabelled.line)
         counts = Counter(_labels(self.sentences))
         has_spaces = self._has_spaces()
         if task is None:
@@ -163,7 +163,7 @@ class _Reading:
         if len(counts) == 1 and (task is Task.POS or "O" in counts):
             self._refuse(
                 f"every unit has the label {next(iter(counts))}, so there is nothing to learn",
-                "name another file, or other labels with --tag-column or --column",
+                "use another file, or choose other labels with --tag-column or --column",
             )
         kinds = counts.keys() - {"O"}
         if task is Task.NER or (task is Task.SEG_POS and self.column is None):

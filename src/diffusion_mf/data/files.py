@@ -51,7 +51,7 @@ _UNPACKED_BYTES = 1 << 20
 _ZSTD_BYTES = 1 << 10
 # Memory allowed for unpacking; xz -9 needs 65 MiB. The zstd library itself refuses windows beyond 128 MiB.
 _XZ_MEMORY_BYTES = 256 << 20
-_FETCH_AGAIN = "fetch or compress the file again"
+_FETCH_AGAIN = "download or compress the file again"
 
 
 def uncompressed_suffix(path: StrPath) -> str:
@@ -80,11 +80,11 @@ def open_input(path: StrPath) -> Iterator[IO[bytes]]:
     name = os.fspath(path)
     if name == "-":
         if sys.stdin is None:
-            raise InputError("is closed", path=name, remedy="name a file, or open it with < FILE")
+            raise InputError("is closed", path=name, remedy="give a file, or redirect one with < FILE")
         yield sys.stdin.buffer
         return
     if os.path.isdir(name):
-        raise InputError("this is a directory", path=name, remedy="name a file")
+        raise InputError("this is a directory", path=name, remedy="give a file")
     try:
         raw = open(name, "rb")  # noqa: SIM115 (closed by the stack below)
     except FileNotFoundError:
@@ -197,6 +197,16 @@ class _Unpacked(io.RawIOBase):
         return size
 
 
+def make_folder(path: StrPath) -> None:
+    """Create a folder and those above it, unless it is there; `InputError` if it cannot be created."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"the folder cannot be created ({error.strerror})", path=path, remedy="choose another folder"
+        ) from None
+
+
 @contextlib.contextmanager
 def open_output(path: StrPath) -> Iterator[IO[bytes]]:
     """Open ``path`` for writing; the file is created by atomic rename, and only if the block ends without an error.
@@ -209,24 +219,20 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
         sys.stdout.buffer.flush()
         return
     if os.path.isdir(name):
-        raise InputError("this is a directory", path=name, remedy="name a file to write")
+        raise InputError("this is a directory", path=name, remedy="give another file")
     if _is_special(name):
         try:
             # Append, because /dev/stdout may be redirected to a file that is not empty.
             special = open(name, "ab")  # noqa: SIM115 (closed below)
         except OSError as error:
-            raise InputError(
-                f"cannot be written ({error.strerror})", path=name, remedy="name a file to write"
-            ) from None
+            raise InputError(f"cannot be written ({error.strerror})", path=name, remedy="give another file") from None
         try:
             with special:
                 yield special
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise InputError(
-                f"cannot be written ({error.strerror})", path=name, remedy="name a file to write"
-            ) from error
+            raise InputError(f"cannot be written ({error.strerror})", path=name, remedy="give another file") from error
         return
     final = os.path.realpath(name)
     try:
@@ -261,6 +267,12 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
     finally:
         # Not before the rename: without its lock, the file could be taken for a leftover.
         os.close(lock)
+
+
+def write_json(path: StrPath, value: object) -> None:
+    """Write a value as JSON, with text unescaped; the file is replaced atomically."""
+    with open_output(path) as stream:
+        stream.write((json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n").encode())
 
 
 def try_lock(handle: int) -> bool | None:
@@ -563,7 +575,7 @@ def _check_is_text(chunk: bytes, line: int, path: StrPath, *, is_first: bool) ->
             "this is a binary file, not text (it contains a NUL byte)",
             path=path,
             line=line + chunk.count(b"\n", 0, chunk.index(b"\0")),
-            remedy="name a text file; compressed ones must end in .gz, .xz or .zst",
+            remedy="use a text file; compressed ones must end in .gz, .xz or .zst",
         )
 
 

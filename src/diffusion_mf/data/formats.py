@@ -97,7 +97,7 @@ def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) 
             f"not JSON ({json_problem(error)})", 'write one object per line, such as {"units": ["a"], "labels": ["X"]}'
         )
     if not isinstance(row, dict) or "units" not in row:
-        fail('no object with the key "units"', 'write {"units": ["a", "b"], "labels": ["X", "Y"]}')
+        fail('not an object with the key "units"', 'write {"units": ["a", "b"], "labels": ["X", "Y"]}')
     units, labels, document = row["units"], row.get("labels"), row.get("document")
     if document is not None and (isinstance(document, bool) or not isinstance(document, str | int)):
         fail('"document" is neither a string nor an integer', "give the sentences of a document the same name")
@@ -359,7 +359,7 @@ def _json_format(path: StrPath, found: FileFormat) -> FileFormat:
         raise InputError(
             "the format of texts without annotations cannot be detected",
             path=path,
-            remedy="name it with --format doccano or --format prodigy",
+            remedy="specify it with --format doccano or --format prodigy",
         )
     is_tokens = bool(keys & {"tokens", "words", "label_names", "features"})
     return FileFormat.HUGGING_FACE if is_tokens else found
@@ -372,7 +372,7 @@ def format_of(path: StrPath, *, option: str = "--format", is_output: bool = Fals
         raise InputError(
             "the format cannot be determined from the name",
             path=path,
-            remedy=f"name it with {option} ({', '.join(FileFormat)})",
+            remedy=f"specify it with {option} ({', '.join(FileFormat)})",
         )
     return found
 
@@ -389,7 +389,7 @@ def task_format(path: StrPath, task: Task, *, file_format: FileFormat | None = N
         raise InputError(
             f"the task {task} reads {', '.join(accepted[:-1])} or {accepted[-1]}, not {found}",
             path=path,
-            remedy="convert the file with dmf data convert, or name its format with --format",
+            remedy="convert the file with dmf data convert, or specify its format with --format",
         )
     return found
 
@@ -477,7 +477,7 @@ def _labelled(sentences: Iterable[Sentence], path: StrPath, column: ConlluColumn
     for sentence in sentences:
         line = line or sentence.line
         if sentence.labels is None:
-            raise InputError("no labels", path=path, line=sentence.line, remedy="name a labelled file")
+            raise InputError("no labels", path=path, line=sentence.line, remedy="use a labelled file")
         has_labels = has_labels or column is None or any(label != "_" for label in sentence.labels)
         yield sentence
     if line and not has_labels and column is not None:

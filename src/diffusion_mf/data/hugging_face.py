@@ -48,7 +48,7 @@ def read_token_rows(
             raise InputError(problem, path=path, line=line, remedy=remedy)
 
         if not isinstance(row, dict):
-            fail("no object", 'write {"tokens": ["a"], "ner_tags": ["O"]}')
+            fail("not a JSON object", 'write {"tokens": ["a"], "ner_tags": ["O"]}')
         tokens = row.get(fields.form_column or "tokens", row.get("words"))
         if tokens is None and (found := _label_names(row, fields.tag_column)) is not None:
             names = names or found
@@ -56,7 +56,7 @@ def read_token_rows(
         if not isinstance(tokens, list) or not all(isinstance(unit, str) for unit in tokens):
             fail(
                 'no list of words under the key "tokens"',
-                "name another format with --format, or the key with --form-column",
+                "choose another format with --format, or the key with --form-column",
             )
         if not tokens:
             continue
@@ -67,13 +67,13 @@ def read_token_rows(
             if names is None:
                 fail(
                     f'"{key}" contains numbers whose label names are unknown',
-                    "name the labels in order with --label-names (data.label_names), or put dataset_info.json into the file's folder",
+                    "list the labels in order with --label-names (data.label_names), or put dataset_info.json into the file's folder",
                 )
             if not all(0 <= tag < len(names) for tag in tags):
                 fail(f'"{key}" contains numbers outside the {len(names)} label names', "check the names")
             tags = [names[tag] for tag in tags]
         if tags is not None and not all(isinstance(tag, str) and tag for tag in tags):
-            fail(f'"{key}" is neither a list of names nor a list of numbers', "name another key with --tag-column")
+            fail(f'"{key}" is neither a list of names nor a list of numbers', "choose another key with --tag-column")
         if repairs is None and not all(tokens):
             fail("an empty word", "remove it or give it a form")
         units = tuple(unit if unit or repairs is None else repairs.add_form(line) for unit in tokens)
@@ -129,7 +129,7 @@ def _tag_key(
         if given not in found:
             fail(
                 f'the tags under the key "{given}" are missing or do not match the tokens',
-                "name another key with --tag-column",
+                "choose another key with --tag-column",
             )
         return given
     usual = [key for key in _TAG_KEYS.get(task or Task.NER, ()) if key in found]

@@ -29,7 +29,7 @@ from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 
-NAME_SCHEME = "name the scheme with --scheme (data.scheme in a configuration)"
+NAME_SCHEME = "specify the scheme with --scheme (data.scheme in a configuration)"
 """the remedy if the scheme of a file's labels cannot be detected"""
 
 

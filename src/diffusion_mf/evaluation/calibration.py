@@ -63,7 +63,7 @@ def fit_temperature(marginals: Float[Tensor, "M K"], labels: Int[Tensor, " M"]) 
 
 
 FEWEST_SPANS = 50
-"""to fit on; with fewer, the lowest score stands as it is"""
+"""needed for a fit; with fewer, the lowest score is used unchanged"""
 
 
 def fit_span_calibration(lowest: Float[Tensor, " S"], is_right: Bool[Tensor, " S"]) -> SpanCalibration:

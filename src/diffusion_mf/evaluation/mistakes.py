@@ -60,13 +60,13 @@ class CheckedSentence:
         )
 
     def wrong_units(self) -> list[CheckedUnit]:
-        """Those whose label is not the right one."""
+        """The units with a wrong label."""
         pairs = enumerate(zip(self.gold, self.predicted, strict=True))
         return [self.unit(index) for index, (gold, predicted) in pairs if gold != predicted]
 
 
 class CheckedUnit(NamedTuple):
-    """A unit in its context, with the right label, the one it was given, and the most probable other one."""
+    """A unit in its context, with its gold label, the predicted one, and the most probable other one."""
 
     line: int
     context: str
@@ -78,7 +78,7 @@ class CheckedUnit(NamedTuple):
 
 
 def confusions(units: Iterable[CheckedUnit]) -> list[tuple[tuple[str, str], list[CheckedUnit]]]:
-    """Wrong units by (right label, label given), the most frequent pair first, in each the surest mistakes first."""
+    """Wrong units by (gold label, predicted label): the most frequent pair first, and in each the most confident mistakes first."""
     groups: dict[tuple[str, str], list[CheckedUnit]] = defaultdict(list)
     for unit in units:
         groups[unit.gold, unit.predicted].append(unit)
@@ -87,7 +87,7 @@ def confusions(units: Iterable[CheckedUnit]) -> list[tuple[tuple[str, str], list
 
 
 def confusion_matrix(sentences: Iterable[CheckedSentence]) -> tuple[list[str], list[list[int]]]:
-    """Labels, those of the most mistakes first, and how often each (row) was given each (column)."""
+    """Labels, those with the most mistakes first, and how often each gold label (row) was predicted as each other (column)."""
     scorer = TokenScorer()
     for sentence in sentences:
         scorer.update(sentence.gold, sentence.predicted)
@@ -99,7 +99,7 @@ def confusion_matrix(sentences: Iterable[CheckedSentence]) -> tuple[list[str], l
 
 
 def least_certain(sentences: Sequence[CheckedSentence], number: int) -> list[CheckedUnit]:
-    """The units whose labels have the lowest scores, right or wrong: the first to look at in data that nobody checked."""
+    """The units whose labels have the lowest scores, right or wrong: the first to look at in unchecked data."""
     places = (
         (score, place, index) for place, sentence in enumerate(sentences) for index, score in enumerate(sentence.scores)
     )
@@ -115,13 +115,13 @@ class SpanMistake(enum.StrEnum):
     BOUNDARIES = "wrong boundaries"
     BOTH = "wrong boundaries and type"
     INVENTED = "invented"
-    """no right span shares a unit with it"""
+    """no gold span shares a unit with it"""
 
 
 def span_mistakes(
     gold: Sequence[LabelledSpan], predicted: Sequence[LabelledSpan]
 ) -> list[tuple[SpanMistake, LabelledSpan]]:
-    """Right spans that were not found, and spans found where there is none."""
+    """Gold spans that were not found, and predicted spans that are not gold."""
 
     def overlaps(one: LabelledSpan, other: LabelledSpan) -> bool:
         return one.start < other.end and other.start < one.end

@@ -44,7 +44,7 @@ def score_files(
     with ``strict`` they are an error instead.
     """
     if [os.fspath(path) for path in (gold_path, predicted_path, train_path) if path is not None].count("-") > 1:
-        raise InputError("only one of the files can be standard input", remedy="name a file for the others")
+        raise InputError("only one of the files can be standard input", remedy="give files for the others")
     gold, predicted = (
         _LabelledFile(path, task, column, file_format, fields, strict=strict) for path in (gold_path, predicted_path)
     )
@@ -135,7 +135,7 @@ class _LabelledFile:
 
     def labels(self, sentence: Sentence) -> tuple[str, ...]:
         if sentence.labels is None:
-            raise InputError("no labels", path=self.path, line=sentence.line, remedy="name a labelled file")
+            raise InputError("no labels", path=self.path, line=sentence.line, remedy="use a labelled file")
         return sentence.labels
 
     def repaired(self, sentence: Sentence, scheme: LabelScheme) -> list[str]:
@@ -158,7 +158,7 @@ class _LabelledFile:
                     str(error),
                     path=self.path,
                     line=self.line(sentence, index),
-                    remedy=f"name the predictions' scheme with --scheme, or write {NO_LABEL} for a unit without a label",
+                    remedy=f"specify the predictions' scheme with --scheme, or write {NO_LABEL} for a unit without a label",
                 ) from None
 
 

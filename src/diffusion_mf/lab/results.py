@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import diffusion_mf
-from diffusion_mf.data.files import StrPath, open_output
+from diffusion_mf.data.files import StrPath, make_folder, write_json
 from diffusion_mf.errors import InputError
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -109,10 +109,10 @@ def read_rows(path: StrPath) -> list[dict[str, Any]]:
         rows = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(
-            f"not JSON ({error.msg})", path=path, line=error.lineno, remedy="repair the file or name another"
+            f"not JSON ({error.msg})", path=path, line=error.lineno, remedy="repair the file, or choose another"
         ) from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError("not a list of result rows", path=path, remedy="repair the file or name another")
+        raise InputError("not a list of result rows", path=path, remedy="repair the file, or choose another")
     return rows
 
 
@@ -126,10 +126,7 @@ def write_rows(path: StrPath, rows: Iterable[Mapping[str, Any]], *, replace_by: 
     for row in rows:
         new.setdefault(_key(row, replace_by), []).append(row)
     path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"its folder cannot be created ({error.strerror})", path=path, remedy="name another") from None
+    make_folder(path.parent)
     with _only_writer(path.parent):
         merged: list[Mapping[str, Any]] = []
         written: set[str] = set()
@@ -144,9 +141,7 @@ def write_rows(path: StrPath, rows: Iterable[Mapping[str, Any]], *, replace_by: 
         for key, added in new.items():
             if key not in written:
                 merged.extend(added)
-        text = json.dumps(merged, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-        with open_output(path) as stream:
-            stream.write(text.encode())
+        write_json(path, merged)
 
 
 def _key(row: Mapping[str, Any], fields: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ def download(name: str, *, revision: str | None = None) -> str:
         raise InputError(
             f"neither a model folder nor available from the hub ({reason})",
             path=name,
-            remedy="name a folder, or check the connection" if is_silent else "check the name",
+            remedy="give a folder, or check the connection" if is_silent else "check the name",
         ) from None
 
 

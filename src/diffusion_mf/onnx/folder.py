@@ -39,7 +39,7 @@ def read_folder(folder: StrPath) -> ExportedModel:
     """Read and verify a folder that ``dmf export`` wrote; `InputError` if it is none, or damaged."""
     path = Path(folder)
     if not (path / MANIFEST).is_file():
-        raise InputError("not an exported model", path=path, remedy="name a folder that dmf export wrote")
+        raise InputError("not an exported model", path=path, remedy="use a folder that dmf export wrote")
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         is_manifest = manifest["format"] == FORMAT and isinstance(manifest["files"], dict)

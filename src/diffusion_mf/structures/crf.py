@@ -40,7 +40,7 @@ class CRF(nn.Module):
 
     Emissions are (N, B, K), or (B, N, K) with ``batch_first``; ``transitions[previous, next]``. Parameters have pytorch-crf's
     names, shapes and initial values, so state dicts load either way. Which positions are units is said by ``mask``, in the layout
-    of the tags, with padding at the end only, or by ``lengths`` (B,); without either all are. What stands in padding is never read.
+    of the tags, with padding at the end only, or by ``lengths`` (B,); without either all are. Values at padding are never read.
 
     ``constraints`` make all other sequences impossible, in the likelihood as in decoding; they are not part of the state dict.
     ``check`` looks for holes in masks, bad tags, NaN and sentences without a legal sequence. That waits for a GPU: a training loop

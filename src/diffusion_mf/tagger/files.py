@@ -230,7 +230,7 @@ def _check_plain(sentence: Sentence, path: StrPath) -> None:
             "this does not look like plain text",
             path=path,
             line=sentence.line,
-            remedy=f"name its format with --format ({', '.join(FileFormat)})",
+            remedy=f"specify its format with --format ({', '.join(FileFormat)})",
         )
 
 
@@ -468,7 +468,7 @@ def tag_file(
     options = options or TaggingOptions()
     if min_confidence is not None and tagger.task is Task.SEG_POS:
         raise InputError(
-            "a minimum of confidence would leave out words", remedy="leave out --min-confidence, and write --scores"
+            "a minimum confidence would drop words", remedy="leave out --min-confidence, and write --scores"
         )
     if path != "-" and not os.path.exists(path):
         # A missing file is reported before any complaint about its name.

@@ -21,7 +21,7 @@ def tag_frame(tagger: Tagger, frame: DataFrame, column: Hashable, **options: Any
 
     if column not in frame.columns:
         known = ", ".join(map(str, frame.columns))
-        raise InputError(f"the frame has no column {column!r}", remedy=f"name one of {known}")
+        raise InputError(f"the frame has no column {column!r}", remedy=f"choose one of {known}")
     cells = list(frame[column])
     texts = {row: cell for row, cell in enumerate(cells) if isinstance(cell, str)}
     words: dict[int, list[str]] = {}

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, overload
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.data.raw_text import Offsets
+from diffusion_mf.data.raw_text import Offsets, characters_of
 from diffusion_mf.errors import InputError
 from diffusion_mf.tagger.results import TaggedSentence
 from diffusion_mf.tagger.tagger import Tagger
@@ -88,7 +88,7 @@ class TokenClassificationPipeline:
 
     def _find_units(self, text: str) -> list[Offsets]:
         if self.tagger.task is Task.SEG_POS:
-            return [(index, index + 1) for index, character in enumerate(text) if not character.isspace()]
+            return characters_of(text)
         return [found.span() for found in _WORD.finditer(text)]
 
     def _entities(self, result: TaggedSentence, text: str, places: list[Offsets]) -> list[Entity]:

@@ -97,7 +97,7 @@ class Piece(NamedTuple):
     """in the text, counting characters; ``end`` is exclusive"""
     end: int
     gap: str
-    """what stands before it in the sentence"""
+    """the text between it and the piece before it"""
 
 
 def pieces(result: TaggedSentence, task: Task, text: str | None = None) -> list[Piece]:

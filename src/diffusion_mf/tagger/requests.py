@@ -312,7 +312,7 @@ class RequestReader:
                 )
             yield Sentence(self._units(sentence, number), document=number_of(name))
         if next(names, self) is not self:
-            raise InputError(f"there are more documents than the {number} sentence(s)", remedy="give one per sentence")
+            raise InputError(f"there are more documents than sentences ({number})", remedy="give one per sentence")
 
     def _read(
         self,
@@ -344,7 +344,7 @@ class RequestReader:
                 )
             yield Request(units, self._prepare(Sentence(units, document=document)), allowed)
         if clamps is not None and next(known, self) is not self:
-            raise InputError(f"there are more clamps than the {number} sentence(s)", remedy="give one per sentence")
+            raise InputError(f"there are more clamps than sentences ({number})", remedy="give one per sentence")
 
     def _units(self, sentence: SentenceLike, number: int) -> tuple[str, ...]:
         given = sentence.units if isinstance(sentence, Sentence) else sentence

@@ -61,10 +61,10 @@ class TaggedSentence:
     alternatives: tuple[Alternative, ...] | None = None
     """the best legal sequences, the best first, if they were asked for; fewer if there are fewer"""
     separator: str = " "
-    """what stands between units where offsets do not tell"""
+    """what separates units if there are no offsets"""
 
     def text_of(self, span: Span) -> str:
-        """The words of a span as they stand in the text; units that were given as a list are joined by `separator`."""
+        """The words of a span as in the text; units that were given as a list are joined by `separator`."""
         units = self.units[span.start : span.end]
         if self.offsets is None:
             return self.separator.join(units)

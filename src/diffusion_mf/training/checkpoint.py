@@ -111,7 +111,7 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
         raise damaged(path, "it is not JSON") from None
     if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
         raise InputError(
-            "not a checkpoint of diffusion-mf", path=path, remedy="name the --output folder of an earlier run"
+            "not a checkpoint of diffusion-mf", path=path, remedy="give the --output folder of an earlier run"
         )
     if manifest.get("format_version") != FORMAT_VERSION:
         raise InputError(
@@ -152,7 +152,7 @@ def _checksum(path: Path) -> str:
 
 
 def _checksum_of_entries(manifest: Mapping[str, Any]) -> str:
-    """Of the values, not of the text, so that it can stand among them."""
+    """A checksum of the values, not of the text, so that it can be one of the entries."""
     entries = {name: value for name, value in manifest.items() if name != _CHECKSUM}
     return hashlib.sha256(json.dumps(entries, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 

@@ -111,7 +111,7 @@ def hold_out(corpus: Corpus, number: int, *, seed: int) -> tuple[Corpus, Corpus]
         raise InputError(
             f"no sentences can be held out as dev: each of the {len(corpus):,} has a label that no other has",
             path=corpus.path,
-            remedy="name dev data (data.dev), or train without (data.held_out = 0)",
+            remedy="give dev data (data.dev), or train without (data.held_out = 0)",
         )
     parts: tuple[list[Sentence], list[Sentence]] = ([], [])
     for index, sentence in enumerate(corpus):
@@ -151,14 +151,14 @@ def dev_warnings(data: TrainingData, task: Task) -> Iterator[str]:
     if number < SMALLEST_DEV:
         # Two standard errors of a share of 90 %.
         points = 100 * 2 * math.sqrt(0.9 * 0.1 / max(number, 1))
-        uncertain = f"at 90, a score is uncertain by ±{points:.1f} points" if number else "there is nothing to score"
+        uncertain = f"a score of 90 is uncertain by ±{points:.1f} points" if number else "there is nothing to score"
         yield f"dev has only {number:,} {kind} to choose the best epoch by: {uncertain}; more dev data would help"
     known = {sentence.units for sentence in data.train}
     num_known = sum(sentence.units in known for sentence in data.dev)
     if num_known > LARGEST_OVERLAP * len(data.dev):
         yield (
             f"{100 * num_known / len(data.dev):.0f} % of the dev sentences ({num_known:,} of {len(data.dev):,}) are also in the "
-            "training data: their scores say little about new text; remove them from one of the two"
+            "training data: their scores say little about new text; remove them from one of the files"
         )
 
 

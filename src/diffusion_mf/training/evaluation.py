@@ -177,14 +177,9 @@ def evaluate(
     legal = best_legal(config, scheme, decoders, {name: found[metric] for name, found in scores.items()})
     span_calibration = UNFITTED
     if scheme is not LabelScheme.PLAIN and legal in decoders:
-        of_legal = labels[decoders.index(legal)]
-        found_scores = _scores_of(calibrated(marginals, temperature), of_legal).double().nan_to_num(0.0)
-        span_calibration = _fitted_to_spans(
-            [[names[index] for index in row.tolist()] for row in of_legal.split(lengths)],
-            [row.tolist() for row in found_scores.split(lengths)],
-            gold,
-            scheme,
-        )
+        found_scores = _scores_of(calibrated(marginals, temperature), labels[decoders.index(legal)])
+        rows = found_scores.double().nan_to_num(0.0).split(lengths)
+        span_calibration = _fitted_to_spans(predicted[legal], [row.tolist() for row in rows], gold, scheme)
     return DecoderEvaluation(
         scores=scores,
         decoder=best,

@@ -354,7 +354,7 @@ class _Run:
         if self.settings.warmup_steps >= max(1, self.num_steps):
             yield (
                 f"the warm-up of {self.settings.warmup_steps:,} steps is longer than the run of {self.num_steps:,}: the learning "
-                f"rate never reaches its full height; set training.warmup_steps={self.num_steps // 10}, or train for more epochs"
+                f"rate never reaches its full value; set training.warmup_steps={self.num_steps // 10}, or train for more epochs"
             )
 
     def _agree_on_position(self) -> None:
@@ -417,7 +417,7 @@ class _Run:
         before, self.state.num_skipped = self.state.num_skipped, self.skipped_before + self.window.num_skipped()
         if self.state.num_skipped and not before:
             self.display.note(
-                f"a gradient was not finite by step {self.state.step:,} ({self.window.faulty_parameters()}): such steps are "
+                f"a gradient was not finite at or before step {self.state.step:,} ({self.window.faulty_parameters()}): such steps are "
                 "skipped, and counted here and in the log"
             )
         return self.state.num_skipped - before
@@ -609,7 +609,7 @@ class _Run:
         metric = PRIMARY_METRICS[self.config.task]
         if self.state.best_score == 0:
             yield (
-                f"the {metric} on dev is 0: the model has learnt nothing that counts; train for more epochs, and compare the "
+                f"the {metric} on dev is 0: the model has learnt nothing yet; train for more epochs, and compare the "
                 "labels of the training and dev data with dmf data check"
             )
         elif before is not None and last - before >= NOTABLE_GAIN:
@@ -629,7 +629,7 @@ class _Run:
         if planned is not None and self.num_steps < FEWEST_PLANNED * planned:
             yield (
                 f"there was time for {self.num_steps:,} of the {planned:,} steps planned, which is too few for a good model; "
-                "give --minutes more"
+                "allow more time with --minutes"
             )
 
     def _position(self) -> dict[str, int]:
@@ -645,7 +645,7 @@ class _Run:
         if best not in of_dev or legal not in of_dev or of_dev[legal][metric] == of_dev[best][metric]:
             return None
         return (
-            f"taggers will use {legal} (dev {metric} {of_dev[legal][metric]:.2f}), whose labels always are a legal sequence; "
+            f"taggers will use {legal} (dev {metric} {of_dev[legal][metric]:.2f}), whose output is always a legal sequence; "
             f"evaluation uses {best} ({of_dev[best][metric]:.2f}), the best of all decoders on dev"
         )
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from diffusion_mf.lab.experiments.folders import ExperimentFolder, write_json
+from diffusion_mf.data.files import write_json
+from diffusion_mf.lab.experiments.folders import ExperimentFolder
 from diffusion_mf.lab.synthetic import write_corpus
 
 SMALL_CONFIG = """

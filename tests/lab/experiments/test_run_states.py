@@ -94,7 +94,7 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.raises(
-        InputError, match=r"run: its file system cannot lock files \(No locks available\); name a folder"
+        InputError, match=r"run: its file system cannot lock files \(No locks available\); choose a folder"
     ):
         Claim.take(RunPlace(tmp_path / "run"))
 

@@ -9,7 +9,9 @@ from typing import Any
 import numpy
 import pytest
 
+from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
+from diffusion_mf.lab.experiments.plots import new_figure, save_figure
 from diffusion_mf.lab.experiments.size_curves import (
     compare,
     read_size_rows,
@@ -127,3 +129,11 @@ def test_the_plot_is_written(folder: ExperimentFolder, tmp_path: Path) -> None:
     assert (tmp_path / "plots" / "sizes.png").read_bytes().startswith(b"\x89PNG")
     write_size_plot([row for row in rows if row["size"] == 500], tmp_path / "one-size.svg")
     assert "<svg" in (tmp_path / "one-size.svg").read_text()
+
+
+def test_a_plot_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="the folder cannot be created"):
+        save_figure(new_figure(), tmp_path / "file" / "plot.png")
+    with pytest.raises(InputError, match="this is a directory"):
+        save_figure(new_figure(), tmp_path)

@@ -18,9 +18,10 @@ import pytest
 from experiment_files import attempts_of
 
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.files import write_json
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.errors import InputError
-from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunPlace, write_json
+from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunPlace
 from diffusion_mf.lab.experiments.plan import known_corpora_of, load_plan
 from diffusion_mf.lab.experiments.sizes import (
     SizesFile,

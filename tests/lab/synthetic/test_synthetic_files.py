@@ -133,7 +133,7 @@ def test_a_file_where_the_folder_should_be(
     assert run(monkeypatch, tmp_path / "corpus", "--sentences", 5) == 2
     error = capsys.readouterr().err
     assert str(tmp_path / "corpus") in error
-    assert "name a folder that can be written" in error
+    assert "the folder cannot be created (Not a directory); choose another folder" in error
     assert (tmp_path / "corpus").read_text() == "in the way"
 
 

@@ -1,12 +1,11 @@
-"""Correction: how many labels an annotator has to fix when everything else is labelled anew around those that are known.
+"""Correction: how many labels an annotator has to fix if the rest is labelled again after each fix.
 
-A simulated annotator goes through a document, in reading order or from the least certain label on. Labels that are right when the
-annotator comes to them are confirmed; the first wrong one is fixed, and for entities the whole span. Confirmed and fixed labels are
-held (clamped), and the document is labelled again. This goes on until everything is right. If labels did not depend on each other, there would be
-as many fixes as there were errors at the start.
+A simulated annotator goes through a document in reading order, or starting with the least certain label. Correct labels are confirmed; the
+first wrong one is fixed, and for entities the whole span. Confirmed and fixed labels are held (clamped), and the document is labelled again,
+until everything is right. If labels did not depend on each other, there would be as many fixes as errors at the start.
 
-The annotators of all documents work in lockstep: every round labels in common batches those documents that still have errors. Without recall,
-sentences do not depend on each other, and each has an annotator of its own.
+The annotators of all documents work in lockstep: every round labels the documents that still have errors, in shared batches. Without recall,
+sentences do not depend on each other, and each has its own annotator.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Labelled(NamedTuple):
 class Corrector:
     """A model and labelled sentences, which it labels around the gold labels that are held.
 
-    Sentences with a label that the model does not know are left out: it cannot be told their labels.
+    Sentences with a label that the model does not know are left out: their labels cannot be held.
     """
 
     def __init__(
@@ -92,12 +91,12 @@ class Corrector:
 
     @property
     def num_units(self) -> int:
-        """Of all sentences."""
+        """The number of units of all sentences."""
         return sum(map(len, self.gold))
 
     @property
     def num_targets(self) -> int:
-        """What fixes are counted in relation to: gold spans of entities, else units."""
+        """What fixes are counted per: gold spans for entities, otherwise units."""
         return sum(map(len, self._gold_spans)) if self._has_spans else self.num_units
 
     def spans(self, labels: Int[np.ndarray, " N"]) -> list[LabelledSpan]:
@@ -140,7 +139,7 @@ class Corrector:
         return allowed
 
     def num_errors(self, index: int, labels: Int[np.ndarray, " N"]) -> int:
-        """How many fixes a sentence would need if nothing followed from them."""
+        """How many fixes a sentence would need if no fix changed any other label."""
         if not self._has_spans:
             return int((labels != self.gold[index]).sum())
         return len(span_mistakes(self._gold_spans[index], self.spans(labels)))
@@ -271,25 +270,25 @@ class ModelGroup(NamedTuple):
 
     @classmethod
     def of(cls, model: StoredModel) -> ModelGroup:
-        """That of a model; direct systems are not trained for clamps, whatever the configuration says."""
+        """The group of a model; direct systems are never trained for clamps, whatever the configuration says."""
         config = model.config
         is_diffusion = config.system_entry.is_diffusion
         return cls(config.system, config.recall, config.diffusion.clamp_share if is_diffusion else 0.0)
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> ModelGroup:
-        """That of a result row."""
+        """The group of a result row."""
         return cls(row["system"], row["recall"], row["clamp_share"])
 
     @property
     def title(self) -> str:
-        """For tables and plots."""
+        """The name in tables and plots."""
         parts = [SYSTEMS[self.system].title, "clamps" * (self.clamp_share > 0), "recall" * (self.recall > 0)]
         return ", ".join(part for part in parts if part)
 
 
 class Measured(NamedTuple):
-    """What was measured of one model."""
+    """The measurements of one model."""
 
     group: ModelGroup
     seed: int
@@ -444,5 +443,4 @@ def write_correction_plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None
         curves.legend(fontsize=7, frameon=False)
         for axes in (bars, curves):
             axes.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
     save_figure(figure, path)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from diffusion_mf.data.corpus import Corpus, Task
-from diffusion_mf.data.files import StrPath
+from diffusion_mf.data.files import StrPath, make_folder
 from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, convert_labels, encode_spans
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import DiffusionMFError, InputError
@@ -179,7 +179,7 @@ class UDPipe(Peer):
     def _sentence(udpipe: Any, words: Sequence[str], labels: Iterable[str] | None = None) -> Any:
         sentence = udpipe.Sentence()
         for word in words:
-            # Its dictionary cannot hold forms of more than 255 bytes; tweets have some.
+            # Its dictionary cannot hold forms of more than 255 bytes, which occur in tweets.
             sentence.addWord(word[:60])
         if labels is not None:
             for index, label in enumerate(labels, 1):
@@ -333,7 +333,7 @@ def peer_contestants(
         place = Path(folder) / f"{peer.name}-{digest}"
         if not peer.is_trained(place):
             note(f"training {peer.name}")
-            place.mkdir(parents=True, exist_ok=True)
+            make_folder(place)
             peer.train(train.sentences, dev.sentences, place)
         # One thread each: none of the peers' taggers uses more in one process.
         facts = {"system": peer.name, "is_ours": False, "calls": None, "threads": 1, "training": peer.description}
@@ -373,7 +373,7 @@ def measure_cpu(
     sentences = [list(sentence.units) for sentence in gold]
     num_words = sum(map(len, sentences))
     if not num_words:
-        raise InputError("there is nothing to tag", path=test.path, remedy="name a file with sentences")
+        raise InputError("there is nothing to tag", path=test.path, remedy="use a file with sentences")
     scores = []
     for contestant in contestants:
         scores.append(_scores(task, gold, contestant.tag(sentences)))
@@ -384,7 +384,7 @@ def measure_cpu(
         rows.append(
             {
                 **contestant.facts,
-                # Of tags, F1 says nothing that accuracy does not.
+                # For tags, F1 adds nothing to accuracy.
                 **({} if task is Task.POS else {"f1": round(found["f1"], 2)}),
                 "accuracy": round(found["accuracy"], 2),
                 "exact_match": round(found["exact_match"], 2),
@@ -416,11 +416,11 @@ def best_match(peer: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
 def speed_on_one_core(folder: StrPath, corpus: Corpus, *, passes: int = 3) -> dict[str, Any]:
     """What a model's card says about its speed: words per second of processor time with one thread, the median of ``passes``.
 
-    Processor time does not depend on what else the machine does. Of models for characters, the words they find are counted.
+    Processor time does not depend on what else the machine does. For models of characters, the words they find are counted.
     """
     sentences = [list(sentence.units) for sentence in corpus if sentence.units]
     if not sentences:
-        raise InputError("there is nothing to tag", path=corpus.path, remedy="name a file with sentences")
+        raise InputError("there is nothing to tag", path=corpus.path, remedy="use a file with sentences")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -437,7 +437,7 @@ def speed_on_one_core(folder: StrPath, corpus: Corpus, *, passes: int = 3) -> di
             times.append(time.process_time() - start)
     finally:
         torch.set_num_threads(before)
-    # Hundreds: more digits would not come out the same twice.
+    # Rounded to hundreds: further digits are not reproducible.
     speed = round(num_words / statistics.median(times), -2)
     return {"words_per_second": int(speed), "threads": 1, "hardware": f"{hardware()}, processor time"}
 

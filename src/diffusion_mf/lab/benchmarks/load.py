@@ -128,7 +128,7 @@ def measure_agreement(
 ) -> Iterator[list[dict[str, Any]]]:
     """A row for the reference and one for the fast path."""
     if not any(sentence.units for sentence in sentences):
-        raise InputError("there is nothing to label", remedy="name a file with sentences")
+        raise InputError("there is nothing to label", remedy="use a file with sentences")
     config = model.config
     packed = "packed" if config.encoder.kind == "scratch" else "auto"
     paths: dict[str, dict[str, Any]] = {

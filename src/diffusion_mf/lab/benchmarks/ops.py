@@ -133,11 +133,6 @@ def plain_denoiser(num_sentences: int, num_units: int, *, device: torch.device) 
     return model, torch.randn((num_sentences, num_units, _WIDTH), device=device, dtype=torch.bfloat16)
 
 
-def num_parameters(model: nn.Module) -> int:
-    """The number of parameters of the model."""
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 OURS = "diffusion_mf"
 NUM_ITERATIONS = 15
 # No system of the paper has per-position transitions for more labels than this.
@@ -335,7 +330,7 @@ def measure_denoiser(shape: ProblemShape, *, device: torch.device, note: Note) -
         "peak_memory_mb": memory,
         "speedup_over_fastest_peer": None,
         "share_of_denoiser": None,
-        "parameters": num_parameters(model),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "is_compiled": fastest == "compiled",
     }
     return _finished(row, device)

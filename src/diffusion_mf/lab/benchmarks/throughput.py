@@ -154,17 +154,17 @@ TRAINED = "trained"
 def measure_trained(folder: StrPath, *, device: torch.device, repeats: int) -> list[dict[str, Any]]:
     """Inference rows of a trained diffusion model on its dev data: with the paper's ten calls, and with the model's own.
 
-    They have the dev score with so many calls, so that speed is compared at equal scores.
+    Rows have the dev score with that number of calls, so that speeds can be compared at equal scores.
     """
     model = load_model(folder)
     config = model.config
     if not config.system_entry.is_diffusion:
         raise InputError(
-            f"the system {config.system} has no denoiser to call", path=folder, remedy="name a diffusion model"
+            f"the system {config.system} has no denoiser to call", path=folder, remedy="use a diffusion model"
         )
     data = read_data(config)
     if not data.dev:
-        raise InputError("the model was trained without dev data", path=folder, remedy="name another model")
+        raise InputError("the model was trained without dev data", path=folder, remedy="use another model")
     labeller = model.labeller.to(device)
     if device.type == "cuda":
         torch._dynamo.reset()

@@ -133,7 +133,7 @@ class ChainProblem(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """Where everything lies."""
+        """The device of all tensors."""
         return self.unary.device
 
     @property

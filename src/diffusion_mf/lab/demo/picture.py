@@ -39,7 +39,7 @@ def decisions(result: TaggedSentence, labels: Sequence[str]) -> list[Decision]:
     for position, label in enumerate(result.labels):
         call = len(result.trajectory)
         if label not in labels:
-            # A code of DiffusionSL without label: nothing was ever believed of it.
+            # A code of DiffusionSL that is no label: there were no beliefs about it.
             found.append(Decision(call, label))
             continue
         column = labels.index(label)
@@ -82,12 +82,10 @@ def draw_trajectory(
         _save(stream, "png", result, labels, groups=groups, first_step=first_step, title=title)
 
 
-def trajectory_svg(
-    result: TaggedSentence, labels: Sequence[str], *, first_step: int | None = 1000, title: str = ""
-) -> str:
+def trajectory_svg(result: TaggedSentence, labels: Sequence[str], *, first_step: int | None = 1000) -> str:
     """The same picture as SVG, for a page: letters are drawn, so that it needs no fonts."""
     stream = io.BytesIO()
-    _save(stream, "svg", result, labels, groups=(), first_step=first_step, title=title)
+    _save(stream, "svg", result, labels, groups=(), first_step=first_step, title="")
     text = stream.getvalue().decode("utf-8")
     # Without the head of a file of its own.
     return text[text.index("<svg") :]
@@ -107,7 +105,7 @@ def _save(
         raise ValueError("a picture needs a sentence with units and its trajectory")
     fonts = _fonts("".join((title, *result.units, *labels)))
     with rc_context({"font.family": fonts, "svg.hashsalt": "trajectory"}), warnings.catch_warnings():
-        # `_fonts` has said it once, for all of them.
+        # `_fonts` has already reported it, once for all of them.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from")
         figure = _draw_picture(result, labels, groups=groups, first_step=first_step, title=title)
         # No software or date in the file: the same trajectory gives the same bytes.

@@ -51,7 +51,7 @@ class ComparisonRow(NamedTuple):
 def compare(
     sentences: Sequence[SyntheticSentence], results: Mapping[str, Iterable[TaggedSentence]], *, flavour: str
 ) -> list[ComparisonRow]:
-    """Print a row for every system of ``results``."""
+    """A row for every system of ``results``."""
     limits: Mapping[str, Any] = realised_scores(sentences, flavour=FLAVOURS[flavour])
     return [
         ComparisonRow(
@@ -101,7 +101,8 @@ def run_demo(
         {system: tagger.stream(s.units for s in test) for system, tagger in taggers.items()},
         flavour=FLAVOUR,
     )
-    shown = _shown_sentence(test)
+    # The first sentence with both kinds of groups that fits a terminal, otherwise the shortest with most groups.
+    shown = min(test, key=lambda s: (-len(s.groups), max(len(s.units), _LONGEST_SHOWN)))
     tagger = taggers[SHOWN_SYSTEM]
     result = tagger.tag([shown.units], calls=settings.calls_shown, trajectory=True)[0]
     others = {system: other.tag([shown.units])[0].labels for system, other in taggers.items() if system != SHOWN_SYSTEM}
@@ -157,11 +158,6 @@ def _train(config: Config, folder: pathlib.Path) -> Tagger:
     return tagger
 
 
-def _shown_sentence(sentences: Sequence[SyntheticSentence]) -> SyntheticSentence:
-    """The first sentence with both kinds of groups that fits a terminal, otherwise the shortest with most groups."""
-    return min(sentences, key=lambda s: (-len(s.groups), max(len(s.units), _LONGEST_SHOWN)))
-
-
 def _values(
     rows: Sequence[ComparisonRow],
     seconds: Mapping[str, float],
@@ -191,12 +187,18 @@ def _print(
     others: Mapping[str, Sequence[str]],
     picture: pathlib.Path,
 ) -> None:
+    def rounded(value: float | None) -> str:
+        return "–" if value is None else half_up(value, 1)
+
+    def beside(row: ComparisonRow, metric: str) -> str:
+        return f"{rounded(row.scores[metric])} ({rounded(row.limits[metric])})"
+
     best = {metric: max((row.limits[metric] or 0.0 for row in rows), default=0.0) for metric in METRICS}
     print_table(
         ["system", *METRICS.values()],
         [
-            *([SYSTEMS[row.system].title, *(_beside(row, metric) for metric in METRICS)] for row in rows),
-            ["best possible", *(_rounded(best[metric]) for metric in METRICS)],
+            *([SYSTEMS[row.system].title, *(beside(row, metric) for metric in METRICS)] for row in rows),
+            ["best possible", *(rounded(best[metric]) for metric in METRICS)],
         ],
         title="Scores on the test split, %",
     )
@@ -220,11 +222,3 @@ def _verdict(shown: SyntheticSentence, labels: Sequence[str]) -> str:
         for kind, count in found.items()
         if count.groups
     )
-
-
-def _beside(row: ComparisonRow, metric: str) -> str:
-    return f"{_rounded(row.scores[metric])} ({_rounded(row.limits[metric])})"
-
-
-def _rounded(value: float | None) -> str:
-    return "–" if value is None else half_up(value, 1)

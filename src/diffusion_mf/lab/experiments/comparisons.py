@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from diffusion_mf.config.sections import SIZES
@@ -222,19 +223,16 @@ def denoiser_tables(outcomes: Outcomes) -> list[Table]:
     ]
 
 
-def ner_tables(outcomes: Outcomes) -> list[Table]:
-    """CoNLL-2003, and other NER: accuracy, precision, recall, F1 and exact match."""
-    return _full_tables(outcomes, "ner", ("accuracy", "precision", "recall", "f1", "exact_match"))
+_FULL_METRICS = {
+    "ner": ("accuracy", "precision", "recall", "f1", "exact_match"),
+    "seg-pos": ("seg_f1", "gold_xpos", "aligned_xpos", "joint_f1", "exact_match"),
+}
 
 
-def segmentation_tables(outcomes: Outcomes) -> list[Table]:
-    """Chinese GSDSimp: segmentation F1, gold-word XPOS, aligned XPOS, joint F1 and exact match."""
-    return _full_tables(outcomes, "seg-pos", ("seg_f1", "gold_xpos", "aligned_xpos", "joint_f1", "exact_match"))
-
-
-def _full_tables(outcomes: Outcomes, task: str, metrics: tuple[str, ...]) -> list[Table]:
+def _full_tables(outcomes: Outcomes, *, task: str) -> list[Table]:
+    """All metrics of a task with every decoder, for each corpus, encoder and split."""
     return [
-        _full_table(own, corpus, encoder, split, metrics)
+        _full_table(own, corpus, encoder, split, _FULL_METRICS[task])
         for corpus, of_corpus in _by_corpus(outcomes).items()
         if of_corpus.groups[0].task.value == task
         for encoder, own in _by_encoder(of_corpus).items()
@@ -297,19 +295,11 @@ class _Setting(NamedTuple):
         return self.group.scores(split, decoder, schedule=self.schedule)
 
 
-def objective_tables(outcomes: Outcomes) -> list[Table]:
-    """Table of the variants full, no-denoising, no-posterior and any others in the plan, and of full minus each."""
-    return _variant_tables(outcomes, "objective", reference="full", sign=1)
-
-
-def variants_tables(outcomes: Outcomes) -> list[Table]:
-    """Table of the plan's variants, for each system those it has, and of each minus the plan's first."""
-    return _variant_tables(outcomes, "variants", reference=outcomes.all_groups[0].variant, sign=-1)
-
-
-def _variant_tables(outcomes: Outcomes, kind: str, *, reference: str, sign: int) -> list[Table]:
+def _variant_tables(outcomes: Outcomes, *, kind: str) -> list[Table]:
+    """The plan's variants, and paired differences: of ``objective``, full minus each; of ``variants``, each minus the first."""
     if len({group.variant for group in outcomes.all_groups}) < 2:
         return []
+    reference, sign = ("full", 1) if kind == "objective" else (outcomes.all_groups[0].variant, -1)
     tables = []
     for system, encoder in itertools.product(outcomes.values("system"), outcomes.values("encoder")):
         own = outcomes.only(system=system, encoder=encoder)
@@ -652,11 +642,11 @@ class Comparison(NamedTuple):
 TABLES: Mapping[str, Comparison] = {
     "main": Comparison(main_tables, "a corpus"),
     "denoiser": Comparison(denoiser_tables, "a diffusion system"),
-    "objective": Comparison(objective_tables, "variants such as full and no-denoising"),
-    "variants": Comparison(variants_tables, "variants"),
+    "objective": Comparison(partial(_variant_tables, kind="objective"), "variants such as full and no-denoising"),
+    "variants": Comparison(partial(_variant_tables, kind="variants"), "variants"),
     "calls": Comparison(calls_tables, "a diffusion system, and calls in the plan's evaluation"),
-    "ner": Comparison(ner_tables, "a corpus of the task ner"),
-    "seg-pos": Comparison(segmentation_tables, "a corpus of the task seg-pos"),
+    "ner": Comparison(partial(_full_tables, task="ner"), "a corpus of the task ner"),
+    "seg-pos": Comparison(partial(_full_tables, task="seg-pos"), "a corpus of the task seg-pos"),
     "scaling": Comparison(scaling_tables, "size in the plan's grid"),
     "depth": Comparison(depth_tables, "denoiser.layers in the plan's grid"),
     "iterations": Comparison(iterations_tables, "structure.num_iterations in the plan's grid"),

@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diffusion_mf.data.files import open_output
-from diffusion_mf.errors import InputError
+from diffusion_mf.data.files import make_folder, write_json
 
 if TYPE_CHECKING:
     from diffusion_mf.config import Config
@@ -62,7 +61,7 @@ class Outcome(enum.StrEnum):
     """bad input: another attempt would fail too"""
     FAILED = "failed"
     FORGIVEN = "forgiven"
-    """not an attempt, but a mark that earlier attempts no longer count"""
+    """not an attempt, but a mark that earlier attempts no longer count, so that the run may be tried again"""
 
 
 def without_test(config: Config) -> Config:
@@ -87,7 +86,7 @@ class RunPlace:
 
     def describe(self, values: Mapping[str, Any]) -> None:
         """Write the description of the run."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root)
         write_json(self.root / "run.json", values)
 
     def result(self) -> dict[str, Any] | None:
@@ -108,10 +107,6 @@ class RunPlace:
         attempts = [*self.attempts(), {"outcome": outcome.value, **details}]
         write_json(self.root / "attempts.json", {"attempts": attempts})
 
-    def forgive(self) -> None:
-        """Stop counting past failures, so that the run may be tried again."""
-        self.add_attempt(Outcome.FORGIVEN)
-
     def outcomes(self) -> list[str]:
         """How the attempts that count ended."""
         found = [str(attempt.get("outcome")) for attempt in self.attempts()]
@@ -131,13 +126,13 @@ class RunPlace:
             return RunState.FAILED
         return RunState.INTERRUPTED if outcomes or self.checkpoint.exists() else RunState.PENDING
 
-    def last_lines(self, count: int = NUM_LINES_SHOWN) -> list[str]:
+    def last_lines(self) -> list[str]:
         """The end of the run's output."""
         try:
             text = self.output.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return []
-        return [line for line in text.splitlines() if line.strip()][-count:]
+        return [line for line in text.splitlines() if line.strip()][-NUM_LINES_SHOWN:]
 
     def failure_lines(self) -> list[str]:
         """The reason recorded for the last failed attempt."""
@@ -210,12 +205,7 @@ class ExperimentFolder:
 
     def save_plan(self, record: Mapping[str, Any]) -> None:
         """Record which runs a plan consists of."""
-        try:
-            self.plans.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"cannot be written ({error.strerror})", path=self.root, remedy="name another folder with --output"
-            ) from None
+        make_folder(self.plans)
         write_json(self.plans / f"{record['name']}.json", record)
 
     def plan_records(self) -> dict[str, dict[str, Any]]:
@@ -231,9 +221,3 @@ def read_object(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write an object to a file atomically."""
-    with open_output(path) as stream:
-        stream.write((json.dumps(values, ensure_ascii=False, indent=1, allow_nan=False) + "\n").encode())

@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -18,7 +18,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from diffusion_mf.config import Config, load_config
 from diffusion_mf.config.errors import explained, line_of, read_toml
-from diffusion_mf.config.files import import_listed, locate_config
+from diffusion_mf.config.files import flat, import_listed, locate_config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import InputError
@@ -56,7 +56,7 @@ class CorpusEntry(Section):
     task: Task = pydantic.Field(strict=False)
     train: str | list[str]
     dev: str | list[str] | None = None
-    """only learning curves over sizes do without: they hold out training sentences"""
+    """required except for learning curves over sizes, which can hold out training sentences"""
     test: str | list[str] | None = None
     set: dict[str, Any] = {}
     optional: bool = False
@@ -201,7 +201,7 @@ def read_plan_file(model: type[File], path: Path) -> tuple[File, str]:
         raise explained(error, model, path=path, text=text) from None
     for name in ("systems", "corpora", "encoders", "seeds", "stages", "sizes"):
         if not getattr(plan, name, True):
-            raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="name at least one")
+            raise InputError(f"{name} is empty: there is nothing to run", path=path, remedy="give at least one")
     check_names([*getattr(plan, "encoders", ()), plan.name or path.stem], path)
     return plan, text
 
@@ -226,7 +226,7 @@ def known_corpora_of(path: Path) -> dict[str, CorpusEntry]:
 def chosen_corpora(
     wanted: Iterable[str], known: Mapping[str, CorpusEntry], path: Path, text: str, *, needs_dev: bool = True
 ) -> dict[str, CorpusEntry]:
-    """The corpora that the plan in ``path`` names; without ``needs_dev`` they may be without dev file."""
+    """The corpora that the plan in ``path`` names; without ``needs_dev`` they may lack a dev file."""
     check_names(list(wanted), path)
     for name in wanted:
         if name not in known:
@@ -258,23 +258,6 @@ def config_path(plan: PlanFile, path: Path, names: Mapping[str, str]) -> Path:
             remedy=f"use {', '.join(f'{{{name}}}' for name in names)} and no other braces",
         ) from None
     return locate_config(name, path.parent) or path.parent / name
-
-
-def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their dotted names.
-
-    >>> flat_settings({"training": {"epochs": 3}, "denoiser.layers": 2})
-    {'training.epochs': 3, 'denoiser.layers': 2}
-    """
-    return dict(_flattened(values, prefix))
-
-
-def _flattened(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flattened(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def toml_value(value: Any) -> str:
@@ -316,13 +299,7 @@ class Run:
 
     def coordinates(self) -> dict[str, Any]:
         """The run's coordinates in the plan."""
-        return {
-            "corpus": self.corpus,
-            "system": self.system,
-            "encoder": self.encoder,
-            "variant": self.variant,
-            "seed": self.seed,
-        }
+        return {name: getattr(self, name) for name in ("corpus", "system", "encoder", "variant", "seed")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -472,8 +449,8 @@ def _check_exceptions(plan: PlanFile, corpora: Iterable[str], variants: Iterable
 
 
 def _variants(plan: PlanFile, path: Path, text: str) -> dict[str, dict[str, Any]]:
-    named = {name: flat_settings(settings) for name, settings in plan.variants.items()} or {DEFAULT: {}}
-    grid = flat_settings(plan.grid)
+    named = {name: flat(settings) for name, settings in plan.variants.items()} or {DEFAULT: {}}
+    grid = flat(plan.grid)
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise InputError(
@@ -506,20 +483,21 @@ def make_run(
     overrides: Sequence[str],
 ) -> Run | None:
     """The run for one combination of the plan, with the settings of its variant; None if an exception skips it."""
-    grid = flat_settings(plan.grid)
+    grid = flat(plan.grid)
     # Later layers win; each has its place in the plan's file, if it is from there.
     layers: list[Layer] = [
-        (("set",), flat_settings(plan.set)),
-        ((), flat_settings(corpus.set)),
-        (("encoders", place["encoder"]), flat_settings(plan.encoders[place["encoder"]])),
+        (("set",), flat(plan.set)),
+        ((), flat(corpus.set)),
+        (("encoders", place["encoder"]), flat(plan.encoders[place["encoder"]])),
         (("variants", place["variant"].partition(" ")[0]), {key: variant[key] for key in variant if key not in grid}),
         (("grid",), {key: variant[key] for key in variant if key in grid}),
     ]
     for number, exception in enumerate(plan.exceptions):
-        if _applies(exception, {**place, "task": corpus.task.value}):
+        about = {**place, "task": corpus.task.value}
+        if all(str(about[key]) in _names(wanted) for key, wanted in exception.where.items()):
             if exception.skip:
                 return None
-            layers.append((("exceptions", str(number), "set"), flat_settings(exception.set)))
+            layers.append((("exceptions", str(number), "set"), flat(exception.set)))
     settings: dict[str, Any] = {}
     for _, layer in layers:
         settings |= layer
@@ -551,10 +529,6 @@ def _located(error: InputError, path: Path, layers: Sequence[Layer], overrides: 
             line = line_of((*place, *key.split(".")), path.read_text(encoding="utf-8"))
             return error if line is None else InputError(error.problem, path=path, line=line, remedy=error.remedy)
     return error
-
-
-def _applies(exception: ExceptionEntry, place: Mapping[str, Any]) -> bool:
-    return all(str(place[key]) in _names(wanted) for key, wanted in exception.where.items())
 
 
 def _names(wanted: str | int | Sequence[str] | Sequence[int]) -> list[str]:

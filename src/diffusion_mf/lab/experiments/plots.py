@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffusion_mf.config.sections import SIZES
+from diffusion_mf.data.files import make_folder, open_output
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.comparisons import groups_by_setting
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
@@ -77,12 +78,6 @@ def _draw_if_finished(draw: Draw, outcomes: Outcomes, corpus: str, axes: Axes) -
 
 def write_panels(path: Path, panels: Mapping[str, Callable[[Axes], bool]]) -> bool:
     """Draw panels side by side, by title, with one legend; whether there was anything to draw."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot be created ({error.strerror})", path=path.parent, remedy="name another folder"
-        ) from None
     figure = new_figure()
     for title, draw in panels.items():
         axes = figure.add_subplot()
@@ -122,7 +117,10 @@ def new_figure() -> Figure:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure, without the version of the software: the same data give the same file."""
-    figure.savefig(path, dpi=150, metadata={"Software": None} if path.suffix == ".png" else None)
+    make_folder(path.parent)
+    with open_output(path) as stream:
+        metadata = {"Software": None} if path.suffix == ".png" else None
+        figure.savefig(stream, format=path.suffix[1:] or "png", dpi=150, metadata=metadata)
 
 
 def _label_scores(axes: Axes, outcomes: Outcomes, corpus: str) -> None:

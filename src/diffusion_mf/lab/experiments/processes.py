@@ -13,6 +13,7 @@ from pathlib import Path
 
 import diffusion_mf
 from diffusion_mf import plugins
+from diffusion_mf.data.files import make_folder
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.folders import Outcome, RunPlace
 from diffusion_mf.lab.experiments.worker import EXIT_STATUSES
@@ -31,7 +32,7 @@ class Claim:
     @classmethod
     def take(cls, place: RunPlace) -> Claim | None:
         """Claim a run; None if another runner works on it."""
-        place.root.mkdir(parents=True, exist_ok=True)
+        make_folder(place.root)
         handle = os.open(place.root / "lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -42,7 +43,7 @@ class Claim:
             raise InputError(
                 f"its file system cannot lock files ({error.strerror})",
                 path=place.root,
-                remedy="name a folder on another one with --output",
+                remedy="choose a folder on another file system with --output",
             ) from None
         return cls(handle)
 

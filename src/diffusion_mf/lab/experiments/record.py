@@ -293,7 +293,7 @@ def update_readme(path: StrPath, folder: StrPath = "results") -> list[str]:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        raise InputError("cannot be read", path=path, remedy="name a Markdown file") from None
+        raise InputError("cannot be read", path=path, remedy="give a Markdown file") from None
     scratch, pretrained, recall = (Path(folder, name) for name in ("scratch.json", "pretrained.json", "recall.json"))
     tables = {
         "results": lambda: results_table(

@@ -213,7 +213,7 @@ class _Scheduler:
         # Bad input may have been corrected since, and a run that one trial aborted may be good enough for another.
         is_forgiven = place.outcomes()[-1:] in ([Outcome.REFUSED], [Outcome.PRUNED])
         if is_forgiven or (self.options.retry_failed and self._state(job.name) is RunState.FAILED):
-            place.forgive()
+            place.add_attempt(Outcome.FORGIVEN)
         self._update_state(job.name)
 
     def run(self) -> None:
@@ -246,7 +246,7 @@ class _Scheduler:
     def _check_time(self) -> None:
         limit = self.options.time_limit
         if limit is not None and not self.is_stopping and time.monotonic() - self.table.started >= limit:
-            self.display.note(f"the time limit of {limit:g} s is reached")
+            self.display.note(f"the time limit of {limit:g} s was reached")
             self.is_stopping = True
 
     def _has_stopped(self) -> bool:

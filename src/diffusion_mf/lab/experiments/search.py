@@ -249,11 +249,7 @@ class Search:
 
     def best_settings(self, subject: Subject, number: int) -> dict[str, Any]:
         """The settings that a stage chooses; empty if no trial has finished."""
-        complete = [
-            trial
-            for trial in self.counted(subject, number)
-            if trial.value is not None and trial.state.name == "COMPLETE"
-        ]
+        complete = [trial for trial in self.counted(subject, number) if trial.state == TrialState.COMPLETE]
         # Of equal ones the first; a retry counts as the trial it repeats, so that an interruption changes nothing.
         best = max(complete, key=lambda trial: (trial.value, -first_number(trial)), default=None)
         return {} if best is None else dict(best.params)
@@ -324,11 +320,10 @@ class Search:
         place = self.folder.run(f"{subject.name}.seed{seed}.{fingerprint(config)}")
         open_trial.trial.set_user_attr(f"run_seed{seed}", place.name)
         open_trial.is_running = True
-        coordinates = {"corpus": subject.corpus, "system": subject.system, "encoder": subject.encoder}
         return Job(
             name=place.name,
             description={
-                "coordinates": {**coordinates, "variant": "search", "seed": seed},
+                "coordinates": {**subject.coordinates(), "variant": "search", "seed": seed},
                 "source": source,
                 "config": config.model_dump(mode="json"),
                 "evaluation": {"analysis": False},
@@ -366,14 +361,14 @@ class Search:
             return
         if state is not RunState.PRUNED:
             last = (place.failure_lines() or ["no output"])[-1]
-            if place.outcomes()[-1:] == [Outcome.REFUSED] and not self._has_results(open_trial.subject.corpus):
+            results = self.folder.root.glob(f"runs/{glob.escape(open_trial.subject.corpus)}.*/result.json")
+            if place.outcomes()[-1:] == [Outcome.REFUSED] and not any(results):
                 # The input is bad rather than these settings, so every trial would fail and none must count.
-                raise InputError(f"{place.name} was refused ({last})", remedy="correct that")
+                raise InputError(
+                    f"{place.name} was refused ({last})", remedy="correct the input, then run the search again"
+                )
             open_trial.trial.set_user_attr(REASON, f"{state.value}: {last}")
         self._tell(open_trial, state=TrialState.FAIL if state is RunState.FAILED else TrialState.PRUNED)
-
-    def _has_results(self, corpus: str) -> bool:
-        return any(self.folder.root.glob(f"runs/{glob.escape(corpus)}.*/result.json"))
 
     def _tell(self, open_trial: _OpenTrial, *, value: float | None = None, state: Any = None) -> None:
         """End the trial."""
@@ -410,8 +405,7 @@ def selected_text(search: Search) -> str:
         for number in range(len(subject.stages)):
             settings |= search.best_settings(subject, number)
         if settings:
-            place = {"corpus": subject.corpus, "system": subject.system, "encoder": subject.encoder}
-            where = ", ".join(f"{key} = {toml_value(value)}" for key, value in place.items())
+            where = ", ".join(f"{key} = {toml_value(value)}" for key, value in subject.coordinates().items())
             chosen = ", ".join(f"{toml_value(key)} = {toml_value(value)}" for key, value in settings.items())
             lines += ["[[exceptions]]", f"where = {{ {where} }}", f"set = {{ {chosen} }}", ""]
     return "\n".join(lines)

@@ -20,6 +20,7 @@ import pydantic
 from pydantic import NonNegativeInt, PositiveInt
 
 from diffusion_mf.config import Config
+from diffusion_mf.config.files import flat
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.folders import without_test
@@ -30,7 +31,6 @@ from diffusion_mf.lab.experiments.plan import (
     Section,
     check_names,
     chosen_corpora,
-    flat_settings,
     known_corpora,
     make_run,
     read_plan_file,
@@ -110,7 +110,11 @@ class Subject:
     @property
     def name(self) -> str:
         """A unique name."""
-        return f"{self.corpus}.{self.system}.{self.encoder}"
+        return ".".join(self.coordinates().values())
+
+    def coordinates(self) -> dict[str, str]:
+        """The subject's coordinates in the plan."""
+        return {"corpus": self.corpus, "system": self.system, "encoder": self.encoder}
 
 
 class SearchPlan:
@@ -132,13 +136,7 @@ class SearchPlan:
 
     def config(self, subject: Subject, settings: Mapping[str, Any], seed: int) -> tuple[Config, str]:
         """A trial's configuration, without test data, and where it comes from."""
-        place = {
-            "corpus": subject.corpus,
-            "system": subject.system,
-            "encoder": subject.encoder,
-            "variant": "search",
-            "seed": seed,
-        }
+        place = {**subject.coordinates(), "variant": "search", "seed": seed}
         run = make_run(self._as_plan, self._path, place, self._corpora[subject.corpus], settings, self._overrides)
         assert run is not None
         return without_test(run.config), run.source
@@ -178,8 +176,8 @@ def _check_spaces(search: SearchPlan, subject: Subject, path: Path) -> None:
 def _stages(plan: SearchFile, system: str, path: Path) -> list[Stage]:
     stages: list[Stage] = []
     for entry in plan.stages:
-        space = {} if entry.only is not None and system not in entry.only else flat_settings_of_space(entry.space)
-        space |= flat_settings_of_space(entry.system.get(system, {}))
+        space = {} if entry.only is not None and system not in entry.only else flat_space(entry.space)
+        space |= flat_space(entry.system.get(system, {}))
         if space:
             stages.append(Stage(name=entry.name, trials=entry.trials, space=space))
         elif stages:
@@ -206,15 +204,15 @@ def _shared_out(stages: Sequence[Stage]) -> list[Stage]:
     return [dataclasses.replace(stage, trials=int(number)) for stage, number in zip(stages, trials, strict=True)]
 
 
-def flat_settings_of_space(values: Mapping[str, Any]) -> dict[str, list[Any] | Range]:
+def flat_space(values: Mapping[str, Any]) -> dict[str, list[Any] | Range]:
     """Candidate values by dotted name.
 
-    >>> flat_settings_of_space({"training": {"learning_rate": {"low": 1e-4, "high": 1e-3, "log": True}}})
+    >>> flat_space({"training": {"learning_rate": {"low": 1e-4, "high": 1e-3, "log": True}}})
     {'training.learning_rate': Range(low=0.0001, high=0.001, is_log=True)}
     """
     found: dict[str, list[Any] | Range] = {}
     ranges: dict[str, dict[str, Any]] = {}
-    for name, value in flat_settings(values).items():
+    for name, value in flat(values).items():
         key, _, last = name.rpartition(".")
         if last in ("low", "high", "log") and not isinstance(value, list):
             ranges.setdefault(key, {})[last] = value

@@ -160,21 +160,16 @@ class Group:
 
     def selected_decoder(self) -> str:
         """The decoder with the best mean dev score; the first in case of a tie."""
-
-        def mean_dev(decoder: str) -> float:
-            found = self.summary("dev", decoder)
-            return float("-inf") if found is None else found.mean
-
-        return max(self.decoders, key=mean_dev)
+        return max(self.decoders, key=self.mean_dev)
 
     def ablation_decoder(self) -> str:
         """The decoder of the paper's ablations; of Diffusion-LCRF and DiffusionSL, which do not have it, the selected one."""
         wanted = ablation_decoder(self.task)
         return wanted if wanted in self.decoders else self.selected_decoder()
 
-    def mean_dev(self) -> float:
-        """The mean dev score with the selected decoder."""
-        found = self.summary("dev", self.selected_decoder())
+    def mean_dev(self, decoder: str | None = None) -> float:
+        """The mean dev score with a decoder (default: the selected one); −∞ without a score."""
+        found = self.summary("dev", decoder or self.selected_decoder())
         return float("-inf") if found is None else found.mean
 
 
@@ -220,7 +215,7 @@ def read_outcomes(folder: ExperimentFolder, *, plan: str | None = None) -> tuple
     records = folder.plan_records()
     if not records:
         raise InputError(
-            "no plan was run in this folder", path=folder.root, remedy="name the --output of dmf experiment run"
+            "no plan was run in this folder", path=folder.root, remedy="give the --output folder of dmf experiment run"
         )
     if plan is None and len(records) > 1:
         raise InputError(

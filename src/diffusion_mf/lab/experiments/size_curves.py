@@ -1,4 +1,4 @@
-"""What learning curves over sizes show: rows, who is significantly below python-crfsuite, a table and a plot."""
+"""Results of learning curves over sizes: rows, comparisons with python-crfsuite, a table and a plot."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PROVENANCE = ("command", "commit", "hardware", "versions", "date")
 RESAMPLES = 10_000
 SIGNIFICANT = 0.05
 LEAST_SIZE = 500
-"""from so many training sentences on, significance is looked at"""
+"""the number of training sentences from which significance is tested"""
 
 
 def read_size_rows(folder: ExperimentFolder, names: Iterable[str]) -> tuple[list[Row], dict[str, Counts]]:
-    """Rows of those of the named runs that are finished, small samples first, and the counts of their test sentences by name.
+    """Rows of the finished runs among ``names``, small samples first, and the counts of their test sentences by name.
 
-    Other runs in the folder may be of the same samples with other settings.
+    The folder may have other runs on the same samples, with other settings.
     """
     rows, counts = [], {}
     for name in names:
@@ -117,7 +117,7 @@ def significance_rows(rows: Sequence[Row], counts: Mapping[str, Counts], *, resa
             ours = [row for row in here if (row["system"], row["device"]) == (system, device)]
             paired = theirs
             if size != ALL:
-                # Only seeds that both have: these learnt from the same samples.
+                # Only seeds that both have, since these were trained on the same samples.
                 seeds = {row["seed"] for row in ours} & {row["seed"] for row in theirs}
                 ours, paired = ([row for row in each if row["seed"] in seeds] for each in (ours, theirs))
                 if not seeds:
@@ -159,7 +159,7 @@ def summary_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def write_size_plot(rows: Iterable[Row], path: Path) -> None:
-    """Test scores against training sentences, one panel per corpus of which several sizes were taken."""
+    """Test scores against training sentences, one panel per corpus with several sizes."""
     means = summary_rows(list(rows))
     by_corpus: dict[str, list[Row]] = {}
     for row in means:

@@ -1,8 +1,8 @@
-"""Learning curves: what systems reach with so many training sentences, with the recipe, beside python-crfsuite.
+"""Learning curves: scores by the number of training sentences, with the recipe, compared with python-crfsuite.
 
-A plan of sizes stands for runs on nested random samples of training files. Each run takes the settings that ``dmf train TRAIN`` would
-choose for its sample; python-crfsuite, on the same sentences, takes the regularisation that is best on dev. The runs are run as those
-of other plans are, by `scheduler`. `size_curves` makes tables and plots of them.
+A plan of sizes describes runs on nested random samples of training files. Each run uses the settings that ``dmf train TRAIN`` would
+choose for its sample; python-crfsuite is trained on the same sentences, with the regularisation that is best on dev. `scheduler` executes
+the runs, as those of other plans; `size_curves` makes tables and plots of them.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ import numpy
 import pydantic
 from pydantic import PositiveInt
 
+from diffusion_mf.config.files import flat
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.files import StrPath, open_output
+from diffusion_mf.data.files import StrPath, make_folder, open_output, write_json
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import PRIMARY_METRICS, score_sentences
 from diffusion_mf.evaluation.mistakes import sentence_counts
 from diffusion_mf.evaluation.reconstruction import Reconstructor
-from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunPlace, read_object, write_json
+from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunPlace, read_object
 from diffusion_mf.lab.experiments.plan import (
     AnyFile,
     CorpusEntry,
     check_files,
     chosen_corpora,
-    flat_settings,
     known_corpora_of,
     read_plan_file,
     toml_value,
@@ -58,18 +58,18 @@ Size: TypeAlias = PositiveInt | Literal["all"]
 
 
 CRFSUITE_SETTINGS = {"c1": [0.0, 0.1], "c2": [0.01, 0.1, 1.0], "min_count": 1, "max_iterations": 100}
-"""Lists are what is chosen from on dev. Features that occur once are kept: without them training is faster, but a point worse."""
+"""Dev selects among the values of lists. Features that occur once are kept: without them training is faster, but a point worse."""
 
 
 class SizesFile(AnyFile):
-    """The file of a plan of sizes; its seeds are those of samples and of training, and its settings win over the recipe's."""
+    """The file of a plan of sizes; its seeds are used for samples and for training, and its settings override the recipe's."""
 
     peers = (CRFSUITE,)
     sizes: list[Size]
     corpora: list[str] = pydantic.Field(default=[])
     """sampled in all ``sizes``"""
     whole_corpora: list[str] = pydantic.Field(default=[])
-    """small ones, of which all sentences are taken"""
+    """small corpora, used whole"""
     device: Literal["cuda", "cpu"]
     workers: PositiveInt = 1
     record: str | None = None
@@ -85,19 +85,19 @@ class SizedRun:
     seed: int
     system: str
     device: str
-    """where it is trained; python-crfsuite knows only CPUs"""
+    """where it is trained; python-crfsuite is always trained on a CPU"""
     entry: CorpusEntry
     settings: Mapping[str, Any]
-    """the plan's own, which decide about the result"""
+    """those of the plan that affect the result"""
 
     @property
     def name(self) -> str:
-        """A readable name that no other run has: its folder's."""
+        """A readable unique name, used for the run's folder."""
         digest = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:6]
         return f"{self.corpus}.{self.system}.{self.size}.seed{self.seed}.{self.device}.{digest}"
 
     def coordinates(self) -> dict[str, Any]:
-        """Where in the plan the run stands."""
+        """The run's coordinates in the plan."""
         return {name: getattr(self, name) for name in ("corpus", "size", "system", "seed", "device")}
 
 
@@ -109,10 +109,10 @@ class SizesPlan:
     file: SizesFile
     runs: Sequence[SizedRun]
     left_out: Sequence[str]
-    """optional corpora that are not there"""
+    """optional corpora that are missing"""
 
     def jobs(self, folder: ExperimentFolder, *, runs: Iterable[SizedRun], command: str) -> list[Job]:
-        """For `scheduler.run_jobs`; ``command`` goes into results."""
+        """The jobs for `scheduler.run_jobs`; ``command`` is stored in results."""
         return [
             Job(
                 name=run.name,
@@ -141,7 +141,7 @@ def load_sizes_plan(
     known = known_corpora_of(path.parent / plan.corpora_file if corpora_file is None else Path(corpora_file))
     named = chosen_corpora([*plan.corpora, *plan.whole_corpora], known, path, text, needs_dev=False)
     corpora = {name: entry for name, entry in named.items() if not entry.is_missing}
-    settings = {**flat_settings(plan.set), **(overrides or {})}
+    settings = {**flat(plan.set), **(overrides or {})}
     runs = []
     for corpus, entry in corpora.items():
         files = expanded_files(entry)
@@ -155,16 +155,14 @@ def load_sizes_plan(
         for size in [size for size in sizes if size == ALL or int(size) < number]:
             runs += [
                 (number if size == ALL else size, run)
-                for run in _runs(
-                    plan, corpus, entry, size, {**flat_settings(entry.set), **settings}, has_dev="dev" in files
-                )
+                for run in _runs(plan, corpus, entry, size, {**flat(entry.set), **settings}, has_dev="dev" in files)
             ]
     if not runs:
-        raise InputError("no corpus has so many sentences", path=path, remedy="name smaller sizes, or all")
+        raise InputError("no corpus has so many sentences", path=path, remedy="choose smaller sizes, or all")
     return SizesPlan(
         name=plan.name or path.stem,
         file=plan,
-        # All seeds of the small ones, then larger ones: what is quick is there soon.
+        # Small samples first, with all their seeds, so that quick results come early.
         runs=[run for _, run in sorted(runs, key=lambda pair: (pair[0], pair[1].seed))],
         left_out=[name for name in named if name not in corpora],
     )
@@ -176,7 +174,7 @@ def _runs(
     for seed in plan.seeds:
         for system in plan.systems:
             is_crfsuite = system == CRFSUITE
-            # It draws no random numbers: on the same sentences every seed gives the same.
+            # It draws no random numbers, so that all seeds give the same result on the same sentences.
             if is_crfsuite and size == ALL and has_dev and seed != plan.seeds[0]:
                 continue
             yield SizedRun(
@@ -191,14 +189,14 @@ def _runs(
 
 
 def expanded_files(entry: CorpusEntry) -> dict[str, str]:
-    """The splits' files, variables filled in."""
+    """The splits' files, with variables replaced."""
     return {split: os.path.expandvars(name) for split, name in entry.files().items()}
 
 
 def sentence_blocks(text: str) -> list[str]:
-    """The sentences of a column file or CoNLL-U file as they stand there, without marks of documents and paragraphs.
+    """The sentences of a column or CoNLL-U file, unchanged except that marks of documents and paragraphs are left out.
 
-    In a sample they would join sentences that have nothing to do with each other.
+    In a sample, these marks would join unrelated sentences.
     """
     found = []
     for block in text.replace("\r\n", "\n").split("\n\n"):
@@ -216,18 +214,20 @@ def _read_blocks(path: str) -> list[str]:
     try:
         return sentence_blocks(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read ({error})", path=path, remedy="name another with --corpora FILE") from None
+        raise InputError(
+            f"cannot be read ({error})", path=path, remedy="give another path with --corpora FILE"
+        ) from None
 
 
 def sample_indices(number: int, size: int, *, seed: int | str) -> list[int]:
-    """Which ``size`` of ``number`` sentences are in the sample, in their order; with the same seed, larger ones contain smaller ones."""
+    """The indices of a sample of ``size`` out of ``number`` sentences, ascending; with the same seed, larger samples contain smaller ones."""
     order = list(range(number))
     random.Random(f"sizes {seed}").shuffle(order)
     return sorted(order[:size])
 
 
 def sample_file(train: str, size: int | str, seed: int, folder: Path) -> str:
-    """The file with a sample of ``train``, written unless it is there; all sentences are the file itself."""
+    """The file with a sample of ``train``, written if it does not exist; for all sentences, ``train`` itself."""
     if size == ALL:
         return train
     digest = hashlib.sha256(os.path.abspath(train).encode()).hexdigest()[:6]
@@ -235,14 +235,14 @@ def sample_file(train: str, size: int | str, seed: int, folder: Path) -> str:
     if not path.exists():
         blocks = _read_blocks(train)
         chosen = [blocks[index] for index in sample_indices(len(blocks), int(size), seed=seed)]
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with open_output(path) as stream:
             stream.write(("\n\n".join(chosen) + "\n\n").encode())
     return os.fspath(path)
 
 
 def train_on_sample(place: RunPlace, *, device: str) -> None:
-    """Train what the run's folder describes, as far as it is not trained, and write its result."""
+    """Train the run that the folder describes, or resume it, and write its result."""
     description = place.description()
     sample = description["sample"]
     is_crfsuite = sample["system"] == CRFSUITE
@@ -257,7 +257,7 @@ def train_on_sample(place: RunPlace, *, device: str) -> None:
 
     given = {
         "task": sample["task"],
-        # Any system will do to read the sentences for python-crfsuite.
+        # For python-crfsuite, any system serves to read the sentences.
         "system": "unigram" if is_crfsuite else sample["system"],
         "seed": sample["seed"],
         **{f"data.{split}": path for split, path in files.items() if split != "train"},
@@ -271,7 +271,7 @@ def train_on_sample(place: RunPlace, *, device: str) -> None:
     config = choose_config(files["train"], overrides, device_type=torch.device(device).type).config
     data = read_training_data(config)
     if not data.dev or not data.test:
-        raise InputError("dev or test has no sentences", path=files["train"], remedy="name other files")
+        raise InputError("dev or test has no sentences", path=files["train"], remedy="use other files")
     if is_crfsuite:
         labelled, facts = _train_crfsuite(place, data, sample["settings"], task=config.task)
     else:
@@ -328,7 +328,7 @@ def _train_ours(
 def _train_crfsuite(
     place: RunPlace, data: TrainingData, settings: Mapping[str, Any], *, task: Task
 ) -> tuple[list[list[str]], dict[str, Any]]:
-    """Train with every regularisation, which is noted as soon as it is scored on dev, and label test with the best."""
+    """Train with every regularisation, recording each dev score at once, and label test with the best."""
     from diffusion_mf.lab.benchmarks.cpu import Crfsuite
 
     try:
@@ -343,7 +343,7 @@ def _train_crfsuite(
         if folder.name in found and peer.is_trained(folder):
             continue
         started, processor_started = time.monotonic(), time.process_time()
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         peer.train(data.train, data.dev or (), folder)
         labelled = peer.load(folder)([sentence.units for sentence in data.dev or ()])
         found[folder.name] = {

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from diffusion_mf.data.files import StrPath, open_output
+from diffusion_mf.data.files import StrPath, make_folder, open_output, write_json
 from diffusion_mf.data.label_schemes import words_of_characters
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.synthetic.flavours import DEFAULT_STRENGTH, find_flavour, generate
@@ -75,7 +74,7 @@ def write_corpus(
     manifest: dict[str, Any] = {"seed": seed, "adjacent": adjacent, "distant": distant, "flavours": {}}
     for name, splits in corpora.items():
         suffix, lines = _FORMATS[name]
-        _make_folder(os.path.join(folder, name))
+        make_folder(os.path.join(folder, name))
         templates = find_flavour(name).templates
         described: dict[str, Any] = {
             "patterns": {
@@ -86,11 +85,12 @@ def write_corpus(
         }
         for split, sentences in splits.items():
             file = f"{name}/{split}.{suffix}"
-            _write_sentences(os.path.join(folder, file), sentences, lines, f"{name}-{split}")
+            with open_output(os.path.join(folder, file)) as stream:
+                for number, sentence in enumerate(sentences, 1):
+                    stream.write(("\n".join(lines(sentence, f"{name}-{split}-{number}")) + "\n\n").encode())
             described["splits"][split] = {"file": file, **_describe(sentences, name)}
         manifest["flavours"][name] = described
-    with open_output(os.path.join(folder, MANIFEST)) as stream:
-        stream.write((json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    write_json(os.path.join(folder, MANIFEST), manifest)
     return manifest
 
 
@@ -104,23 +104,3 @@ def _describe(sentences: Sequence[SyntheticSentence], name: str) -> dict[str, An
         "expected": expected_scores(facts, flavour=flavour),
         "realised": realised_scores(sentences, flavour=flavour),
     }
-
-
-def _write_sentences(
-    path: str,
-    sentences: Iterable[SyntheticSentence],
-    lines: Callable[[SyntheticSentence, str], Iterable[str]],
-    name: str,
-) -> None:
-    with open_output(path) as stream:
-        for number, sentence in enumerate(sentences, start=1):
-            stream.write(("\n".join(lines(sentence, f"{name}-{number}")) + "\n\n").encode())
-
-
-def _make_folder(folder: str) -> None:
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"the folder cannot be created ({error.strerror})", path=folder, remedy="name a folder that can be written"
-        ) from None

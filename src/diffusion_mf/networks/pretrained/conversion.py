@@ -28,11 +28,9 @@ def convert_encoder(source: Path, target: Path) -> int:
     (configuration, tokenizer) are copied. The new folder is written completely or not at all.
     """
     if not (source / "config.json").is_file():
-        raise InputError(
-            "not the folder of an encoder: config.json is missing", path=source, remedy="name another folder"
-        )
+        raise InputError("not the folder of an encoder: config.json is missing", path=source, remedy="check the path")
     if target.exists():
-        raise InputError("already exists", path=target, remedy="name a new folder")
+        raise InputError("already exists", path=target, remedy="choose a new folder")
     tensors: dict[str, Tensor] = {}
     _check_parts(source)
     for path in _weight_files(source):
@@ -73,7 +71,7 @@ def _weight_files(source: Path) -> list[Path]:
     # The settings of a trainer are not weights.
     found = [file for file in found if file.name != "training_args.bin"]
     if not found:
-        raise InputError("there are no PyTorch weights in this folder", path=source, remedy="name another folder")
+        raise InputError("there are no PyTorch weights in this folder", path=source, remedy="check the path")
     return found
 
 
@@ -92,10 +90,10 @@ def _read(path: Path) -> dict[str, Tensor]:
     if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
         content = content["state_dict"]
     if not isinstance(content, dict):
-        raise InputError("no named tensors", path=path, remedy="name a folder with a model's weights")
+        raise InputError("contains no named tensors", path=path, remedy="use a folder with a model's weights")
     tensors = {_new_name(str(name)): value for name, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
-        raise InputError("no named tensors", path=path, remedy="name a folder with a model's weights")
+        raise InputError("contains no named tensors", path=path, remedy="use a folder with a model's weights")
     return tensors
 
 

@@ -62,18 +62,13 @@ class LayerMixture(nn.Module):
         ).sum(0)
 
 
-def layer_lists(model: nn.Module) -> list[nn.ModuleList]:
-    """The model's stacks of layers, outermost first: lists that are not inside a longer one."""
-    found: list[tuple[str, nn.ModuleList]] = []
-    for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and not any(name.startswith(f"{outer}.") for outer, _ in found):
-            found.append((name, module))
-    return [layers for _, layers in found]
-
-
 def layers_of(model: nn.Module) -> nn.ModuleList | None:
-    """The model's main stack of layers, the longest one; None if it has none."""
-    return max(layer_lists(model), key=len, default=None)
+    """The model's main stack of layers: the longest of those that are not inside another one; None if there is none."""
+    found: dict[str, nn.ModuleList] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and not any(name.startswith(f"{outer}.") for outer in found):
+            found[name] = module
+    return max(found.values(), key=len, default=None)
 
 
 def choose_trainable(model: nn.Module, config: EncoderConfig) -> None:
@@ -117,7 +112,7 @@ def add_adapters(model: nn.Module, config: EncoderConfig) -> None:
     except ValueError as error:
         raise InputError(
             f"encoder.lora_targets match no layer ({' '.join(str(error).split())[:150]})",
-            remedy="name linear layers of the encoder",
+            remedy="give names of linear layers of the encoder",
         ) from None
 
 
@@ -241,7 +236,7 @@ class PretrainedEncoder(Encoder):
         if counts.num_unknown > counts.num_units // 10:
             note(
                 f"the tokenizer does not fit these data: {counts.num_unknown:,} subwords of {counts.num_units:,} units are "
-                "unknown to it; is it an encoder of another language, or one without capitals (data.lowercase = true)?"
+                "unknown to it; is it meant for another language, or uncased (set data.lowercase = true)?"
             )
         if self._is_unsaid:
             self._is_unsaid = False

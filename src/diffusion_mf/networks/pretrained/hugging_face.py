@@ -48,7 +48,9 @@ def load_pretrained(config: EncoderConfig) -> Loaded:
     if is_folder:
         _check_folder(Path(name))
     elif "$" in name:
-        raise InputError(f"the encoder {name} contains a variable that is not set", remedy="set it, or name the folder")
+        raise InputError(
+            f"the encoder {name} contains a variable that is not set", remedy="set it, or give the path of the folder"
+        )
     elif name.count("/") > 1 or name.startswith((".", "/", "~")):
         raise InputError("no such encoder folder", path=name, remedy="check encoder.model")
     transformers = _transformers()
@@ -130,7 +132,7 @@ def hub_silence() -> str:
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
-        return "which was not asked because HF_HUB_OFFLINE is set"
+        return "which was not contacted because HF_HUB_OFFLINE is set"
     return f"which cannot be reached at {constants.ENDPOINT}"
 
 
@@ -184,7 +186,9 @@ def check_utf8_name(folder: Path) -> None:
         str(folder).encode()
     except UnicodeEncodeError:
         raise InputError(
-            "the folder's name is not UTF-8, which pretrained encoders need", path=folder, remedy="name another folder"
+            "the folder's name is not UTF-8, which pretrained encoders need",
+            path=folder,
+            remedy="rename it, or choose another folder",
         ) from None
 
 
