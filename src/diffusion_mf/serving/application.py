@@ -103,20 +103,20 @@ class Server:
         self.metrics = Metrics()
         self.num_open = 0
         self.stopping = asyncio.Event()
-        self._is_stopping = False
+        self.is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="dmf-bodies")
 
     def stop(self) -> None:
         """Say that the server is about to stop; from any thread or a signal handler."""
-        self._is_stopping = True
+        self.is_stopping = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.stopping.set)
 
     @property
     def is_ready(self) -> bool:
         """Whether requests are taken and answered."""
-        has_started = self._loop is not None and not self._is_stopping
+        has_started = self._loop is not None and not self.is_stopping
         return has_started and all(model.batcher.is_alive for model in self.models.values())
 
     @contextlib.asynccontextmanager
@@ -632,7 +632,7 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
         docs_url=None,
         redoc_url=None,
         lifespan=server.lifespan,
-        middleware=_middleware(metrics, settings),
+        middleware=_middleware(server),
     )
     app.state.server = server
     app.include_router(open_router)
@@ -658,13 +658,13 @@ PATHS = frozenset(
 )  # fmt: skip
 
 
-def _middleware(metrics: Metrics, settings: Settings) -> list[Middleware]:
-    found = [Middleware(Observer, metrics=metrics, paths=PATHS)]
-    if settings.origins:
+def _middleware(server: Server) -> list[Middleware]:
+    found = [Middleware(Observer, metrics=server.metrics, paths=PATHS, is_stopping=lambda: server.is_stopping)]
+    if server.settings.origins:
         found.append(
             Middleware(
                 CORSMiddleware,
-                allow_origins=list(settings.origins),
+                allow_origins=list(server.settings.origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["Authorization", "Content-Type", "X-Request-ID"],
                 expose_headers=["X-Request-ID", "Retry-After"],
