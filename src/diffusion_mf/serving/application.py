@@ -444,12 +444,17 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
         "/tag",
         summary="Label texts or sentences",
         response_model=schemas.TagAnswer,
-        responses=_responses(*_BODY_ERRORS),
+        responses={
+            200: {"content": {"application/json": {"example": schemas.ANSWER_EXAMPLE}}},
+            **_responses(*_BODY_ERRORS),
+        },
         openapi_extra=_json_body(
             schemas.TagRequest,
             sentences=schemas.SENTENCES_EXAMPLE,
             raw_texts=schemas.TEXTS_EXAMPLE,
             labels_known_beforehand=schemas.CLAMP_EXAMPLE,
+            sentences_of_a_document=schemas.DOCUMENTS_EXAMPLE,
+            scores_alternatives_and_beliefs=schemas.DETAILS_EXAMPLE,
         ),
     )
     async def tag(request: Request) -> Response:
@@ -466,7 +471,10 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
         response_class=Response,
         responses={200: {"content": {JSON_LINES: {"schema": {"type": "string"}}}}, **_responses(401, 415, 429)},
         openapi_extra={
-            "requestBody": {"required": True, "content": {JSON_LINES: {"schema": {"type": "string"}}}},
+            "requestBody": {
+                "required": True,
+                "content": {JSON_LINES: {"schema": {"type": "string"}, "example": schemas.STREAM_EXAMPLE}},
+            },
         },
     )
     async def tag_stream(request: Request) -> Response:
@@ -482,7 +490,10 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
         response_model=schemas.ReadAnswer,
         responses=_responses(*_BODY_ERRORS),
         openapi_extra={
-            "requestBody": {"required": True, "content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}},
+            "requestBody": {
+                "required": True,
+                "content": {BYTES: {"schema": {"type": "string", "format": "binary"}, "example": schemas.FILE_EXAMPLE}},
+            },
             "parameters": [
                 {"name": name, "in": "query", "schema": {"type": "string"} | limits, "description": meaning}
                 for name, meaning, limits in (
@@ -518,7 +529,16 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
         "/write",
         summary="Labelled sentences as a file",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **_responses(*_BODY_ERRORS)},
+        responses={
+            200: {
+                "content": {
+                    "text/plain": {"schema": {"type": "string"}},
+                    JSON_LINES: {"schema": {"type": "string"}},
+                    "application/json": {"schema": {"type": "array"}},
+                }
+            },
+            **_responses(*_BODY_ERRORS),
+        },
         openapi_extra=_json_body(schemas.WriteRequest, conllu=schemas.WRITE_EXAMPLE),
     )
     async def write_file(request: Request) -> Response:

@@ -291,16 +291,31 @@ function applyToAll() {
   const now = selection.current;
   const kind = now && currentKind();
   if (kind === undefined) return undefined;
-  // What was fixed already stays as it is.
-  const isFixed = (place) =>
-    state.fixes.some((each) => each.sentence === place.sentence && each.start < place.end && place.start < each.end);
-  const places = occurrencesOf(state.sentences, now);
-  const added = places.filter((place) => !isFixed(place)).map((place) => ({ ...place, kind, isConfirmed: false }));
-  if (!added.length) {
-    announce("All occurrences are fixed already.");
+  const { count, open, numOthers } = occurrences(now, kind);
+  if (!open.length) {
+    announce("There is no other occurrence to change.");
     return undefined;
   }
-  return fix(added, { title: `All ${places.length} occurrences of ${quoted(now)} → ${kindName(kind)}` });
+  const where = numOthers ? `${count - numOthers} of ${count} occurrences` : `all ${count} occurrences`;
+  const added = open.map((place) => ({ ...place, kind, isConfirmed: false }));
+  return fix(added, { title: `${quoted(now)} → ${kindName(kind)}, ${where}` });
+}
+
+/** How often the selected words occur, where they are to be given a label, and how many keep another one. */
+function occurrences(now, kind) {
+  const places = occurrencesOf(state.sentences, now);
+  const open = [];
+  let numOthers = 0;
+  for (const place of places) {
+    const { sentence, start, end } = place;
+    const item = itemAt(itemsOf(state.results[sentence], state.model), start);
+    // What was fixed already stays as it is, and so does a longer span of the same label: a last name after a first name.
+    const isFixed = state.fixes.some((each) => each.sentence === sentence && each.start < end && start < each.end);
+    const isLonger = item.end >= end && item.end - item.start > end - start;
+    if (!isFixed && !(isLonger && item.kind === kind)) open.push(place);
+    else if (item.kind !== kind) numOthers += 1;
+  }
+  return { count: places.length, open, numOthers };
 }
 
 function removeFix() {
@@ -571,8 +586,8 @@ function showEditor() {
   $("end-later").disabled = now.end >= size;
   $("confirm").disabled = !isItem || Boolean(known);
   $("remove-fix").hidden = !known;
-  const count = isItem ? occurrencesOf(state.sentences, now).length : 0;
-  $("apply-all").hidden = count < 2;
+  const { count, open } = isItem ? occurrences(now, item.kind) : { count: 0, open: [] };
+  $("apply-all").hidden = !open.some((place) => place.sentence !== now.sentence || place.start !== now.start);
   $("apply-all").textContent = `Apply to all ${count} occurrences`;
   $("label-input").value = "";
   showOptions();
@@ -670,7 +685,8 @@ async function showTrajectory(number) {
       throw error;
     });
     const sentence = answer.sentences[index];
-    denoising.draw({ number, units: sentence.units, labels: answer.labels, steps: sentence.trajectory, model });
+    const isFixed = (unit) => Boolean(fixAt(number, unit));
+    denoising.draw({ number, units: sentence.units, labels: answer.labels, steps: sentence.trajectory, model, isFixed });
     $("denoising-note").textContent =
       sentence.trajectory.length > 1
         ? "The width of a colour is the belief in a label. A ring marks the call that settles a word. " +
@@ -794,7 +810,12 @@ function listen() {
     inTurn(() => labelText($("text").value));
   });
   on("text", "keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) inTurn(() => labelText($("text").value));
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    inTurn(async () => {
+      await labelText($("text").value);
+      // Whoever uses the keyboard goes on in the labelled text.
+      if (state.sentences.length) selection.select({ sentence: 0, unit: 0 });
+    });
   });
   on("file", "change", (event) => {
     const [file] = event.target.files;
@@ -862,8 +883,12 @@ function listen() {
   document.addEventListener("drop", (event) => {
     event.preventDefault();
     $("drop").classList.remove("dropping");
-    const [file] = event.dataTransfer.files;
-    if (file) inTurn(() => labelFile(file));
+    const [file, ...others] = event.dataTransfer.files;
+    if (!file) return;
+    inTurn(async () => {
+      await labelFile(file);
+      if (others.length) complain(new ApiError(200, `Only ${file.name} was opened; drop one file at a time.`));
+    });
   });
 }
 

@@ -4,7 +4,8 @@ import { colourClass, kindName, percent, splitLabel } from "./labels.js";
 import { element } from "./text.js";
 
 const WIDEST = 92;
-const NARROWEST = 62;
+const NARROWEST = 66;
+const LONGEST = 116;
 const GAP = 7;
 const CALL_HEIGHT = 44;
 const QUIET_HEIGHT = 7;
@@ -37,7 +38,7 @@ export class Denoising {
   }
 
   /** Draw the trajectory of a sentence: units, steps with t and beliefs, and the labels of their columns. */
-  draw({ number, units, labels, steps, model }) {
+  draw({ number, units, labels, steps, model, isFixed }) {
     this.stop();
     this.drawn = number;
     const uniform = units.map(() => labels.map(() => 1 / labels.length));
@@ -51,7 +52,7 @@ export class Denoising {
     }
     const room = (this.root.clientWidth - 80) / units.length - GAP;
     this.width = Math.round(Math.max(NARROWEST, Math.min(WIDEST, room)));
-    this.data = { units, labels, beliefs, heights, model, times: steps.map((step) => step.t) };
+    this.data = { units, labels, beliefs, heights, model, isFixed, times: steps.map((step) => step.t) };
     this.slider.max = steps.length;
     const height = heights.at(-1);
     this.columns = units.map((unit, index) => this.column(unit, index, height));
@@ -91,7 +92,8 @@ export class Denoising {
 
   column(unit, index, height) {
     const { labels, beliefs, heights, model } = this.data;
-    const { width } = this;
+    // Long words are to be read.
+    const width = Math.min(LONGEST, Math.max(this.width, 9 * [...unit].length + 8));
     const rows = beliefs.map((call) => call[index]);
     const final = rows.at(-1);
     const most = labels.map((_, column) => Math.max(...rows.map((row) => row[column])));
@@ -109,6 +111,8 @@ export class Denoising {
     }
     points.push([height, final]);
     const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" });
+    // Between many labels, lines would cover the noise.
+    drawing.style.strokeWidth = Math.min(0.7, (0.15 * width) / labels.length);
     const edges = points.map(() => 0);
     for (const column of order) {
       const left = [];
@@ -221,8 +225,11 @@ export class Denoising {
   }
 
   story(index) {
-    const { units, labels, beliefs, times } = this.data;
+    const { units, labels, beliefs, times, isFixed } = this.data;
     const rows = beliefs.slice(1).map((call) => call[index]);
+    if (isFixed(index)) {
+      return `“${units[index]}” is ${labels[best(rows.at(-1))]} in every call, for you have fixed it; the others are labelled around it.`;
+    }
     const leaders = [];
     rows.forEach((row, call) => {
       const column = best(row);
