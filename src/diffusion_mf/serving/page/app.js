@@ -546,8 +546,24 @@ let active = 0;
 
 function onSelection(now, isOpening) {
   if (now.sentence !== denoising.sentence) showTrajectory(now.sentence);
+  else tellSelected();
   if (isOpening || !$("editor").hidden || matchMedia("(min-width: 60rem)").matches) openEditor();
   showEditor();
+}
+
+/** The story of the selected word. */
+function tellSelected() {
+  const now = selection.current;
+  if (now && now.sentence === denoising.drawn) denoising.tell(now.unit, { isScrolling: true });
+}
+
+/** Go to the denoising of the selected word; Escape leads back. */
+function goToStory() {
+  const { unit } = selection.current;
+  // On a small screen, the editor would cover it.
+  if (!matchMedia("(min-width: 60rem)").matches) closeEditor();
+  $("denoising-heading").scrollIntoView({ block: "start" });
+  denoising.columns?.[unit]?.pill.focus({ preventScroll: true });
 }
 
 function openEditor() {
@@ -692,6 +708,7 @@ async function showTrajectory(number) {
         ? "The width of a colour is the belief in a label. A ring marks the call that settles a word. " +
           "Beliefs sharpen with every call; the percentages in the text are calibrated."
         : "This model labels in one pass. The width of a colour is the belief in a label.";
+    tellSelected();
     if (selection.current?.sentence === number && !$("editor").hidden && !$("label-input").value) showOptions();
   } catch (error) {
     complain(error);
@@ -843,6 +860,10 @@ function listen() {
   on("confirm", "click", () => setKind(currentKind()));
   on("apply-all", "click", applyToAll);
   on("remove-fix", "click", removeFix);
+  on("go-to-story", "click", goToStory);
+  on("ribbons", "keydown", (event) => {
+    if (event.key === "Escape" && selection.current) selection.button(selection.current)?.focus();
+  });
   on("editor-close", "click", closeEditor);
   on("start-earlier", "click", () => moveEnd(-1, 0));
   on("start-later", "click", () => moveEnd(1, 0));

@@ -139,7 +139,7 @@ export class Denoising {
     const veil = svg("rect", { x: -1, y: height, width: width + 2, height: 0, class: "veil" });
     const cursor = svg("line", { x1: 0, x2: width, y1: height, y2: height, class: "cursor" });
     drawing.append(veil, cursor);
-    const pill = element("button", { type: "button", className: "pill" });
+    const pill = element("button", { type: "button", className: "pill", "aria-describedby": "story" });
     const root = element(
       "div",
       { className: "column" },
@@ -215,13 +215,16 @@ export class Denoising {
     this.button.textContent = "Play";
   }
 
-  /** Tell the story of a word's label. */
-  tell(index) {
+  /** Tell the story of a word's label; a long sentence is moved until the word is in sight. */
+  tell(index, { isScrolling = false } = {}) {
     const story = document.getElementById("story");
     this.columns?.forEach(({ root }, column) => root.classList.toggle("told", column === index));
     const isTold = index !== null && this.data;
     story.textContent = isTold ? this.story(index) : "Point at a word, or press its label, to read its story.";
     story.classList.toggle("empty", !isTold);
+    if (!isTold || !isScrolling) return;
+    const { offsetLeft, offsetWidth } = this.columns[index].root;
+    this.root.scrollLeft = offsetLeft - this.root.offsetLeft - (this.root.clientWidth - offsetWidth) / 2;
   }
 
   story(index) {
