@@ -19,7 +19,11 @@ import { Selection, element, renderSentence } from "./text.js";
 
 const $ = (id) => document.getElementById(id);
 const EXAMPLES = {
-  words:
+  // A fix of "houses" changes another label.
+  tags:
+    "The complex houses married and single soldiers. Time flies like an arrow; fruit flies like a banana. " +
+    "Police help dog bite victim.",
+  spans:
     "Ada Lovelace met Charles Babbage in London in June 1833. Years later Lovelace wrote the notes that made her famous.\n\n" +
     "Turin had listened to Babbage, but Paris never did. When Lovelace died, London hardly noticed.",
   characters: "今天天气很好，我们一起去北京。北京的秋天最美。",
@@ -823,7 +827,8 @@ function listen() {
   const on = (id, event, action) => $(id).addEventListener(event, action);
   on("label", "click", () => inTurn(() => labelText($("text").value)));
   on("example", "click", () => {
-    $("text").value = state.model?.isOfCharacters ? EXAMPLES.characters : EXAMPLES.words;
+    const { isOfCharacters, hasSpans } = state.model ?? {};
+    $("text").value = isOfCharacters ? EXAMPLES.characters : hasSpans ? EXAMPLES.spans : EXAMPLES.tags;
     inTurn(() => labelText($("text").value));
   });
   on("text", "keydown", (event) => {
