@@ -18,6 +18,7 @@ import {
 import { Selection, element, renderSentence } from "./text.js";
 
 const $ = (id) => document.getElementById(id);
+const SHOWN_CALLS = 10;
 const EXAMPLES = {
   // A fix of "houses" changes another label.
   tags:
@@ -690,18 +691,26 @@ async function showTrajectory(number) {
   trajectoryRequest = request;
   denoising.sentence = number;
   const { model } = state;
-  const ask = (numbers) => {
+  const { labels } = state.results[number];
+  const ask = async (numbers, calls) => {
     const chosen = numbers.map((each) => state.sentences[each]);
     const body = { model: model.name, sentences: chosen.map(({ units }) => units), trajectory: true };
+    if (calls) body.calls = calls;
     if (model.recall) body.documents = chosen.map(({ document }) => document ?? null);
     const clamps = numbers.map((each) => clampOf(each, state.fixes, model));
     if (clamps.some(Boolean)) body.clamps = clamps;
-    return tag(body, request.signal).then((answer) => [answer, numbers.indexOf(number)]);
+    const answer = await tag(body, request.signal);
+    const index = numbers.indexOf(number);
+    // The picture must not contradict the text.
+    const isOther = calls && answer.sentences[index].labels.some((label, unit) => label !== labels[unit]);
+    return isOther ? ask(numbers) : [answer, index];
   };
+  // Models may need fewer calls than it takes to see that further ones change nothing.
+  const calls = model.system.startsWith("diffusion") ? SHOWN_CALLS : null;
   try {
-    const [answer, index] = await ask(together([number])).catch((error) => {
+    const [answer, index] = await ask(together([number]), calls).catch((error) => {
       // A long document is too much for one answer with trajectories.
-      if (error.status === 413) return ask([number]);
+      if (error.status === 413) return ask([number], calls);
       throw error;
     });
     const sentence = answer.sentences[index];

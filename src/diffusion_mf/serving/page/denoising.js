@@ -275,15 +275,16 @@ export class Denoising {
     document.getElementById("beliefs").replaceChildren(element("thead", {}, head), element("tbody", {}, ...body));
   }
 
-  /** The greatest belief in every kind that a stretch of units had after the first call, for the list of labels. */
+  /** The mean belief in every kind that a stretch of units had early on, before beliefs sharpen, for the list of labels. */
   kindsOf(start, end) {
     if (!this.data) return new Map();
     const { labels, beliefs, model } = this.data;
+    const early = beliefs[Math.max(1, Math.round((beliefs.length - 1) / 5))];
     const found = new Map();
     labels.forEach((label, column) => {
       const { kind } = splitLabel(label, model);
       let sum = 0;
-      for (let unit = start; unit < end; unit += 1) sum += beliefs[1][unit][column];
+      for (let unit = start; unit < end; unit += 1) sum += early[unit][column];
       found.set(kindName(kind), (found.get(kindName(kind)) ?? 0) + sum / (end - start));
     });
     return found;
