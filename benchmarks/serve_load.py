@@ -2,8 +2,8 @@
 
     python benchmarks/serve_load.py [MODEL] [--clients 200] [--seconds 60] [--requests 50000] [--phases latency load memory stop generated]
 
-MODEL is a folder or a model of the package. Clients send a sentence each, and the next one as soon as they are answered; they share
-the machine with the server. The latency of one client is that of a text of twenty words, for each model of --latency-models.
+MODEL is a folder or a model of the package. Clients send a sentence each, and the next one as soon as they are answered with the units and
+labels that `Tagger.tag` gives for it; they share the machine with the server. The latency of one client is that of a text of twenty words, for each model of --latency-models.
 Generated requests come from Schemathesis, which need not be in this environment (--schemathesis PATH); without it they are left out.
 Prints a table and writes results/serving.json.
 """
@@ -29,12 +29,12 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from diffusion_mf.evaluation.terminal import half_up, note, print_table
 from diffusion_mf.lab.results import provenance, write_rows
 from diffusion_mf.serving.application import parse
-from diffusion_mf.serving.models import ServedModel
+from diffusion_mf.serving.models import ServedModel, encode
 from diffusion_mf.serving.schemas import TagRequest
 from diffusion_mf.serving.settings import Settings
 from diffusion_mf.tagger import Tagger
@@ -42,6 +42,7 @@ from diffusion_mf.tagger.files import split_text
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = [f"word{number}" for number in range(5000)]
+NUM_SENTENCES = 5000
 WARM_UP = 1000
 PHASES = ("latency", "load", "memory", "stop", "generated")
 LATENCY_MODELS = ("en-pos", "en-ner", "en-pos-fast")
@@ -57,14 +58,36 @@ def write_lines(context, value):
 """
 
 
-def sentences(seed: int) -> Iterator[list[str]]:
-    generator = random.Random(seed)
-    while True:
-        yield generator.choices(WORDS, k=min(60, max(1, round(generator.gammavariate(2, 9)))))
+class Question(NamedTuple):
+    """The body of a request, and what its answer must have in it."""
+
+    body: bytes
+    expected: bytes = b""
 
 
-def tag_sentences(seed: int) -> Iterator[dict[str, Any]]:
-    return ({"sentences": [sentence]} for sentence in sentences(seed))
+Questions = Callable[[int], Iterator[Question]]
+"""those of a client, by its number"""
+
+
+@functools.cache
+def sentences_of(model: str) -> Questions:
+    """Sentences in random order, with the labels that the tagger gives them outside of the server."""
+    generator = random.Random(0)
+    sizes = (min(60, max(1, round(generator.gammavariate(2, 9)))) for _ in range(NUM_SENTENCES))
+    sentences = [generator.choices(WORDS, k=size) for size in sizes]
+    known = [
+        Question(
+            json.dumps({"sentences": [units]}).encode(), encode({"units": units, "labels": result.labels}).strip(b"{}")
+        )
+        for units, result in zip(sentences, Tagger.load(model, device="cpu").tag(sentences), strict=True)
+    ]
+
+    def questions(number: int) -> Iterator[Question]:
+        chosen = random.Random(number)
+        while True:
+            yield chosen.choice(known)
+
+    return questions
 
 
 class Server:
@@ -99,11 +122,12 @@ class Server:
 class Load:
     """Clients that keep a connection each, and what they have seen."""
 
-    def __init__(self, port: int, bodies: Callable[[int], Iterator[dict[str, Any]]] = tag_sentences) -> None:
+    def __init__(self, port: int, questions: Questions) -> None:
         self.port = port
-        self._bodies = bodies
+        self._questions = questions
         self.times: list[float] = []
         self.failures = 0
+        self.wrong_answers = 0
         self.is_over = False
 
     async def run(self, clients: int, *, seconds: float = math.inf, requests: float = math.inf) -> float:
@@ -113,21 +137,22 @@ class Load:
         return time.perf_counter() - start
 
     async def _client(self, number: int) -> None:
-        source = self._bodies(number)
+        source = self._questions(number)
         writer: asyncio.StreamWriter | None = None
         while not self.is_over and time.perf_counter() < self._end and len(self.times) < self._most:
             begin = time.perf_counter()
             try:
                 if writer is None:
                     reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-                body = json.dumps(next(source)).encode()
+                body, expected = next(source)
                 head = "POST /tag HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
                 answer = await reader.readuntil(b"\r\n\r\n")
                 length = next(line for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length"))
-                await reader.readexactly(int(length.split(b":")[1]))
+                labels = await reader.readexactly(int(length.split(b":")[1]))
                 if not answer.startswith(b"HTTP/1.1 200"):
                     raise ConnectionError
+                self.wrong_answers += expected not in labels
                 self.times.append(time.perf_counter() - begin)
                 if b"connection: close" in answer.lower():
                     writer.close()
@@ -142,7 +167,7 @@ class Load:
             writer.close()
 
     def row(self, clients: int, seconds: float) -> dict[str, Any]:
-        return result_row(clients, self.times, self.failures, seconds)
+        return result_row(clients, self.times, self.failures, seconds) | {"wrong_answers": self.wrong_answers}
 
 
 def result_row(clients: int, times: list[float], failures: int, seconds: float) -> dict[str, Any]:
@@ -179,16 +204,16 @@ def latency(model: str, log: Path, requests: int) -> dict[str, Any]:
     tagger.keep_words()
     words = [word for word in tagger.model.vocabulary.form_counts if word.isalpha()]
 
-    def bodies(seed: int) -> Iterator[dict[str, Any]]:
-        generator = random.Random(seed)
+    def questions(number: int) -> Iterator[Question]:
+        generator = random.Random(number)
         while True:
-            yield {"texts": [" ".join(generator.choices(words, k=19)) + " ."]}
+            yield Question(json.dumps({"texts": [" ".join(generator.choices(words, k=19)) + " ."]}).encode())
 
     server = Server(model, log, "--device", "cpu")
     try:
-        asyncio.run(Load(server.port, bodies).run(1, requests=20))
+        asyncio.run(Load(server.port, questions).run(1, requests=20))
         before = read_metrics(server.port)
-        load = Load(server.port, bodies)
+        load = Load(server.port, questions)
         seconds = asyncio.run(load.run(1, requests=requests))
         after = read_metrics(server.port)
     finally:
@@ -204,17 +229,17 @@ def latency(model: str, log: Path, requests: int) -> dict[str, Any]:
     )
     served = ServedModel(model, tagger, Settings())
     bare, split, prepare, render = [], 0.0, 0.0, 0.0
-    for number, body in zip(range(-20, requests), bodies(0), strict=False):
-        data = json.dumps(body).encode()
+    for number, (data, _) in zip(range(-20, requests), questions(0), strict=False):
+        (text,) = json.loads(data)["texts"]
         times = [time.perf_counter()]
         request = parse(TagRequest, data)
         job = served.prepare(request)
         times.append(time.perf_counter())
-        results = tagger.tag([body["texts"][0].split()])
+        results = tagger.tag([text.split()])
         times.append(time.perf_counter())
         served.render(request, job, results)
         times.append(time.perf_counter())
-        split_text(tagger, body["texts"][0])
+        split_text(tagger, text)
         times.append(time.perf_counter())
         if number >= 0:
             steps = [end - start for start, end in itertools.pairwise(times)]
@@ -233,10 +258,11 @@ def latency(model: str, log: Path, requests: int) -> dict[str, Any]:
 
 
 def throughput(model: str, log: Path, clients: int, seconds: float, *, is_batching: bool) -> dict[str, Any]:
+    questions = sentences_of(model)
     server = Server(model, log, *([] if is_batching else ["--no-batching"]))
     try:
-        asyncio.run(Load(server.port).run(clients, seconds=seconds / 10))
-        load = Load(server.port)
+        asyncio.run(Load(server.port, questions).run(clients, seconds=seconds / 10))
+        load = Load(server.port, questions)
         elapsed = asyncio.run(load.run(clients, seconds=seconds))
     finally:
         server.stop()
@@ -244,11 +270,12 @@ def throughput(model: str, log: Path, clients: int, seconds: float, *, is_batchi
 
 
 def memory(model: str, log: Path, clients: int, requests: int) -> dict[str, Any]:
+    questions = sentences_of(model)
     server = Server(model, log)
     try:
-        asyncio.run(Load(server.port).run(clients, requests=min(WARM_UP, requests)))
+        asyncio.run(Load(server.port, questions).run(clients, requests=min(WARM_UP, requests)))
         before = server.memory()
-        load = Load(server.port)
+        load = Load(server.port, questions)
         seconds = asyncio.run(load.run(clients, requests=requests))
         after = server.memory()
     finally:
@@ -258,8 +285,9 @@ def memory(model: str, log: Path, clients: int, requests: int) -> dict[str, Any]
 
 
 async def _kill_and_restart(model: str, log: Path, clients: int, seconds: float) -> dict[str, Any]:
+    questions = sentences_of(model)
     server = Server(model, log)
-    load = Load(server.port)
+    load = Load(server.port, questions)
     running = asyncio.create_task(load.run(clients, seconds=math.inf))
     await asyncio.sleep(seconds / 3)
     killed = time.perf_counter()
@@ -278,8 +306,9 @@ async def _kill_and_restart(model: str, log: Path, clients: int, seconds: float)
 
 async def _stop_under_load(model: str, log: Path, clients: int, seconds: float) -> dict[str, Any]:
     """Every request that a client has sent on an open connection is to be answered before the server ends."""
+    questions = sentences_of(model)
     server = Server(model, log)
-    load = Load(server.port)
+    load = Load(server.port, questions)
     running = asyncio.create_task(load.run(clients, seconds=math.inf))
     await asyncio.sleep(seconds / 3)
     load.is_over = True  # after their answers, clients send nothing more

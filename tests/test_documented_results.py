@@ -363,6 +363,31 @@ def shipped_beside_others(table: MarkdownTable, row: tuple[str, ...]) -> list[st
     return [*row[:2], score, f"{found['words_per_second']:,} ({found['slowest_pass']:,} – {found['fastest_pass']:,})"]
 
 
+def latency_of_the_server(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    found = one("serving", phase="latency", model=row[0])
+    times = [found[key] for key in ("p50_ms", "p95_ms", "p99_ms", "tagger_p50_ms")]
+    times += [found["mean_ms"][part] for part in table.header[5:]]
+    return [row[0], *(half_up(each, 1) for each in times)]
+
+
+def server_under_load(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    found = one("serving", phase=row[0], clients=200)
+    counts = [f"{found[key]:,}" for key in ("requests", "failures")]
+    return [row[0], *counts, *(grouped(found[key]) for key in ("p50_ms", "p95_ms", "p99_ms", "requests_per_second"))]
+
+
+def server_in_trouble(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    found = one("serving", phase=row[0])
+    beside = {
+        "memory": "{memory_mb_before} MB before, {memory_mb_after} MB after",
+        "kill and restart": "answers again {recovery} s after SIGKILL",
+        "stop": "exit status {exit_status}",
+        "generated": "{server_errors} answers of status 500 or above",
+    }[row[0]]
+    recovery = half_up(found.get("seconds_to_recover", 0), 1)
+    return [row[0], f"{found['requests']:,}", f"{found['failures']:,}", beside.format(**found, recovery=recovery)]
+
+
 # A table is known by its document and by how its head begins.
 CHECKS: dict[tuple[str, str], Expected] = {
     ("README.md", "test | EN-EWT POS accuracy"): generated,
@@ -390,6 +415,9 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/data.md", "corpus | tokenizer | tokens, dev"): tokens_of_raw_text,
     ("docs/deployment.md", "exported model | parameters"): exported,
     ("docs/reliability.md", "promise | cases"): promises,
+    ("docs/serving.md", "one client, 20 words"): latency_of_the_server,
+    ("docs/serving.md", "200 clients, en-pos-fast"): server_under_load,
+    ("docs/serving.md", "phase | requests"): server_in_trouble,
 }
 
 # Single runs that were looked at on the way, in a document that says of which of them rows were kept.

@@ -258,6 +258,31 @@ def test_the_description_has_every_body_with_examples_that_work(client: TestClie
             if "clamps" in body:
                 body["clamps"] = [{"0": "S-PER"}]  # this model has other labels
             assert client.post(path, json=body).status_code == 200
+    answer = description["paths"]["/tag"]["post"]["responses"]["200"]["content"]["application/json"]
+    assert schemas.TagAnswer.model_validate(answer["example"])
+    assert answer["schema"]["$ref"].endswith("/TagAnswer")
+    posts = {
+        path: methods["post"]["requestBody"]["content"]
+        for path, methods in description["paths"].items()
+        if "post" in methods
+    }
+    assert all(each.keys() & {"example", "examples"} for content in posts.values() for each in content.values())
+
+
+def test_examples_of_streams_and_files_work() -> None:
+    with client_of({"en-ner": Tagger.load("en-ner", device="cpu")}) as client:
+        for path, (kind,) in (("/tag/stream", ["application/x-ndjson"]), ("/read", ["application/octet-stream"])):
+            content = client.get("/openapi.json").json()["paths"][path]["post"]["requestBody"]["content"]
+            answer = client.post(path, content=content[kind]["example"].encode(), headers={"Content-Type": kind})
+            assert answer.status_code == 200
+            assert "error" not in answer.text
+
+
+@pytest.mark.parametrize("file_format", [each for each in FileFormat if each not in (FileFormat.RAW, FileFormat.BRAT)])
+def test_files_are_of_a_kind_that_the_description_has(client: TestClient, file_format: FileFormat) -> None:
+    content = client.get("/openapi.json").json()["paths"]["/write"]["post"]["responses"]["200"]["content"]
+    body = {"model": "ner", "format": file_format, "sentences": [{"units": ["John"], "labels": ["S-PER"]}]}
+    assert client.post("/write", json=body).headers["content-type"].split(";")[0] in content
 
 
 def test_the_description_says_which_bodies_and_formats_are_taken(client: TestClient) -> None:

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.skipif(
 TEXT = "Ada Byron sings in Oslo. Eve sings for Oslo.\n\nThe royal choir of Oslo left."
 TOKEN = "a-token-of-sixteen-characters-or-more"
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+RECALL = {"width": 16, "heads": 2, "layers": 1, "time_width": 8, "recall": 1}
 UNIT = "li[data-sentence='{}'] button.unit[data-unit='{}']"
 
 
@@ -41,6 +42,7 @@ def serve(**settings: Any) -> Iterator[str]:
         "names": small_tagger("mean-field", Task.NER, seed=2, has_complete_labels=True),
         "pos": small_tagger("diffusion-mf", Task.POS),
         "words": small_tagger("lcrf", Task.SEG_POS, has_complete_labels=True),
+        "recalling": small_tagger("diffusion-mf", Task.NER, has_complete_labels=True, settings={"denoiser": RECALL}),
     }
     config = uvicorn.Config(application(taggers, **settings), port=0, log_config=None, lifespan="on")
     server = uvicorn.Server(config)
@@ -293,6 +295,59 @@ def test_a_label_is_applied_to_all_occurrences(open_page: Any) -> None:
     assert page.inner_text("#counter").startswith("1 fix")
 
 
+def test_occurrences_inside_of_longer_spans_of_the_label_are_left_alone(open_page: Any) -> None:
+    page = open_page("Ada Byron sings. Byron sings. The choir of Byron left.")
+    page.click(UNIT.format(0, 0))
+    page.click(UNIT.format(0, 1), modifiers=["Shift"])
+    page.click("#label-options .option:has-text('PER')")
+    idle(page)
+    page.click(UNIT.format(1, 0))
+    while page.inner_text("#editor-heading") != "Byron":
+        page.click("#end-earlier")
+    page.click("#label-options .option:has-text('PER')")
+    idle(page)
+    assert page.inner_text("#apply-all") == "Apply to all 3 occurrences"
+    page.keyboard.press("*")
+    page.wait_for_function("() => document.querySelector('#log').textContent.includes('all 3 occurrences')")
+    idle(page)
+    spans = page.eval_on_selector_all(
+        ".item[data-kind='PER']",
+        "items => items.map(item => [...item.querySelectorAll('.word')].map(word => word.textContent).join(' '))",
+    )
+    assert spans.count("Ada Byron") == 1
+    assert spans.count("Byron") == 2
+    assert page.is_hidden("#apply-all")
+
+
+def test_a_model_that_recalls_labels_the_whole_document_around_a_fix(open_page: Any) -> None:
+    page = open_page(model="recalling")
+    with page.expect_request(lambda each: "clamps" in (each.post_data or "") and "scores" in each.post_data) as request:
+        page.click(UNIT.format(0, 4))
+        page.click(f"#label-options .option:has-text('{other_kind(page, 0, 4)}')")
+    body = request.value.post_data_json
+    assert len(body["sentences"]) == 3
+    assert body["documents"] == [1, 1, 1]
+    assert [clamp is None for clamp in body["clamps"]] == [False, True, True]
+
+
+def test_the_keyboard_leads_from_the_input_to_the_labels_and_to_their_stories(open_page: Any) -> None:
+    page = open_page(None)
+    page.fill("#text", TEXT)
+    page.keyboard.press("Control+Enter")
+    page.wait_for_function("() => document.activeElement.classList.contains('unit')")
+    idle(page)
+    page.wait_for_function("() => document.querySelector('#story').textContent.startsWith('“Ada” starts with all ')")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("#story").startswith("“Byron” starts with all ")
+    page.keyboard.press("=")
+    page.wait_for_function("() => document.querySelector('#story').textContent.includes('you have fixed it')")
+    page.focus("#go-to-story")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Byron: ")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.dataset.unit") == "1"
+
+
 def test_two_models_are_compared_and_both_hear_of_fixes(open_page: Any) -> None:
     page = open_page()
     page.select_option("#compare", "names")
@@ -382,6 +437,14 @@ def test_files_of_all_formats_are_opened_and_dropped(open_page: Any) -> None:
     page.wait_for_function(
         "() => document.querySelector('#source').textContent.startsWith('dropped.conllu, read as conllu')"
     )
+    assert page.is_hidden("#problem")
+    idle(page)
+    page.evaluate(
+        drop.replace("document.body", "transfer.items.add(new File(['?'], 'other.txt'));\ndocument.body"),
+        FILES["a.conllu"],
+    )
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.inner_text("#problem") == "Only dropped.conllu was opened; drop one file at a time."
 
 
 def test_an_error_is_shown_and_nothing_is_lost(open_page: Any) -> None:

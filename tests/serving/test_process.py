@@ -18,9 +18,12 @@ import pytest
 pytest.importorskip("fastapi")
 
 import httpx2
-from small_models import write_model
+import uvicorn
+from served_models import application
+from small_models import small_tagger, write_model
 
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.serving import run
 from diffusion_mf.serving.models import load_models
 from diffusion_mf.serving.settings import Settings
 from diffusion_mf.tagger import Tagger
@@ -31,8 +34,8 @@ TOKEN = "0123456789abcdef"
 class Process:
     """``dmf serve`` and the lines that it has logged."""
 
-    def __init__(self, *arguments: object, **environment: str) -> None:
-        command = [sys.executable, "-m", "diffusion_mf.cli", "serve", *map(str, arguments), "--port", "0"]
+    def __init__(self, *arguments: object, port: int = 0, **environment: str) -> None:
+        command = [sys.executable, "-m", "diffusion_mf.cli", "serve", *map(str, arguments), "--port", str(port)]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
         )
@@ -101,6 +104,52 @@ def test_a_process_answers_and_finishes_what_it_has_begun(server: Process, folde
     assert server.process.wait(60) == 0
     assert server.process.stdout is not None
     assert server.process.stdout.read() == ""
+
+
+def test_a_client_of_a_killed_server_hears_of_it_and_the_next_one_serves_at_its_port(
+    server: Process, folder: Path
+) -> None:
+    port = server.wait_for("listening")["port"]
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60) as client:
+        body = {"sentences": [["mira", "sel"]]}
+        before = client.post("/tag", json=body).json()
+
+        def lines() -> Iterator[bytes]:
+            yield json.dumps(body).encode() + b"\n"
+            server.process.kill()
+            server.process.wait(60)
+            yield b"\n"
+
+        with pytest.raises((httpx2.RemoteProtocolError, httpx2.NetworkError)):
+            client.post("/tag/stream", content=lines(), headers={"Content-Type": "application/x-ndjson"})
+        second = Process(folder, "--device", "cpu", port=port, DIFFUSION_MF_TOKEN=TOKEN)
+        try:
+            second.wait_for("listening")
+            assert client.post("/tag", json=body).json() == before
+        finally:
+            second.process.kill()
+            second.process.communicate()
+
+
+def test_a_request_on_its_way_when_the_server_is_told_to_stop_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "SECONDS_TO_ARRIVE", 3.0)
+    app = application({"pos": small_tagger("mean-field", Task.POS)})
+    server = run._UvicornServer(uvicorn.Config(app, port=0, log_config=None, lifespan="on"), app.state.server)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        assert "connection" not in client.get("/health").headers
+        server.handle_exit(signal.SIGTERM, None)
+        # uvicorn looks every 0.1 s whether it is to stop, and then closes idle connections.
+        time.sleep(0.3)
+        answer = client.post("/tag", json={"sentences": [["mira"]]})
+        assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(

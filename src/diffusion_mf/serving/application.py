@@ -103,20 +103,20 @@ class Server:
         self.metrics = Metrics()
         self.num_open = 0
         self.stopping = asyncio.Event()
-        self._is_stopping = False
+        self.is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="dmf-bodies")
 
     def stop(self) -> None:
         """Say that the server is about to stop; from any thread or a signal handler."""
-        self._is_stopping = True
+        self.is_stopping = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.stopping.set)
 
     @property
     def is_ready(self) -> bool:
         """Whether requests are taken and answered."""
-        has_started = self._loop is not None and not self._is_stopping
+        has_started = self._loop is not None and not self.is_stopping
         return has_started and all(model.batcher.is_alive for model in self.models.values())
 
     @contextlib.asynccontextmanager
@@ -444,12 +444,17 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
         "/tag",
         summary="Label texts or sentences",
         response_model=schemas.TagAnswer,
-        responses=_responses(*_BODY_ERRORS),
+        responses={
+            200: {"content": {"application/json": {"example": schemas.ANSWER_EXAMPLE}}},
+            **_responses(*_BODY_ERRORS),
+        },
         openapi_extra=_json_body(
             schemas.TagRequest,
             sentences=schemas.SENTENCES_EXAMPLE,
             raw_texts=schemas.TEXTS_EXAMPLE,
             labels_known_beforehand=schemas.CLAMP_EXAMPLE,
+            sentences_of_a_document=schemas.DOCUMENTS_EXAMPLE,
+            scores_alternatives_and_beliefs=schemas.DETAILS_EXAMPLE,
         ),
     )
     async def tag(request: Request) -> Response:
@@ -466,7 +471,10 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
         response_class=Response,
         responses={200: {"content": {JSON_LINES: {"schema": {"type": "string"}}}}, **_responses(401, 415, 429)},
         openapi_extra={
-            "requestBody": {"required": True, "content": {JSON_LINES: {"schema": {"type": "string"}}}},
+            "requestBody": {
+                "required": True,
+                "content": {JSON_LINES: {"schema": {"type": "string"}, "example": schemas.STREAM_EXAMPLE}},
+            },
         },
     )
     async def tag_stream(request: Request) -> Response:
@@ -482,7 +490,10 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
         response_model=schemas.ReadAnswer,
         responses=_responses(*_BODY_ERRORS),
         openapi_extra={
-            "requestBody": {"required": True, "content": {BYTES: {"schema": {"type": "string", "format": "binary"}}}},
+            "requestBody": {
+                "required": True,
+                "content": {BYTES: {"schema": {"type": "string", "format": "binary"}, "example": schemas.FILE_EXAMPLE}},
+            },
             "parameters": [
                 {"name": name, "in": "query", "schema": {"type": "string"} | limits, "description": meaning}
                 for name, meaning, limits in (
@@ -518,7 +529,16 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
         "/write",
         summary="Labelled sentences as a file",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **_responses(*_BODY_ERRORS)},
+        responses={
+            200: {
+                "content": {
+                    "text/plain": {"schema": {"type": "string"}},
+                    JSON_LINES: {"schema": {"type": "string"}},
+                    "application/json": {"schema": {"type": "array"}},
+                }
+            },
+            **_responses(*_BODY_ERRORS),
+        },
         openapi_extra=_json_body(schemas.WriteRequest, conllu=schemas.WRITE_EXAMPLE),
     )
     async def write_file(request: Request) -> Response:
@@ -632,7 +652,7 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
         docs_url=None,
         redoc_url=None,
         lifespan=server.lifespan,
-        middleware=_middleware(metrics, settings),
+        middleware=_middleware(server),
     )
     app.state.server = server
     app.include_router(open_router)
@@ -658,13 +678,13 @@ PATHS = frozenset(
 )  # fmt: skip
 
 
-def _middleware(metrics: Metrics, settings: Settings) -> list[Middleware]:
-    found = [Middleware(Observer, metrics=metrics, paths=PATHS)]
-    if settings.origins:
+def _middleware(server: Server) -> list[Middleware]:
+    found = [Middleware(Observer, metrics=server.metrics, paths=PATHS, is_stopping=lambda: server.is_stopping)]
+    if server.settings.origins:
         found.append(
             Middleware(
                 CORSMiddleware,
-                allow_origins=list(settings.origins),
+                allow_origins=list(server.settings.origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["Authorization", "Content-Type", "X-Request-ID"],
                 expose_headers=["X-Request-ID", "Retry-After"],

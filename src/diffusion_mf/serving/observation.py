@@ -109,10 +109,13 @@ class Metrics:
 class Observer:
     """The outermost layer: identifies, times, logs and counts requests, and turns bugs into answers without tracebacks."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, paths: frozenset[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, *, metrics: Metrics, paths: frozenset[str], is_stopping: Callable[[], bool]
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._paths = paths
+        self._is_stopping = is_stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -134,6 +137,8 @@ class Observer:
                 headers["X-Request-ID"] = request_id
                 for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
+                if self._is_stopping():
+                    headers["Connection"] = "close"
             await send(message)
 
         path = scope["path"] if scope["path"] in self._paths else "other"

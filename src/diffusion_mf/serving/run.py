@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import os
@@ -22,6 +23,8 @@ from diffusion_mf.serving.settings import Settings
 
 TOKEN_VARIABLE = "DIFFUSION_MF_TOKEN"
 LEAST_TOKEN = 16
+SECONDS_TO_ARRIVE = 0.3
+"""after the signal to stop, for requests that clients have sent already"""
 
 
 def read_token(path: StrPath | None) -> str | None:
@@ -65,6 +68,12 @@ class _UvicornServer(uvicorn.Server):
         log("stopping", {"signal": signal.Signals(sig).name})
         self._application_server.stop()
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what clients have sent, and close."""
+        # Idle connections are closed next, and with them requests that lie in the sockets' buffers, unless these are read before.
+        await asyncio.sleep(SECONDS_TO_ARRIVE)
+        await super().shutdown(sockets)
 
 
 def serve(names: Sequence[str], settings: Settings, *, host: str, port: int, device: str) -> None:

@@ -31,6 +31,24 @@ WRITE_EXAMPLE = {
     "sentences": [{"units": ["John", "sings"], "labels": ["S-PER", "O"], "scores": [0.97, 0.99]}],
 }
 TEXTS_EXAMPLE = {"texts": ["Angela Merkel visited Paris. She left on Friday."]}
+DETAILS_EXAMPLE = {"sentences": [["John", "lives", "in", "Paris"]], "scores": True, "k_best": 3, "trajectory": True}
+DOCUMENTS_EXAMPLE = {"sentences": [["John", "sings"], ["We", "met", "John"]], "documents": ["letter", "letter"]}
+STREAM_EXAMPLE = '{"sentences": [["John", "sings"]]}\n{"texts": ["Angela Merkel visited Paris."]}\n'
+FILE_EXAMPLE = "Angela Merkel visited Paris. She left on Friday."
+ANSWER_EXAMPLE = {
+    "model": "en-ner",
+    "sentences": [
+        {
+            "units": ["John", "lives", "in", "Paris"],
+            "labels": ["B-PER", "O", "O", "B-LOC"],
+            "spans": [
+                {"start": 0, "end": 1, "label": "PER", "confidence": 0.97},
+                {"start": 3, "end": 4, "label": "LOC", "confidence": 0.99},
+            ],
+            "scores": [0.97, 0.999, 0.998, 0.99],
+        }
+    ],
+}
 
 
 class _Input(pydantic.BaseModel):

@@ -18,8 +18,13 @@ import {
 import { Selection, element, renderSentence } from "./text.js";
 
 const $ = (id) => document.getElementById(id);
+const SHOWN_CALLS = 10;
 const EXAMPLES = {
-  words:
+  // A fix of "houses" changes another label.
+  tags:
+    "The complex houses married and single soldiers. Time flies like an arrow; fruit flies like a banana. " +
+    "Police help dog bite victim.",
+  spans:
     "Ada Lovelace met Charles Babbage in London in June 1833. Years later Lovelace wrote the notes that made her famous.\n\n" +
     "Turin had listened to Babbage, but Paris never did. When Lovelace died, London hardly noticed.",
   characters: "今天天气很好，我们一起去北京。北京的秋天最美。",
@@ -291,16 +296,31 @@ function applyToAll() {
   const now = selection.current;
   const kind = now && currentKind();
   if (kind === undefined) return undefined;
-  // What was fixed already stays as it is.
-  const isFixed = (place) =>
-    state.fixes.some((each) => each.sentence === place.sentence && each.start < place.end && place.start < each.end);
-  const places = occurrencesOf(state.sentences, now);
-  const added = places.filter((place) => !isFixed(place)).map((place) => ({ ...place, kind, isConfirmed: false }));
-  if (!added.length) {
-    announce("All occurrences are fixed already.");
+  const { count, open, numOthers } = occurrences(now, kind);
+  if (!open.length) {
+    announce("There is no other occurrence to change.");
     return undefined;
   }
-  return fix(added, { title: `All ${places.length} occurrences of ${quoted(now)} → ${kindName(kind)}` });
+  const where = numOthers ? `${count - numOthers} of ${count} occurrences` : `all ${count} occurrences`;
+  const added = open.map((place) => ({ ...place, kind, isConfirmed: false }));
+  return fix(added, { title: `${quoted(now)} → ${kindName(kind)}, ${where}` });
+}
+
+/** How often the selected words occur, where they are to be given a label, and how many keep another one. */
+function occurrences(now, kind) {
+  const places = occurrencesOf(state.sentences, now);
+  const open = [];
+  let numOthers = 0;
+  for (const place of places) {
+    const { sentence, start, end } = place;
+    const item = itemAt(itemsOf(state.results[sentence], state.model), start);
+    // What was fixed already stays as it is, and so does a longer span of the same label: a last name after a first name.
+    const isFixed = state.fixes.some((each) => each.sentence === sentence && each.start < end && start < each.end);
+    const isLonger = item.end >= end && item.end - item.start > end - start;
+    if (!isFixed && !(isLonger && item.kind === kind)) open.push(place);
+    else if (item.kind !== kind) numOthers += 1;
+  }
+  return { count: places.length, open, numOthers };
 }
 
 function removeFix() {
@@ -531,8 +551,24 @@ let active = 0;
 
 function onSelection(now, isOpening) {
   if (now.sentence !== denoising.sentence) showTrajectory(now.sentence);
+  else tellSelected();
   if (isOpening || !$("editor").hidden || matchMedia("(min-width: 60rem)").matches) openEditor();
   showEditor();
+}
+
+/** The story of the selected word. */
+function tellSelected() {
+  const now = selection.current;
+  if (now && now.sentence === denoising.drawn) denoising.tell(now.unit, { isScrolling: true });
+}
+
+/** Go to the denoising of the selected word; Escape leads back. */
+function goToStory() {
+  const { unit } = selection.current;
+  // On a small screen, the editor would cover it.
+  if (!matchMedia("(min-width: 60rem)").matches) closeEditor();
+  $("denoising-heading").scrollIntoView({ block: "start" });
+  denoising.columns?.[unit]?.pill.focus({ preventScroll: true });
 }
 
 function openEditor() {
@@ -571,8 +607,8 @@ function showEditor() {
   $("end-later").disabled = now.end >= size;
   $("confirm").disabled = !isItem || Boolean(known);
   $("remove-fix").hidden = !known;
-  const count = isItem ? occurrencesOf(state.sentences, now).length : 0;
-  $("apply-all").hidden = count < 2;
+  const { count, open } = isItem ? occurrences(now, item.kind) : { count: 0, open: [] };
+  $("apply-all").hidden = !open.some((place) => place.sentence !== now.sentence || place.start !== now.start);
   $("apply-all").textContent = `Apply to all ${count} occurrences`;
   $("label-input").value = "";
   showOptions();
@@ -655,27 +691,37 @@ async function showTrajectory(number) {
   trajectoryRequest = request;
   denoising.sentence = number;
   const { model } = state;
-  const ask = (numbers) => {
+  const { labels } = state.results[number];
+  const ask = async (numbers, calls) => {
     const chosen = numbers.map((each) => state.sentences[each]);
     const body = { model: model.name, sentences: chosen.map(({ units }) => units), trajectory: true };
+    if (calls) body.calls = calls;
     if (model.recall) body.documents = chosen.map(({ document }) => document ?? null);
     const clamps = numbers.map((each) => clampOf(each, state.fixes, model));
     if (clamps.some(Boolean)) body.clamps = clamps;
-    return tag(body, request.signal).then((answer) => [answer, numbers.indexOf(number)]);
+    const answer = await tag(body, request.signal);
+    const index = numbers.indexOf(number);
+    // The picture must not contradict the text.
+    const isOther = calls && answer.sentences[index].labels.some((label, unit) => label !== labels[unit]);
+    return isOther ? ask(numbers) : [answer, index];
   };
+  // Models may need fewer calls than it takes to see that further ones change nothing.
+  const calls = model.system.startsWith("diffusion") ? SHOWN_CALLS : null;
   try {
-    const [answer, index] = await ask(together([number])).catch((error) => {
+    const [answer, index] = await ask(together([number]), calls).catch((error) => {
       // A long document is too much for one answer with trajectories.
-      if (error.status === 413) return ask([number]);
+      if (error.status === 413) return ask([number], calls);
       throw error;
     });
     const sentence = answer.sentences[index];
-    denoising.draw({ number, units: sentence.units, labels: answer.labels, steps: sentence.trajectory, model });
+    const isFixed = (unit) => Boolean(fixAt(number, unit));
+    denoising.draw({ number, units: sentence.units, labels: answer.labels, steps: sentence.trajectory, model, isFixed });
     $("denoising-note").textContent =
       sentence.trajectory.length > 1
         ? "The width of a colour is the belief in a label. A ring marks the call that settles a word. " +
           "Beliefs sharpen with every call; the percentages in the text are calibrated."
         : "This model labels in one pass. The width of a colour is the belief in a label.";
+    tellSelected();
     if (selection.current?.sentence === number && !$("editor").hidden && !$("label-input").value) showOptions();
   } catch (error) {
     complain(error);
@@ -790,11 +836,17 @@ function listen() {
   const on = (id, event, action) => $(id).addEventListener(event, action);
   on("label", "click", () => inTurn(() => labelText($("text").value)));
   on("example", "click", () => {
-    $("text").value = state.model?.isOfCharacters ? EXAMPLES.characters : EXAMPLES.words;
+    const { isOfCharacters, hasSpans } = state.model ?? {};
+    $("text").value = isOfCharacters ? EXAMPLES.characters : hasSpans ? EXAMPLES.spans : EXAMPLES.tags;
     inTurn(() => labelText($("text").value));
   });
   on("text", "keydown", (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) inTurn(() => labelText($("text").value));
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    inTurn(async () => {
+      await labelText($("text").value);
+      // Whoever uses the keyboard goes on in the labelled text.
+      if (state.sentences.length) selection.select({ sentence: 0, unit: 0 });
+    });
   });
   on("file", "change", (event) => {
     const [file] = event.target.files;
@@ -822,6 +874,10 @@ function listen() {
   on("confirm", "click", () => setKind(currentKind()));
   on("apply-all", "click", applyToAll);
   on("remove-fix", "click", removeFix);
+  on("go-to-story", "click", goToStory);
+  on("ribbons", "keydown", (event) => {
+    if (event.key === "Escape" && selection.current) selection.button(selection.current)?.focus();
+  });
   on("editor-close", "click", closeEditor);
   on("start-earlier", "click", () => moveEnd(-1, 0));
   on("start-later", "click", () => moveEnd(1, 0));
@@ -862,8 +918,12 @@ function listen() {
   document.addEventListener("drop", (event) => {
     event.preventDefault();
     $("drop").classList.remove("dropping");
-    const [file] = event.dataTransfer.files;
-    if (file) inTurn(() => labelFile(file));
+    const [file, ...others] = event.dataTransfer.files;
+    if (!file) return;
+    inTurn(async () => {
+      await labelFile(file);
+      if (others.length) complain(new ApiError(200, `Only ${file.name} was opened; drop one file at a time.`));
+    });
   });
 }
 

@@ -4,7 +4,8 @@ import { colourClass, kindName, percent, splitLabel } from "./labels.js";
 import { element } from "./text.js";
 
 const WIDEST = 92;
-const NARROWEST = 62;
+const NARROWEST = 66;
+const LONGEST = 116;
 const GAP = 7;
 const CALL_HEIGHT = 44;
 const QUIET_HEIGHT = 7;
@@ -37,7 +38,7 @@ export class Denoising {
   }
 
   /** Draw the trajectory of a sentence: units, steps with t and beliefs, and the labels of their columns. */
-  draw({ number, units, labels, steps, model }) {
+  draw({ number, units, labels, steps, model, isFixed }) {
     this.stop();
     this.drawn = number;
     const uniform = units.map(() => labels.map(() => 1 / labels.length));
@@ -51,7 +52,7 @@ export class Denoising {
     }
     const room = (this.root.clientWidth - 80) / units.length - GAP;
     this.width = Math.round(Math.max(NARROWEST, Math.min(WIDEST, room)));
-    this.data = { units, labels, beliefs, heights, model, times: steps.map((step) => step.t) };
+    this.data = { units, labels, beliefs, heights, model, isFixed, times: steps.map((step) => step.t) };
     this.slider.max = steps.length;
     const height = heights.at(-1);
     this.columns = units.map((unit, index) => this.column(unit, index, height));
@@ -91,7 +92,8 @@ export class Denoising {
 
   column(unit, index, height) {
     const { labels, beliefs, heights, model } = this.data;
-    const { width } = this;
+    // Long words are to be read.
+    const width = Math.min(LONGEST, Math.max(this.width, 9 * [...unit].length + 8));
     const rows = beliefs.map((call) => call[index]);
     const final = rows.at(-1);
     const most = labels.map((_, column) => Math.max(...rows.map((row) => row[column])));
@@ -109,6 +111,8 @@ export class Denoising {
     }
     points.push([height, final]);
     const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" });
+    // Between many labels, lines would cover the noise.
+    drawing.style.strokeWidth = Math.min(0.7, (0.15 * width) / labels.length);
     const edges = points.map(() => 0);
     for (const column of order) {
       const left = [];
@@ -135,7 +139,7 @@ export class Denoising {
     const veil = svg("rect", { x: -1, y: height, width: width + 2, height: 0, class: "veil" });
     const cursor = svg("line", { x1: 0, x2: width, y1: height, y2: height, class: "cursor" });
     drawing.append(veil, cursor);
-    const pill = element("button", { type: "button", className: "pill" });
+    const pill = element("button", { type: "button", className: "pill", "aria-describedby": "story" });
     const root = element(
       "div",
       { className: "column" },
@@ -211,18 +215,24 @@ export class Denoising {
     this.button.textContent = "Play";
   }
 
-  /** Tell the story of a word's label. */
-  tell(index) {
+  /** Tell the story of a word's label; a long sentence is moved until the word is in sight. */
+  tell(index, { isScrolling = false } = {}) {
     const story = document.getElementById("story");
     this.columns?.forEach(({ root }, column) => root.classList.toggle("told", column === index));
     const isTold = index !== null && this.data;
     story.textContent = isTold ? this.story(index) : "Point at a word, or press its label, to read its story.";
     story.classList.toggle("empty", !isTold);
+    if (!isTold || !isScrolling) return;
+    const { offsetLeft, offsetWidth } = this.columns[index].root;
+    this.root.scrollLeft = offsetLeft - this.root.offsetLeft - (this.root.clientWidth - offsetWidth) / 2;
   }
 
   story(index) {
-    const { units, labels, beliefs, times } = this.data;
+    const { units, labels, beliefs, times, isFixed } = this.data;
     const rows = beliefs.slice(1).map((call) => call[index]);
+    if (isFixed(index)) {
+      return `“${units[index]}” is ${labels[best(rows.at(-1))]} in every call, for you have fixed it; the others are labelled around it.`;
+    }
     const leaders = [];
     rows.forEach((row, call) => {
       const column = best(row);
@@ -265,15 +275,16 @@ export class Denoising {
     document.getElementById("beliefs").replaceChildren(element("thead", {}, head), element("tbody", {}, ...body));
   }
 
-  /** The greatest belief in every kind that a stretch of units had after the first call, for the list of labels. */
+  /** The mean belief in every kind that a stretch of units had early on, before beliefs sharpen, for the list of labels. */
   kindsOf(start, end) {
     if (!this.data) return new Map();
     const { labels, beliefs, model } = this.data;
+    const early = beliefs[Math.max(1, Math.round((beliefs.length - 1) / 5))];
     const found = new Map();
     labels.forEach((label, column) => {
       const { kind } = splitLabel(label, model);
       let sum = 0;
-      for (let unit = start; unit < end; unit += 1) sum += beliefs[1][unit][column];
+      for (let unit = start; unit < end; unit += 1) sum += early[unit][column];
       found.set(kindName(kind), (found.get(kindName(kind)) ?? 0) + sum / (end - start));
     });
     return found;

@@ -165,7 +165,7 @@ export class Selection {
 
   set(selection, { takesFocus = false, isOpening = false } = {}) {
     const isSame =
-      this.current && ["sentence", "start", "end"].every((name) => this.current[name] === selection[name]);
+      this.current && ["sentence", "start", "end", "unit"].every((name) => this.current[name] === selection[name]);
     this.current = selection;
     this.mark();
     if (takesFocus) this.button(selection)?.focus({ preventScroll: false });
