@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,25 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path, numbe
         stream.write(b"mine again")
     assert {*os.listdir(tmp_path)} == {*others, "out.txt"}
     assert path.read_bytes() == b"mine again"
+
+
+def test_a_command_that_is_terminated_leaves_nothing_half_written(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "diffusion_mf.cli", "data", "convert", "-", str(tmp_path / "out.txt")]
+    process = subprocess.Popen(
+        [*command, "--from", "jsonl", "--to", "columns"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    process.stdin.write('{"units": ["Ada"], "labels": ["O"]}\n')
+    process.stdin.flush()
+    deadline = time.monotonic() + 60
+    while not os.listdir(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert os.listdir(tmp_path), "nothing was begun"
+    process.send_signal(signal.SIGTERM)
+    process.wait(60)
+    assert process.communicate()[1] == "dmf: terminated\n"
+    assert process.returncode == 128 + signal.SIGTERM
+    assert os.listdir(tmp_path) == []
 
 
 def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ of ``from __future__ import annotations``, each of which Typer would compile twi
 import errno
 import io
 import os
+import signal
 import sys
-from typing import Annotated, Any
+import threading
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -143,9 +145,16 @@ def _open_closed_streams() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (open until the end)
 
 
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise TerminatedError
+
+
 def main() -> None:
     """Run ``dmf``; the console script's entry point."""
     _open_closed_streams()
+    # So that files which are half-written are removed; training and the server have handlers of their own.
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
