@@ -18,6 +18,7 @@ from small_models import write_model
 from diffusion_mf.data.files import open_output
 from diffusion_mf.errors import InputError
 from diffusion_mf.model.storage import load_model
+from diffusion_mf.training import loop
 from diffusion_mf.training.loop import train
 from diffusion_mf.training.resumption import RunFolder
 
@@ -72,6 +73,18 @@ def test_a_second_run_is_refused_and_names_the_first(corpus: Path, tmp_path: Pat
         assert sorted(os.listdir(tmp_path / "run")) == [".dmf.lock"]
     train(config, output=tmp_path / "run", device="cpu", resume=resume)
     assert load_model(tmp_path / "run" / "model")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_second_run_is_refused_before_its_data_are_read(
+    corpus: Path, tmp_path: Path, resume: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "read_training_data", None)
+    with (
+        RunFolder(tmp_path / "run").locked(_ignore),
+        pytest.raises(InputError, match="is training in this folder; wait until it has ended"),
+    ):
+        train(small_runs.small_config(corpus, ONE_STEP), output=tmp_path / "run", device="cpu", resume=resume)
 
 
 def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
