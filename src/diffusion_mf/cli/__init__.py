@@ -33,7 +33,7 @@ from diffusion_mf.cli import (
     tag,
     train,
 )
-from diffusion_mf.errors import DiffusionMFError, InputError, TerminatedError
+from diffusion_mf.errors import DiffusionMFError, InputError, TerminatedError, readable
 
 app = typer.Typer(
     name="dmf",
@@ -69,7 +69,7 @@ _CANNOT_WRITE = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EDQUOT, errno.EFBIG
 
 
 def _usage_sentence(error: Any) -> str:
-    problem = " ".join(error.format_message().split()).replace("Value error, ", "").removesuffix(".")
+    problem = readable(" ".join(error.format_message().split())).replace("Value error, ", "").removesuffix(".")
     if not problem or type(error).__name__ == "NoArgsIsHelpError":
         return ""  # the help has been shown instead
     command = "dmf" if error.ctx is None else error.ctx.command_path

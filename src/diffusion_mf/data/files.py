@@ -87,7 +87,7 @@ def open_input(path: StrPath) -> Iterator[IO[bytes]]:
         raise InputError("this is a directory", path=name, remedy="name a file")
     try:
         raw = open(name, "rb")  # noqa: SIM115 (closed by the stack below)
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # a ValueError if no file can have such a name
         raise InputError("no such file", path=name, remedy="check the path") from None
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", path=name, remedy="check its permissions") from None
@@ -228,7 +228,10 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
                 f"cannot be written ({error.strerror})", path=name, remedy="name a file to write"
             ) from error
         return
-    final = os.path.realpath(name)
+    try:
+        final = os.path.realpath(name)
+    except ValueError:
+        raise InputError("no file can have this name", path=name, remedy="name a file to write") from None
     try:
         remove_leftovers(final)
         temporary, handle, lock = _new_temporary(final)
@@ -345,7 +348,7 @@ def _is_special(name: str) -> bool:
     """Whether ``name`` exists and is not a regular file; /dev/stdout counts even if redirected to a regular file."""
     try:
         is_regular = stat.S_ISREG(os.stat(name).st_mode)
-    except OSError:
+    except (OSError, ValueError):
         return False
     return not is_regular or os.path.dirname(os.path.abspath(name)) in ("/dev", "/dev/fd")
 
