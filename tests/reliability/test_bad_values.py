@@ -191,6 +191,20 @@ def test_closed_and_full_streams_end_in_a_sentence(redirection: str, status: int
     assert found.stderr.count(b"\n") <= 1
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory")]
+)
+def test_too_little_memory_ends_in_a_sentence(
+    dmf: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    def load(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("diffusion_mf.tagger.Tagger.load", load)
+    outcome = dmf("tag", small_models.write_model(tmp_path / "model", "unigram"), "-", stdin=b"a b\n")
+    assert "there is not enough memory" in assert_sentence(outcome, status=1)
+
+
 def test_without_stderr_messages_do_not_become_results(tmp_path: Path) -> None:
     command = f"{sys.executable} -m diffusion_mf.cli config show {tmp_path}/none.toml 2>&-"
     found = subprocess.run(["bash", "-c", command], capture_output=True, check=False)

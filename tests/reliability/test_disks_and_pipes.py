@@ -97,6 +97,13 @@ def test_a_folder_that_cannot_be_listed_is_not_left_out(tmp_path: Path) -> None:
     assert holds_in_child(lambda: _is_refused(read, "closed: cannot be read (Permission denied)"), drop_rights)
 
 
+def test_a_disk_that_cannot_be_read() -> None:
+    """The first page of a process's memory gives the error of a broken disk."""
+    assert _is_refused(
+        lambda: list(read_chunks("/proc/self/mem")), "/proc/self/mem: cannot be read (Input/output error)"
+    )
+
+
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
 def test_names_that_no_file_can_have(name: str) -> None:
     assert _is_refused(lambda: list(read_chunks(name)), "no such file")

@@ -177,6 +177,12 @@ def main() -> None:
         print(f"dmf: standard output cannot be written ({error.strerror}); send it elsewhere.", file=sys.stderr)
         sys.stderr.flush()
         os._exit(1)  # what is still to be written would fail again, with a traceback
+    except (MemoryError, RuntimeError) as error:
+        # PyTorch has no class of its own for this.
+        if debug or not (isinstance(error, MemoryError) or "can't allocate memory" in str(error)):
+            raise
+        print("dmf: there is not enough memory; use less data, a smaller model or a larger machine.", file=sys.stderr)
+        sys.exit(1)
     except TerminatedError:
         print("dmf: terminated", file=sys.stderr)
         raise

@@ -81,7 +81,8 @@ def open_input(path: StrPath) -> Iterator[IO[bytes]]:
     if name == "-":
         if sys.stdin is None:
             raise InputError("is closed", path=name, remedy="name a file, or open it with < FILE")
-        yield sys.stdin.buffer
+        with _reading(name):
+            yield sys.stdin.buffer
         return
     if os.path.isdir(name):
         raise InputError("this is a directory", path=name, remedy="name a file")
@@ -92,7 +93,7 @@ def open_input(path: StrPath) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", path=name, remedy="check its permissions") from None
     suffix = os.path.splitext(name)[1]
-    with raw:
+    with raw, _reading(name):
         if suffix not in COMPRESSED_SUFFIXES:
             yield raw
             return
@@ -107,6 +108,15 @@ def open_input(path: StrPath) -> Iterator[IO[bytes]]:
                     remedy="compress it again with the default settings",
                 ) from None
             raise InputError(f"damaged or not {suffix[1:]} data ({error})", path=name, remedy=_FETCH_AGAIN) from None
+
+
+@contextlib.contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Errors of a disk, say, while a file is read."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror or error})", path=name, remedy="check the disk") from None
 
 
 def _unpacking(name: str, suffix: str) -> tuple[Callable[[], Any], type[BaseException]]:
