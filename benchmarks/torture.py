@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests" / "lab" / "experiments")]
 
+import child_processes  # noqa: E402
 import endurance  # noqa: E402
 import fuzzing  # noqa: E402
 import small_runs  # noqa: E402
@@ -419,6 +420,7 @@ def main() -> None:
     arguments = parser.parse_args()
     generator = random.Random(arguments.seed)
     torch.set_num_threads(1)  # forks cannot use the threads of their parent
+    child_processes.LONGEST = 600  # a machine may have other work
 
     def number(full: int) -> int:
         return max(1, round(full * arguments.share))

@@ -33,7 +33,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST_QUOTATION else f"{text[: LONGEST_QUOTATION - 1]}…"
 
 
-def _readable(text: str) -> str:
+def readable(text: str) -> str:
     """``text`` without what is longer than any word, such as a damaged label, and would bury the sentence."""
     return _LONG_WORD.sub(lambda word: shortened(word[0]), text)
 
@@ -61,10 +61,10 @@ class InputError(DiffusionMFError):
         line: int | None = None,
         remedy: str | None = None,
     ) -> None:
-        self.problem = _readable(problem)
+        self.problem = readable(problem)
         self.path = None if path is None else os.fspath(path)
         self.line = line
-        self.remedy = None if remedy is None else _readable(remedy)
+        self.remedy = None if remedy is None else readable(remedy)
         super().__init__(self.problem)
 
     def __str__(self) -> str:

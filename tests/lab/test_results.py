@@ -102,7 +102,7 @@ def test_all_rows_of_one_key_make_way_for_all_new_ones(tmp_path: pathlib.Path) -
     assert [row["ms"] for row in rows_of(path)] == [5, 6, 2, 4]
 
 
-@pytest.mark.parametrize("text", ['{"op": 1}', "[1, 2]", '[{"op": 1},', ""])
+@pytest.mark.parametrize("text", ['{"op": 1}', "[1, 2]", '[{"op": 1},', "", "[" * 100_000, f"[{'9' * 5000}]"])
 def test_what_is_no_result_file_is_left_alone(tmp_path: pathlib.Path, text: str) -> None:
     path = tmp_path / "rows.json"
     path.write_text(text)

@@ -139,6 +139,16 @@ def test_notes_and_messages_shorten_labels(dmf: Callable, tmp_path: Path) -> Non
     assert len(str(InputError("no such file", path=LONG_LABEL))) < 200
 
 
+def test_notes_of_repairs_and_of_usage_shorten_what_they_quote(dmf: Callable, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(f"a I-{LONG_LABEL}\n\n")
+    outcome = dmf("data", "stats", tmp_path / "a.txt", "--task", "ner", "--scheme", "bio2")
+    assert outcome.status == 0
+    assert "I-xxx" in outcome.stderr
+    assert len(outcome.stderr) < 1000
+    assert_sentence(dmf(LONG_LABEL))
+    assert_sentence(dmf("tag", f"--{LONG_LABEL}"))
+
+
 @given(value=st.text() | st.integers() | st.lists(st.text(), max_size=5))
 def test_quotations_are_short(value: object) -> None:
     assert len(quoted(value)) <= 60 * 10 + 2, "an escaped character takes up to ten"
@@ -179,6 +189,20 @@ def test_closed_and_full_streams_end_in_a_sentence(redirection: str, status: int
     assert found.stderr.startswith(message)
     assert b"Traceback" not in found.stderr
     assert found.stderr.count(b"\n") <= 1
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory")]
+)
+def test_too_little_memory_ends_in_a_sentence(
+    dmf: Callable, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    def load(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("diffusion_mf.tagger.Tagger.load", load)
+    outcome = dmf("tag", small_models.write_model(tmp_path / "model", "unigram"), "-", stdin=b"a b\n")
+    assert "there is not enough memory" in assert_sentence(outcome, status=1)
 
 
 def test_without_stderr_messages_do_not_become_results(tmp_path: Path) -> None:

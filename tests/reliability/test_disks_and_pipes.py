@@ -20,7 +20,8 @@ from child_processes import (
 )
 from small_models import small_model, write_model
 
-from diffusion_mf.data.files import open_output
+from diffusion_mf.data.annotations import read_brat
+from diffusion_mf.data.files import open_output, read_chunks
 from diffusion_mf.errors import InputError
 from diffusion_mf.model.storage import load_model, save_model
 from diffusion_mf.training.loop import train
@@ -84,6 +85,29 @@ def test_a_read_only_folder(calls: list[Callable[[], object]], tmp_path: Path) -
         assert holds_in_child(lambda: bool(load_model(tmp_path / "model")), drop_rights)
     finally:
         tmp_path.chmod(0o755)
+
+
+def test_a_folder_that_cannot_be_listed_is_not_left_out(tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents):
+        if os.geteuid() == 0 and folder.stat().st_uid == 0:
+            folder.chmod(folder.stat().st_mode | 0o055)
+    (tmp_path / "a.txt").write_text("Ada sings.")
+    (tmp_path / "closed").mkdir(mode=0o000)
+    read = lambda: list(read_brat(tmp_path))  # noqa: E731
+    assert holds_in_child(lambda: _is_refused(read, "closed: cannot be read (Permission denied)"), drop_rights)
+
+
+def test_a_disk_that_cannot_be_read() -> None:
+    """The first page of a process's memory gives the error of a broken disk."""
+    assert _is_refused(
+        lambda: list(read_chunks("/proc/self/mem")), "/proc/self/mem: cannot be read (Input/output error)"
+    )
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_names_that_no_file_can_have(name: str) -> None:
+    assert _is_refused(lambda: list(read_chunks(name)), "no such file")
+    assert _is_refused(lambda: open_output(name).__enter__(), "no file can have this name")
 
 
 def test_a_pipe_that_nobody_reads(tmp_path: Path) -> None:

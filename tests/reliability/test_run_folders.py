@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from small_models import write_model
 from diffusion_mf.data.files import open_output
 from diffusion_mf.errors import InputError
 from diffusion_mf.model.storage import load_model
+from diffusion_mf.training import loop
 from diffusion_mf.training.loop import train
 from diffusion_mf.training.resumption import RunFolder
 
@@ -71,6 +73,18 @@ def test_a_second_run_is_refused_and_names_the_first(corpus: Path, tmp_path: Pat
         assert sorted(os.listdir(tmp_path / "run")) == [".dmf.lock"]
     train(config, output=tmp_path / "run", device="cpu", resume=resume)
     assert load_model(tmp_path / "run" / "model")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_second_run_is_refused_before_its_data_are_read(
+    corpus: Path, tmp_path: Path, resume: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "read_training_data", None)
+    with (
+        RunFolder(tmp_path / "run").locked(_ignore),
+        pytest.raises(InputError, match="is training in this folder; wait until it has ended"),
+    ):
+        train(small_runs.small_config(corpus, ONE_STEP), output=tmp_path / "run", device="cpu", resume=resume)
 
 
 def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
@@ -134,6 +148,25 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path, numbe
         stream.write(b"mine again")
     assert {*os.listdir(tmp_path)} == {*others, "out.txt"}
     assert path.read_bytes() == b"mine again"
+
+
+def test_a_command_that_is_terminated_leaves_nothing_half_written(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "diffusion_mf.cli", "data", "convert", "-", str(tmp_path / "out.txt")]
+    process = subprocess.Popen(
+        [*command, "--from", "jsonl", "--to", "columns"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    process.stdin.write('{"units": ["Ada"], "labels": ["O"]}\n')
+    process.stdin.flush()
+    deadline = time.monotonic() + 60
+    while not os.listdir(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert os.listdir(tmp_path), "nothing was begun"
+    process.send_signal(signal.SIGTERM)
+    process.wait(60)
+    assert process.communicate()[1] == "dmf: terminated\n"
+    assert process.returncode == 128 + signal.SIGTERM
+    assert os.listdir(tmp_path) == []
 
 
 def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ of ``from __future__ import annotations``, each of which Typer would compile twi
 import errno
 import io
 import os
+import signal
 import sys
-from typing import Annotated, Any
+import threading
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -31,7 +33,7 @@ from diffusion_mf.cli import (
     tag,
     train,
 )
-from diffusion_mf.errors import DiffusionMFError, InputError, TerminatedError
+from diffusion_mf.errors import DiffusionMFError, InputError, TerminatedError, readable
 
 app = typer.Typer(
     name="dmf",
@@ -67,7 +69,7 @@ _CANNOT_WRITE = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EDQUOT, errno.EFBIG
 
 
 def _usage_sentence(error: Any) -> str:
-    problem = " ".join(error.format_message().split()).replace("Value error, ", "").removesuffix(".")
+    problem = readable(" ".join(error.format_message().split())).replace("Value error, ", "").removesuffix(".")
     if not problem or type(error).__name__ == "NoArgsIsHelpError":
         return ""  # the help has been shown instead
     command = "dmf" if error.ctx is None else error.ctx.command_path
@@ -143,9 +145,16 @@ def _open_closed_streams() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (open until the end)
 
 
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise TerminatedError
+
+
 def main() -> None:
     """Run ``dmf``; the console script's entry point."""
     _open_closed_streams()
+    # So that files which are half-written are removed; training and the server have handlers of their own.
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
@@ -168,6 +177,12 @@ def main() -> None:
         print(f"dmf: standard output cannot be written ({error.strerror}); send it elsewhere.", file=sys.stderr)
         sys.stderr.flush()
         os._exit(1)  # what is still to be written would fail again, with a traceback
+    except (MemoryError, RuntimeError) as error:
+        # PyTorch has no class of its own for this.
+        if debug or not (isinstance(error, MemoryError) or "can't allocate memory" in str(error)):
+            raise
+        print("dmf: there is not enough memory; use less data, a smaller model or a larger machine.", file=sys.stderr)
+        sys.exit(1)
     except TerminatedError:
         print("dmf: terminated", file=sys.stderr)
         raise

@@ -243,7 +243,7 @@ def read_brat(path: StrPath, repairs: Repairs | None = None) -> Iterator[Record]
     """
     folder = Path(path)
     if folder.is_dir():
-        texts = sorted(folder.rglob("*.txt"))
+        texts = sorted(_texts_in(folder))
         if not texts:
             raise InputError(
                 "this is a directory without .txt files",
@@ -257,6 +257,18 @@ def read_brat(path: StrPath, repairs: Repairs | None = None) -> Iterator[Record]
         annotations = file.with_suffix(".ann")
         spans = _brat_spans(annotations, text, repairs) if annotations.exists() else None
         yield Record(text, spans, None, file, 1, name=file.relative_to(folder).with_suffix("").as_posix())
+
+
+def _texts_in(folder: Path) -> Iterator[Path]:
+    """The .txt files of a folder and those in it; one that cannot be listed is an `InputError`, not left out."""
+
+    def refuse(error: OSError) -> NoReturn:
+        raise InputError(
+            f"cannot be read ({error.strerror})", path=error.filename, remedy="check its permissions"
+        ) from None
+
+    for root, _, names in os.walk(folder, onerror=refuse):
+        yield from (Path(root, name) for name in names if name.endswith(".txt"))
 
 
 def _brat_spans(path: Path, text: str, repairs: Repairs | None) -> tuple[TextSpan, ...]:

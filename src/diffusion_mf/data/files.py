@@ -81,18 +81,19 @@ def open_input(path: StrPath) -> Iterator[IO[bytes]]:
     if name == "-":
         if sys.stdin is None:
             raise InputError("is closed", path=name, remedy="give a file, or redirect one with < FILE")
-        yield sys.stdin.buffer
+        with _reading(name):
+            yield sys.stdin.buffer
         return
     if os.path.isdir(name):
         raise InputError("this is a directory", path=name, remedy="give a file")
     try:
         raw = open(name, "rb")  # noqa: SIM115 (closed by the stack below)
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # a ValueError if no file can have such a name
         raise InputError("no such file", path=name, remedy="check the path") from None
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", path=name, remedy="check its permissions") from None
     suffix = os.path.splitext(name)[1]
-    with raw:
+    with raw, _reading(name):
         if suffix not in COMPRESSED_SUFFIXES:
             yield raw
             return
@@ -107,6 +108,15 @@ def open_input(path: StrPath) -> Iterator[IO[bytes]]:
                     remedy="compress it again with the default settings",
                 ) from None
             raise InputError(f"damaged or not {suffix[1:]} data ({error})", path=name, remedy=_FETCH_AGAIN) from None
+
+
+@contextlib.contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Errors of a disk, say, while a file is read."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror or error})", path=name, remedy="check the disk") from None
 
 
 def _unpacking(name: str, suffix: str) -> tuple[Callable[[], Any], type[BaseException]]:
@@ -234,7 +244,10 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
         except OSError as error:
             raise InputError(f"cannot be written ({error.strerror})", path=name, remedy="give another file") from error
         return
-    final = os.path.realpath(name)
+    try:
+        final = os.path.realpath(name)
+    except ValueError:
+        raise InputError("no file can have this name", path=name, remedy="give another file") from None
     try:
         remove_leftovers(final)
         temporary, handle, lock = _new_temporary(final)
@@ -357,7 +370,7 @@ def _is_special(name: str) -> bool:
     """Whether ``name`` exists and is not a regular file; /dev/stdout counts even if redirected to a regular file."""
     try:
         is_regular = stat.S_ISREG(os.stat(name).st_mode)
-    except OSError:
+    except (OSError, ValueError):
         return False
     return not is_regular or os.path.dirname(os.path.abspath(name)) in ("/dev", "/dev/fd")
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from diffusion_mf.data.files import StrPath
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import InputError, readable
 
 PLACEHOLDER_FORM = "_"
 """stands for a missing form, so that the unit keeps its tag and its line"""
@@ -48,7 +48,7 @@ class Repairs:
         """Count a repair on a line, or at a place described in words."""
         self._counts[kind] += 1
         where = f"on line {place}" if isinstance(place, int) else f"at {place}"
-        self._first.setdefault(kind, f"{where} ({text})" if text else where)
+        self._first.setdefault(kind, f"{where} ({readable(text)})" if text else where)
 
     def add_form(self, line: int) -> str:
         """Count a unit without a form, and return its placeholder."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import diffusion_mf
-from diffusion_mf.data.files import StrPath, make_folder, write_json
+from diffusion_mf.data.files import StrPath, json_problem, make_folder, write_json
 from diffusion_mf.errors import InputError
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -107,9 +107,10 @@ def read_rows(path: StrPath) -> list[dict[str, Any]]:
         raise InputError(f"cannot be read ({error})", path=path, remedy="check the path") from None
     try:
         rows = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else None
         raise InputError(
-            f"not JSON ({error.msg})", path=path, line=error.lineno, remedy="repair the file, or choose another"
+            f"not JSON ({json_problem(error)})", path=path, line=line, remedy="repair the file, or choose another"
         ) from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError("not a list of result rows", path=path, remedy="repair the file, or choose another")

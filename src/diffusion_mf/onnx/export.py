@@ -2,7 +2,7 @@
 
 | file | holds |
 |---|---|
-| manifest.json | format version, settings, labels, size and SHA-256 checksum of every other file |
+| manifest.json | format version, settings, labels, size and SHA-256 checksum of every other file, and of its own entries |
 | vocabulary.json | forms and characters in the order of their ids |
 | arrays.npz | keys of affixes, features and pairs, global transitions, codes of bits: those that the model has |
 | words.onnx | a word's id and spelling → its vector; once for every distinct word |
@@ -49,6 +49,7 @@ from diffusion_mf.networks.scorers import Scorer
 from diffusion_mf.networks.words import LONGEST_AFFIX, gathered_last_state
 from diffusion_mf.onnx.folder import (
     ARRAYS,
+    CHECKSUM,
     ENCODER,
     FORMAT,
     FORMAT_VERSION,
@@ -58,6 +59,7 @@ from diffusion_mf.onnx.folder import (
     VOCABULARY,
     WORDS,
     Manifest,
+    checksum_of_entries,
 )
 from diffusion_mf.ops.gelu import gelu
 from diffusion_mf.prediction.cpu import has_transformer
@@ -112,7 +114,10 @@ def export_model(
             **settings,
             "files": files,
         }
-        (written / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        manifest[CHECKSUM] = checksum_of_entries(manifest)
+        (written / MANIFEST).write_text(
+            json.dumps(manifest, ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8"
+        )
 
 
 def _check(model: StoredModel, decoder: str) -> None:

@@ -14,7 +14,7 @@ from diffusion_mf.data.label_schemes import LabelScheme, Span, SpanCalibration, 
 from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.onnx import bits
 from diffusion_mf.onnx.decoding import LabelPrinter, SequenceDecoder
-from diffusion_mf.onnx.folder import ENCODER, SCORES, STEP, WORDS, ExportedModel, read_folder
+from diffusion_mf.onnx.folder import ENCODER, SCORES, STEP, WORDS, ExportedModel, read_folder, unusable
 from diffusion_mf.onnx.words import WordTable
 
 WINDOW_UNITS = 160_000
@@ -84,7 +84,13 @@ class Tagger:
     @classmethod
     def load(cls, folder: StrPath, *, threads: int | None = None) -> Tagger:
         """Read a folder that ``dmf export`` wrote; ``threads`` is the number of threads, by default one per core."""
-        return cls(read_folder(folder), threads=threads)
+        model = read_folder(folder)
+        try:
+            return cls(model, threads=threads)
+        except InputError:
+            raise
+        except Exception:  # those of ONNX Runtime have no other class in common
+            raise unusable(folder) from None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -97,6 +103,8 @@ class Tagger:
 
     def stream(self, sentences: Iterable[Sequence[str]]) -> Iterator[TaggedSentence]:
         """`tag`, one result after the other in the order given; looks ahead no further than a window of sentences."""
+        if isinstance(sentences, str) or not isinstance(sentences, Iterable):
+            raise InputError(f"the sentences are {quoted(sentences)}", remedy='give a list such as [["a", "b"]]')
         window: list[tuple[str, ...]] = []
         num_units = 0
         for number, sentence in enumerate(sentences, 1):
@@ -110,6 +118,8 @@ class Tagger:
     def _units(self, sentence: Sequence[str], number: int) -> tuple[str, ...]:
         if isinstance(sentence, str) and self.manifest["task"] != "seg-pos":
             raise InputError(f"sentence {number} is a string", remedy='split it into words, such as ["a", "b"]')
+        if not isinstance(sentence, Iterable):
+            raise InputError(f"sentence {number} is {quoted(sentence)}", remedy='give words, such as ["a", "b"]')
         units = tuple(sentence)
         for position, unit in enumerate(units):
             if not isinstance(unit, str) or not unit:

@@ -102,6 +102,8 @@ def train(
         interruption.watched(),
     ):
         folder = RunFolder(Path(output))
+        if processes.is_writer:
+            folder.check_free(resume=resume)
         data = read_training_data(config, has_complete_labels=not resume or has_complete_labels(folder))
         if not processes.is_writer:
             display = Callbacks(lambda message: None)  # rank 0 shows notes

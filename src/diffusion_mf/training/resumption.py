@@ -133,21 +133,38 @@ class RunFolder:
                 f"cannot be written ({error.strerror})", path=self.root, remedy="name another folder with --output"
             ) from None
 
+    def check_free(self, *, resume: bool) -> None:
+        """Refuse now what `locked` or `check_unused` would refuse once data are read and a model is built; creates nothing."""
+        if self.lock.exists():
+            handle = self._open_lock()
+            try:
+                self._take(handle)
+            finally:
+                os.close(handle)
+        if resume:
+            self._check_ours()
+        else:
+            self.check_unused()
+
+    def _take(self, handle: int) -> bool:
+        """Lock the folder; `InputError` if another process has it, False on a file system without locks."""
+        is_locked = try_lock(handle)
+        if is_locked is False:
+            owner = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
+            raise InputError(
+                f"{owner} is training in this folder",
+                path=self.root,
+                remedy="wait until it has ended, or name another folder with --output",
+            )
+        return is_locked is True
+
     @contextlib.contextmanager
     def locked(self, note: Callable[[str], None]) -> Iterator[None]:
         """Create the folder, and keep other runs out of it during the block; the kernel unlocks it if this process is killed."""
         self._check_ours()
         handle = self._open_lock()
         try:
-            is_locked = try_lock(handle)
-            if is_locked is False:
-                owner = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
-                raise InputError(
-                    f"{owner} is training in this folder",
-                    path=self.root,
-                    remedy="wait until it has ended, or name another folder with --output",
-                )
-            if is_locked is None:
+            if not self._take(handle):
                 note(f"{self.root} is on a file system without locks: do not start a second run there")
             # Only messages need the name: a full disk is reported by what has to be written.
             with contextlib.suppress(OSError):

@@ -247,6 +247,32 @@ def test_a_search_killed_before_the_first_heartbeat_of_a_trial_goes_on_as_if_not
     assert second.best_settings(subject, 0) == expected.best_settings(subject, 0) != {}
 
 
+def test_a_search_killed_between_giving_up_a_trial_and_repeating_it_repeats_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffusion_mf.lab.experiments.search.SECONDS_UNTIL_STALE", 1)
+    text = ONE_SYSTEM[: ONE_SYSTEM.index("[[stages]]")]
+    text += '[[stages]]\nname = "only"\ntrials = 2\n[stages.space]\nstructure.num_iterations = [1, 3, 5, 10]\n'
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    for folder in (undisturbed, killed):
+        folder.mkdir()
+    expected = make_search(undisturbed, text=text, storage=optuna.storages.InMemoryStorage())
+    assert finish(expected)
+    storage = optuna.storages.InMemoryStorage()
+    first = make_search(killed, text=text, storage=storage)
+    assert next(first.jobs()) is not None
+    first._open[0].study.tell(first._open[0].trial, state=optuna.trial.TrialState.FAIL)
+    second = make_search(killed, storage=storage)
+    assert finish(second)
+    subject = second.plan.subjects[0]
+
+    def drawn(search: Search) -> set[int]:
+        return {trial.params["structure.num_iterations"] for trial in search.counted(subject, 0)}
+
+    assert drawn(second) == drawn(expected)
+    assert second.best_settings(subject, 0) == expected.best_settings(subject, 0)
+
+
 def test_a_kill_while_the_database_is_created_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def end(*paths: object) -> None:
         raise KeyboardInterrupt

@@ -108,6 +108,7 @@ def test_the_command_prints_tables(
         (["--sentences", "-3"], "--sentences must be at least 1, found -3"),
         (["--sentences", "0"], "--sentences must be at least 1, found 0"),
         (["--test-sentences", "-1"], "the test split must have at least 1 sentence, found -1"),
+        (["--sentences", "9" * 20], "the train split cannot have more than 1,000,000 sentences, found 999"),
         (["--adjacent", "1.2"], "adjacent must be a share of sentences, found 1.2"),
         (["--distant", "-0.5"], "distant must be a share of sentences, found -0.5"),
         (["--distant", "nan"], "distant must be a share of sentences, found nan"),

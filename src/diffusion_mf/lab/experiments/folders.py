@@ -151,7 +151,7 @@ class RunPlace:
         for line in lines:
             try:
                 found.append(json.loads(line))
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue  # an incomplete line at either end
         return found
 
@@ -218,6 +218,6 @@ def read_object(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file; None if the file is missing or does not contain one."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import datetime
 import glob
 import os
 import statistics
@@ -272,8 +274,9 @@ class Search:
                 # Other processes may run the last trials; if they die, their heartbeats stop and this process takes over.
                 self._watch(study)
                 optuna.storages.fail_stale_trials(study)
+                num_given_up = self._repeat_given_up(study)
                 running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-                if num_counted + len(running) >= stage.trials:
+                if num_counted + len(running) + num_given_up >= stage.trials:
                     break
                 with warnings.catch_warnings():
                     # Optuna expects heartbeats to be sent by its own loop, which is not used here.
@@ -293,6 +296,22 @@ class Search:
                 unwatched = list(connection.execute(WITHOUT_HEARTBEAT, {"study": study.study_name}).scalars())
             for trial in unwatched:
                 self.storage.record_heartbeat(trial)
+
+    def _repeat_given_up(self, study: optuna.Study) -> int:
+        """Repeat trials whose process was killed between giving them up and repeating them; returns how many may yet be repeated.
+
+        That takes a moment, so that whoever gave up a trial long ago is gone.
+        """
+        last = {first_number(trial): trial for trial in study.get_trials(deepcopy=False)}
+        num_fresh = 0
+        for trial in last.values():
+            if trial.state is not TrialState.FAIL or REASON in trial.user_attrs or trial.datetime_complete is None:
+                continue
+            if 0 <= (datetime.datetime.now() - trial.datetime_complete).total_seconds() < SECONDS_UNTIL_STALE:
+                num_fresh += 1
+            else:
+                retry_trial()(study, copy.deepcopy(trial))
+        return num_fresh
 
     def _beat(self, *, at_once: bool = False) -> None:
         """Send heartbeats for the running trials, so that they do not count as lost."""

@@ -8,12 +8,14 @@ from typing import Any
 
 from diffusion_mf.data.files import StrPath, make_folder, open_output, write_json
 from diffusion_mf.data.label_schemes import words_of_characters
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.lab.synthetic.flavours import DEFAULT_STRENGTH, find_flavour, generate
 from diffusion_mf.lab.synthetic.grammar import SyntheticSentence
 from diffusion_mf.lab.synthetic.optimal import collect_facts, expected_scores, realised_scores
 
 MANIFEST = "manifest.json"
+MOST_SENTENCES = 1_000_000
+"""of a split: all of them are in memory before any is written"""
 
 
 def _conllu_lines(sentence: SyntheticSentence, name: str) -> Iterable[str]:
@@ -62,6 +64,11 @@ def write_corpus(
         if size < 1:
             raise InputError(
                 f"the {split} split must have at least 1 sentence, found {size}", remedy="ask for 1 or more"
+            )
+        if size > MOST_SENTENCES:
+            raise InputError(
+                f"the {split} split cannot have more than {MOST_SENTENCES:,} sentences, found {quoted(size)}",
+                remedy="ask for fewer",
             )
     # Everything is generated before anything is written, so that bad settings leave no files behind.
     corpora = {
