@@ -351,17 +351,20 @@ def _json_format(path: StrPath, found: FileFormat) -> FileFormat:
         return found
     if "data" in keys:
         return FileFormat.LABEL_STUDIO
-    if "text" in keys:
+    if isinstance(first["text"] if "text" in keys else None, str):
         if keys & {"spans", "tokens"}:
             return FileFormat.PRODIGY
-        if keys & {"label", "labels"}:
+        if keys & {"label", "labels", "entities"}:
             return FileFormat.DOCCANO
         raise InputError(
             "the format of texts without annotations cannot be detected",
             path=path,
             remedy="name it with --format doccano or --format prodigy",
         )
-    is_tokens = bool(keys & {"tokens", "words", "label_names", "features"})
+    # Of words and tags under other keys, its reader asks for the keys.
+    is_tokens = keys & {"tokens", "words", "label_names", "features"} or any(
+        isinstance(value, list) and isinstance(next(iter(value), None), str) for value in first.values()
+    )
     return FileFormat.HUGGING_FACE if is_tokens else found
 
 
