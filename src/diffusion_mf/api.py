@@ -75,7 +75,7 @@ def train(
         options["encoder.kind"] = None if encoder is None else "pretrained"
         given = {**{key: value for key, value in options.items() if value is not None}, **files, **(settings or {})}
         overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items()]
-        most_epochs = planned_steps = None
+        most_epochs = planned_steps = corpora = None
         begun = begun_run(Path(output)) if resume and config is None else None
         if begun is not None:
             config = with_overrides(begun.config, overrides)
@@ -88,17 +88,27 @@ def train(
             chosen = choose_config(
                 given["data.train"], overrides, device_type=choose_device(device).type, minutes=minutes
             )
-            config, most_epochs = chosen.config, chosen.most_epochs
+            config, most_epochs, corpora = chosen.config, chosen.most_epochs, chosen.corpora
             for line in chosen.lines:
                 # Whoever shows progress in a way of their own need not hear of it unless they ask; of trouble they must.
                 display.note(line) if on_progress is None else logging.getLogger("diffusion_mf").info(line)
         else:
             raise InputError("there is nothing to train on", remedy="give train data or a configuration")
         if minutes is not None and begun is None:
-            changes, line, planned_steps = fit_to_time(config, minutes, most_epochs=most_epochs, device=device)
+            changes, line, planned_steps = fit_to_time(
+                config, minutes, most_epochs=most_epochs, device=device, corpora=corpora
+            )
             display.note(line)
             config = with_overrides(config, [f"{key}={value}" for key, value in changes.items()])
-        folder = run(config, output=output, resume=resume, device=device, display=display, planned_steps=planned_steps)
+        folder = run(
+            config,
+            output=output,
+            resume=resume,
+            device=device,
+            display=display,
+            planned_steps=planned_steps,
+            corpora=corpora,
+        )
         return Tagger.load(folder, device=device)
 
 

@@ -15,7 +15,7 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.training import loop
 from diffusion_mf.training.automatic import choose_config
-from diffusion_mf.training.corpora import dev_warnings, hold_out, read_training_data
+from diffusion_mf.training.corpora import data_warnings, hold_out, read_training_data
 
 
 def corpus_of(*sentences: Sentence) -> Corpus:
@@ -66,11 +66,11 @@ def write_tags(path: Path, count: int) -> Path:
 
 def test_what_is_given_wins_over_corpus_and_recipe(tmp_path: Path) -> None:
     path = write_tags(tmp_path / "train.txt", 20)
-    config, sources, lines, _ = choose_config(path, device_type="cpu")
+    config, sources, lines, *_ = choose_config(path, device_type="cpu")
     assert (config.task, config.system, config.data.held_out) == (Task.POS, "diffusion-mf", 4)
     assert sources["training", "epochs"].option == "recipe"
     assert sources["data", "held_out"].option == "corpus"
-    assert any("4 training sentences are held out" in line and "--dev FILE" in line for line in lines)
+    assert any("4 sentences held out from the training file" in line and "--dev FILE" in line for line in lines)
     assert all("(--" in line for line in lines if not line.startswith("train:"))
     given = ["system=unigram", "training.epochs=7", "data.held_out=2", "task=pos", "seed=3"]
     config, sources, *_ = choose_config(path, given, device_type="cpu")
@@ -89,7 +89,7 @@ def test_settings_given_are_checked_first(tmp_path: Path) -> None:
 def test_a_pretrained_encoder_is_taken(tmp_path: Path) -> None:
     path = write_tags(tmp_path / "train.txt", 20)
     given = ["encoder.kind=pretrained", "encoder.model=some/encoder"]
-    config, _, lines, _ = choose_config(path, given, device_type="cpu")
+    config, _, lines, *_ = choose_config(path, given, device_type="cpu")
     assert config.encoder.kind == "pretrained"
     assert any("diffusion-mf on some/encoder" in line for line in lines)
 
@@ -165,7 +165,7 @@ def warnings_of(tmp_path: Path, train: str, dev: str) -> list[str]:
         (tmp_path / name).write_text(text)
     values = {"task": "pos", "system": "unigram", "data": {"train": str(tmp_path / "train.txt")}}
     values["data"]["dev"] = str(tmp_path / "dev.txt")  # type: ignore[index]
-    return [*dev_warnings(read_training_data(Config.model_validate(values)), Task.POS)]
+    return [*data_warnings(read_training_data(Config.model_validate(values)), Task.POS)]
 
 
 def test_a_small_dev_set_is_warned_about(tmp_path: Path) -> None:
@@ -180,6 +180,20 @@ def test_overlap_is_warned_about(tmp_path: Path) -> None:
     (warning,) = warnings_of(tmp_path, "".join(rows[:300]), "".join(rows))
     assert warning.startswith("50 % of the dev sentences (300 of 600) are also in the training data")
     assert warnings_of(tmp_path, "".join(rows[:60]), "".join(rows)) == []
+
+
+def test_test_data_that_are_not_new_are_warned_about(tmp_path: Path) -> None:
+    rows = [f"w{i} X\n\n" for i in range(600)]
+    for name, part in (("train", rows[:100]), ("dev", rows), ("test", rows)):
+        (tmp_path / f"{name}.txt").write_text("".join(part))
+    files = {name: str(tmp_path / f"{name}.txt") for name in ("train", "dev", "test")}
+    config = Config.model_validate({"task": "pos", "system": "unigram", "data": files})
+    found = [*data_warnings(read_training_data(config), Task.POS)]
+    assert [message.split(":")[0] for message in found] == [
+        "17 % of the dev sentences (100 of 600) are also in the training data",
+        "17 % of the test sentences (100 of 600) are also in the training data",
+        "100 % of the test sentences (600 of 600) are also in the dev data",
+    ]
 
 
 def test_schedules_and_scores_are_warned_about(corpus: Path, tmp_path: Path) -> None:
