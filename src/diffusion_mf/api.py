@@ -7,9 +7,9 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from diffusion_mf.config import Config, load_config, with_overrides
 from diffusion_mf.data.corpus import Task
@@ -128,6 +128,11 @@ def _files(
         # A Hugging Face dataset with its splits.
         dev = train.get("validation") if dev is None else dev
         test = train.get("test") if test is None else test
+        if "train" not in train:
+            raise InputError(
+                f"the dataset has no split called train (it has {', '.join(map(str, train)) or 'none'})",
+                remedy="give the split to train on",
+            )
         train = train["train"]
     folder = RunFolder(output)
     if not resume:
@@ -141,6 +146,33 @@ def _files(
     }
 
 
+def _labelled_sentences(pairs: Iterable[Any], split: str) -> Iterator[Sentence]:
+    """The sentences of (words, labels) pairs; `InputError` for anything else, with the number of the sentence."""
+    is_empty = True
+    for number, pair in enumerate(pairs, 1):
+
+        def fail(problem: str, remedy: str, number: int = number) -> NoReturn:
+            raise InputError(f"sentence {number} of the {split} data {problem}", remedy=remedy)
+
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            fail("is not a pair of words and labels", 'write (["Ada", "sleeps"], ["B-PER", "O"])')
+        parts = []
+        for name, values in zip(("words", "labels"), pair, strict=True):
+            is_listed = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
+            parts.append(tuple(values) if is_listed else (None,))
+            if not all(isinstance(value, str) and value for value in parts[-1]):
+                fail(f"has {name} that are not a list of non-empty strings", f"write its {name} as a list of strings")
+        words, labels = parts
+        if len(words) != len(labels):
+            fail(f"has {len(words):,} words, but labels: {len(labels):,}", "give every word one label")
+        if not words:
+            fail("is empty", "leave it out")
+        is_empty = False
+        yield Sentence(words, labels)
+    if is_empty:
+        raise InputError(f"the {split} data have no sentences", remedy="give (words, labels) pairs, or a file")
+
+
 def _file(corpus: LabelledData, path: Path, task: str | None) -> str:
     """The file of a corpus; a corpus in memory is first written to ``path``, since a resumed run needs it again."""
     if isinstance(corpus, str | os.PathLike):
@@ -149,7 +181,7 @@ def _file(corpus: LabelledData, path: Path, task: str | None) -> str:
     if hasattr(corpus, "features"):
         sentences = dataset_sentences(corpus, task=None if task is None else Task(task))
     else:
-        sentences = (Sentence(tuple(words), tuple(labels)) for words, labels in corpus)
+        sentences = _labelled_sentences(corpus, path.stem)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open_output(path) as stream:
         write_json_lines(sentences, stream)

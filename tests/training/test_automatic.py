@@ -170,7 +170,7 @@ def warnings_of(tmp_path: Path, train: str, dev: str) -> list[str]:
 
 def test_a_small_dev_set_is_warned_about(tmp_path: Path) -> None:
     (warning,) = warnings_of(tmp_path, "a X\nb Y\n\n", "c X\nd Y\n\n")
-    assert warning.startswith("dev has only 2 labels to choose the best epoch by: at 90, a score is uncertain by ±42.4")
+    assert warning.startswith("dev has only 2 labels to choose the best epoch by: a score of 90 is uncertain by ±42.4")
     large = "".join(f"w{i} X\n\n" for i in range(600))
     assert warnings_of(tmp_path, "a X\nb Y\n\n", large) == []
 

@@ -123,8 +123,13 @@ def _described(config: Config, corpora: Corpora, size: CorpusSize) -> list[str]:
     elif corpora.dev:
         apart = {sentence.document for sentence in corpora.dev} - {sentence.document for sentence in corpora.train}
         whole = " in whole documents" if apart else ""
+        shared = ""
+        if documents and not apart:
+            shared = (
+                ", and parts of documents, which are too few or too long to be held out whole: new ones will be harder"
+            )
         lines.append(
-            f"dev: {_counted(len(corpora.dev), 'sentence')}{whole} held out from the training file, drawn with seed {config.seed} "
+            f"dev: {_counted(len(corpora.dev), 'sentence')}{whole} held out from the training file, drawn with seed {config.seed}{shared} "
             "(--dev FILE, --set data.held_out=NUMBER)"
         )
     else:

@@ -177,7 +177,7 @@ def _size_warnings(data: TrainingData, task: Task) -> Iterator[str]:
     if number < SMALLEST_DEV:
         # Two standard errors of a share of 90 %.
         points = 100 * 2 * math.sqrt(0.9 * 0.1 / max(number, 1))
-        uncertain = f"at 90, a score is uncertain by ±{points:.1f} points" if number else "there is nothing to score"
+        uncertain = f"a score of 90 is uncertain by ±{points:.1f} points" if number else "there is nothing to score"
         found = f"only {number:,} {kind if number > 1 else kinds[task]}" if number else f"no {kind}"
         yield f"dev has {found} to choose the best epoch by: {uncertain}; more dev data would help"
 
