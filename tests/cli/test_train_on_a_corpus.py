@@ -52,7 +52,7 @@ def test_twenty_sentences(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyp
     assert starts == ["format", "task", "train", "dev", "test", "system", "training"]
     assert "4 sentences held out from the training file" in lines[3]
     assert re.fullmatch(
-        r"dmf: time: [\d.]+ s to the first step, \d+:\d\d min of training, [\d.]+ s from the last step to the saved model",
+        r"dmf: time: [\d.]+ s to the first step, ([\d.]+ s|\d+:\d\d min) of training and evaluation, [\d.]+ s from the last step to the saved model",
         lines[-4],
     )
     assert lines[-3] == f"dmf: the model is in {tmp_path / 'run/model'}"

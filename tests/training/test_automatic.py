@@ -207,6 +207,15 @@ def test_schedules_and_scores_are_warned_about(corpus: Path, tmp_path: Path) -> 
     assert any("the f1 on dev is 0" in message for message in said)
 
 
+def test_dev_data_without_entities_are_what_is_wrong(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev.txt").write_text("Nobody O\nsleeps O\n\n")
+    said: list[str] = []
+    config = small_runs.small_config(corpus, {"data": {"dev": str(tmp_path / "dev.txt")}, "training": {"epochs": 1}})
+    loop.train(config, output=tmp_path / "run", device="cpu", display=loop.Callbacks(said.append))
+    assert "dev has no entities, so every model scores 0 on it; name other dev data with --dev" in said
+    assert not any("learnt nothing" in message for message in said)
+
+
 def test_a_score_that_still_rises_is_told_with_the_command_that_goes_on(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

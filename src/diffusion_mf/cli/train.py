@@ -1,5 +1,6 @@
 """``dmf train``: one run, from a corpus or a configuration to a model folder."""
 
+import itertools
 import json
 import os
 import shlex
@@ -329,13 +330,16 @@ def _time_spent(folder: Path) -> str | None:
     last = json.loads((folder.parent / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     if last["event"] != "time":
         return None
+    training = last["training"]
+    described = f"{training:.1f} s" if training < 60 else f"{described_seconds(training)} min"
     return (
-        f"time: {last['before_first_step']:.1f} s to the first step, {described_seconds(last['training'])} min of training, "
+        f"time: {last['before_first_step']:.1f} s to the first step, {described} of training and evaluation, "
         f"{last['after_last_step']:.1f} s from the last step to the saved model"
     )
 
 
 _NUM_SHOWN_WORDS = 8
+_NUM_SAMPLED = 50
 
 
 def _next_commands(config: "Config", model: str) -> list[str]:
@@ -348,10 +352,13 @@ def _next_commands(config: "Config", model: str) -> list[str]:
     try:
         file_format = task_format(path, config.task, file_format=data.format)
         options = FormatOptions(fields=data.fields, task=config.task)
-        units = next(read_source(path, file_format, options).sentences).units[:_NUM_SHOWN_WORDS]
+        some = itertools.islice(read_source(path, file_format, options).sentences, _NUM_SAMPLED)
+        texts = [" ".join(sentence.units[:_NUM_SHOWN_WORDS]) for sentence in some]
     except InputError:
         return [f"dmf tag {model} FILE"]  # the file of a resumed run may have been moved
-    commands = [f"echo {shlex.quote(' '.join(units))} | dmf tag {model}"]
+    # Not a heading, and nothing that is hard to read between quotation marks.
+    text = next((text for text in texts if text.count(" ") >= 3 and "'" not in text), texts[0])
+    commands = [f"echo {shlex.quote(text)} | dmf tag {model}"]
     if data.dev is not None or data.test is not None:
         commands.append(f"dmf errors {model} {shlex.quote(path)}")
     return commands

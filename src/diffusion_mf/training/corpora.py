@@ -169,17 +169,25 @@ def data_warnings(data: TrainingData, task: Task) -> Iterator[str]:
         yield from _overlap_warnings("test", data.test, "dev", data.dev or ())
 
 
+def num_scored(data: TrainingData, task: Task) -> int:
+    """How many labels or spans of the dev data are scored."""
+    gold = (sentence.labels or () for sentence in data.dev or ())
+    return sum(len(labels) if task is Task.POS else len(extract_spans(labels, data.scheme)) for labels in gold)
+
+
 def _size_warnings(data: TrainingData, task: Task) -> Iterator[str]:
     kinds = {Task.POS: "label", Task.NER: "entity", Task.SEG_POS: "word"}
     kind = {Task.POS: "labels", Task.NER: "entities", Task.SEG_POS: "words"}[task]
-    gold = (sentence.labels or () for sentence in data.dev or ())
-    number = sum(len(labels) if task is Task.POS else len(extract_spans(labels, data.scheme)) for labels in gold)
+    number = num_scored(data, task)
     if number < SMALLEST_DEV:
         # Two standard errors of a share of 90 %.
         points = 100 * 2 * math.sqrt(0.9 * 0.1 / max(number, 1))
-        uncertain = f"a score of 90 is uncertain by ±{points:.1f} points" if number else "there is nothing to score"
-        found = f"only {number:,} {kind if number > 1 else kinds[task]}" if number else f"no {kind}"
-        yield f"dev has {found} to choose the best epoch by: {uncertain}; more dev data would help"
+        yield (
+            f"dev has only {number:,} {kind if number > 1 else kinds[task]} to choose the best epoch by: a score of 90 is uncertain "
+            f"by ±{points:.1f} points; more dev data would help"
+            if number
+            else f"dev has no {kind}, so every model scores 0 on it; name other dev data with --dev"
+        )
 
 
 def _overlap_warnings(

@@ -33,7 +33,7 @@ from diffusion_mf.model.transfer import start_from
 from diffusion_mf.prediction.memory import MemoryGuard, placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
-from diffusion_mf.training.corpora import Corpora, TrainingData, data_warnings, read_training_data
+from diffusion_mf.training.corpora import Corpora, TrainingData, data_warnings, num_scored, read_training_data
 from diffusion_mf.training.evaluation import (
     DecoderEvaluation,
     candidate_calls,
@@ -627,6 +627,8 @@ class _Run:
     def _score_warnings(self, last: float, before: float | None) -> Iterator[str]:
         """What the dev scores of a run that is over say about the run; ``before`` is the best before the last."""
         metric = PRIMARY_METRICS[self.config.task]
+        if self.state.best_score == 0 and not num_scored(self.data, self.config.task):
+            return  # there was a warning at the beginning
         if self.state.best_score == 0:
             yield (
                 f"the {metric} on dev is 0: the model has learnt nothing that counts; train for more epochs, and compare the "
