@@ -7,9 +7,9 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from diffusion_mf.config import Config, load_config, with_overrides
 from diffusion_mf.data.corpus import Task
@@ -75,7 +75,7 @@ def train(
         options["encoder.kind"] = None if encoder is None else "pretrained"
         given = {**{key: value for key, value in options.items() if value is not None}, **files, **(settings or {})}
         overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items()]
-        most_epochs = planned_steps = None
+        most_epochs = planned_steps = corpora = None
         begun = begun_run(Path(output)) if resume and config is None else None
         if begun is not None:
             config = with_overrides(begun.config, overrides)
@@ -88,17 +88,27 @@ def train(
             chosen = choose_config(
                 given["data.train"], overrides, device_type=choose_device(device).type, minutes=minutes
             )
-            config, most_epochs = chosen.config, chosen.most_epochs
+            config, most_epochs, corpora = chosen.config, chosen.most_epochs, chosen.corpora
             for line in chosen.lines:
                 # A caller with its own display of progress gets routine messages by logging only.
                 display.note(line) if on_progress is None else logging.getLogger("diffusion_mf").info(line)
         else:
             raise InputError("there is nothing to train on", remedy="give train data or a configuration")
         if minutes is not None and begun is None:
-            changes, line, planned_steps = fit_to_time(config, minutes, most_epochs=most_epochs, device=device)
+            changes, line, planned_steps = fit_to_time(
+                config, minutes, most_epochs=most_epochs, device=device, corpora=corpora
+            )
             display.note(line)
             config = with_overrides(config, [f"{key}={value}" for key, value in changes.items()])
-        folder = run(config, output=output, resume=resume, device=device, display=display, planned_steps=planned_steps)
+        folder = run(
+            config,
+            output=output,
+            resume=resume,
+            device=device,
+            display=display,
+            planned_steps=planned_steps,
+            corpora=corpora,
+        )
         return Tagger.load(folder, device=device)
 
 
@@ -118,6 +128,11 @@ def _files(
         # A Hugging Face dataset with its splits.
         dev = train.get("validation") if dev is None else dev
         test = train.get("test") if test is None else test
+        if "train" not in train:
+            raise InputError(
+                f"the dataset has no split called train (it has {', '.join(map(str, train)) or 'none'})",
+                remedy="give the split to train on",
+            )
         train = train["train"]
     folder = RunFolder(output)
     if not resume:
@@ -131,6 +146,33 @@ def _files(
     }
 
 
+def _labelled_sentences(pairs: Iterable[Any], split: str) -> Iterator[Sentence]:
+    """The sentences of (words, labels) pairs; `InputError` for anything else, with the number of the sentence."""
+    is_empty = True
+    for number, pair in enumerate(pairs, 1):
+
+        def fail(problem: str, remedy: str, number: int = number) -> NoReturn:
+            raise InputError(f"sentence {number} of the {split} data {problem}", remedy=remedy)
+
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            fail("is not a pair of words and labels", 'write (["Ada", "sleeps"], ["B-PER", "O"])')
+        parts = []
+        for name, values in zip(("words", "labels"), pair, strict=True):
+            is_listed = isinstance(values, Iterable) and not isinstance(values, str | bytes | Mapping)
+            parts.append(tuple(values) if is_listed else (None,))
+            if not all(isinstance(value, str) and value for value in parts[-1]):
+                fail(f"has {name} that are not a list of non-empty strings", f"write its {name} as a list of strings")
+        words, labels = parts
+        if len(words) != len(labels):
+            fail(f"has {len(words):,} words, but labels: {len(labels):,}", "give every word one label")
+        if not words:
+            fail("is empty", "leave it out")
+        is_empty = False
+        yield Sentence(words, labels)
+    if is_empty:
+        raise InputError(f"the {split} data have no sentences", remedy="give (words, labels) pairs, or a file")
+
+
 def _file(corpus: LabelledData, path: Path, task: str | None) -> str:
     """The file of a corpus; a corpus in memory is first written to ``path``, since a resumed run needs it again."""
     if isinstance(corpus, str | os.PathLike):
@@ -139,7 +181,7 @@ def _file(corpus: LabelledData, path: Path, task: str | None) -> str:
     if hasattr(corpus, "features"):
         sentences = dataset_sentences(corpus, task=None if task is None else Task(task))
     else:
-        sentences = (Sentence(tuple(words), tuple(labels)) for words, labels in corpus)
+        sentences = _labelled_sentences(corpus, path.stem)
     make_folder(path.parent)
     with open_output(path) as stream:
         write_json_lines(sentences, stream)

@@ -16,8 +16,8 @@ CONTENTS = [
     ("a.conllu", WORD + "2\tb\tX\n", 2, "expected 10 columns", "check that the file is CoNLL-U"),
     ("a.tsv", "a\tx\tO\nb\tO\n", 2, "expected 3 tab-separated", "complete the line"),
     ("a.tsv", "a\tB-P\n\nb\tQ-P\n", 3, "'Q-P' has no boundary prefix", "--scheme"),
-    ("a.tsv", "a\tB-P\n\nb\t\n", 3, "the unit or the tag is empty", "complete the line"),
-    ("a.tsv", "a\tB-P\nb\tE-P\nc\tI-P\nd\t\n", 4, "the unit or the tag is empty", "complete the line"),
+    ("a.tsv", "a\tB-P\n\nb\t\n", 3, "the tag is empty", "complete the line"),
+    ("a.tsv", "a\tB-P\nb\tE-P\nc\tI-P\nd\t\n", 4, "the tag is empty", "complete the line"),
     ("a.conllu", "", None, "contains no sentences", "right file"),
     ("a.jsonl", "", None, "contains no sentences", "right file"),
     ("a.tok", "", None, "contains no sentences", "right file"),
@@ -127,7 +127,7 @@ def test_a_label_in_dev_never_seen_in_train(dmf, tmp_path: Path) -> None:
 IRREGULAR = [
     ("a\tO\nb\tB-P\nc\tI-P\n\nd\tI-P\n", 5, "cannot begin with 'I-P'", "I-P read as B-P", ["O", "B-P", "E-P", "S-P"]),
     ("a\tB-P\nb\tM-P\n", 2, "cannot end with 'M-P'", "B-P M-P read as B-P E-P", ["B-P", "E-P"]),
-    ("a\tO\n\tO\nc\tO\n", 2, "the unit or the tag is empty", "1 unit without a form read as _", ["O", "O", "O"]),
+    ("a\tO\n\tO\nc\tO\n", 2, "the unit is empty", "1 unit without a form read as _", ["O", "O", "O"]),
 ]
 
 

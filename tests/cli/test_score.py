@@ -95,7 +95,7 @@ def test_irregular_gold_is_repaired_and_predictions_are_not(dmf: Callable, tmp_p
     outcome = dmf("score", write(tmp_path, "g.tsv", "a\tB-X\nb\tO\nc\tI-X\n"), legal, "--task", "ner", "--strict")
     assert (outcome.status, outcome.stdout) == (2, b"")
     assert "the unit or the tag" not in dmf("score", gold, gold, "--task", "ner").stderr
-    assert "line 2: the unit or the tag is empty" in dmf("score", gold, gold, "--task", "ner", "--strict").stderr
+    assert "line 2: the unit is empty" in dmf("score", gold, gold, "--task", "ner", "--strict").stderr
 
 
 def test_irregular_gold_in_strict_mode_is_named(dmf: Callable, tmp_path: pathlib.Path) -> None:

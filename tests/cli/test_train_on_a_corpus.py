@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,14 +48,26 @@ def test_twenty_sentences(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyp
     outcome = dmf("train", path, "--test", path, "--output", tmp_path / "run", *OPTIONS)
     assert outcome.status == 0, outcome.stderr
     lines = outcome.stderr.splitlines()
-    starts = [line.removeprefix("dmf: ").partition(":")[0] for line in lines[:6]]
-    assert starts == ["format", "task", "train", "dev", "system", "training"]
-    assert "4 training sentences are held out" in lines[3]
-    assert lines[-2:] == [
-        f"dmf: the model is in {tmp_path / 'run/model'}",
-        f"dmf: next: dmf tag {tmp_path / 'run/model'} FILE",
-    ]
+    starts = [line.removeprefix("dmf: ").partition(":")[0] for line in lines[:7]]
+    assert starts == ["format", "task", "train", "dev", "test", "system", "training"]
+    assert "4 sentences held out from the training file" in lines[3]
+    assert re.fullmatch(
+        r"dmf: time: [\d.]+ s to the first step, ([\d.]+ s|\d+:\d\d min) of training and evaluation, [\d.]+ s from the last step to the saved model",
+        lines[-4],
+    )
+    assert lines[-3] == f"dmf: the model is in {tmp_path / 'run/model'}"
+    for line in lines[-2:]:
+        command = line.removeprefix("dmf: next: ").replace(
+            "dmf ", f"{shlex.quote(sys.executable)} -m diffusion_mf.cli "
+        )
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+    assert "dmf tag" in lines[-2]
+    assert "dmf errors" in lines[-1]
     shown = outcome.stdout.decode()
+    assert "accuracy" in shown
+    assert "f1" not in shown  # the same as the accuracy
     assert "most frequent confusions on test: " in shown
     metrics = json.loads((tmp_path / "run/model/metrics.json").read_text())
     certainty = metrics["certainty"]
@@ -59,6 +75,47 @@ def test_twenty_sentences(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyp
     assert 0 < certainty["confidence"] <= 100
     assert f"confidence on test: {certainty['confidence']:.1f} % on average" in shown
     assert len(metrics["confusions"]["most_frequent"]) <= 3
+
+
+def test_what_is_wrong_with_the_folder_is_said_first(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = write_pos(tmp_path / "train.tsv", 20)
+    (tmp_path / "run/model").mkdir(parents=True)
+    for arguments, problem in (
+        ((), "no folder was given"),
+        (("--output", tmp_path / "run"), "another run was started"),
+    ):
+        outcome = dmf("train", path, *arguments)
+        assert outcome.status == 2
+        assert problem in outcome.stderr
+        assert len(outcome.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_sentences_too_few_to_divide(dmf, tmp_path: Path, count: int) -> None:  # type: ignore[no-untyped-def]
+    path = write_pos(tmp_path / "train.tsv", count)
+    outcome = dmf("train", path, "--output", tmp_path / "run", *OPTIONS)
+    assert outcome.status == 0, outcome.stderr
+    assert f"dev: none, for {count} sentence{'s' * (count > 1)} cannot be divided" in outcome.stderr
+    assert "dmf: next: echo" in outcome.stderr
+    assert "dmf errors" not in outcome.stderr
+
+
+def test_files_are_read_once_after_detection(  # type: ignore[no-untyped-def]
+    dmf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from diffusion_mf.training import corpora
+
+    real, paths = corpora.read_task, []
+
+    def counted(path, *args, **options):  # type: ignore[no-untyped-def]
+        paths.append(Path(path).name)
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(corpora, "read_task", counted)
+    train, dev = write_pos(tmp_path / "train.tsv", 20), write_pos(tmp_path / "dev.tsv", 6)
+    outcome = dmf("train", train, "--dev", dev, "--minutes", "0.1", "--output", tmp_path / "run", *OPTIONS)
+    assert outcome.status == 0, outcome.stderr
+    assert paths == ["train.tsv", "dev.tsv"]
 
 
 def test_the_configuration_printed_gives_the_same_model(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -9,6 +9,7 @@ import pytest
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.detection import detect
+from diffusion_mf.data.files import FieldChoice
 from diffusion_mf.errors import InputError
 
 
@@ -25,17 +26,23 @@ CASES = {
         "train.txt",
         IOB1,
         "ner",
-        "spans of 2 types, scheme iob1",
+        "spans of 2 types (PER LOC), scheme iob1",
         "4 space-separated",
     ),
-    "tags that look like words": ("train.txt", "dogs n\nbark v\n\ncats n\nmeow v\n\n", "pos", "2 labels", "columns"),
+    "tags that look like words": (
+        "train.txt",
+        "dogs n\nbark v\n\ncats n\nmeow v\n\n",
+        "pos",
+        "2 labels (n v)",
+        "columns",
+    ),
     "UPOS": ("a.conllu", conllu(("a", "DET", "DT"), ("dog", "NOUN", "NN")), "pos", "2 labels", "labels in UPOS"),
     "XPOS with spaces": ("a.conllu", conllu(("a", "_", "DT"), ("dog", "_", "NN")), "pos", "2 labels", "labels in XPOS"),
     "XPOS without spaces": (
         "a.conllu",
         conllu(("我们", "_", "PRP"), ("走", "_", "VV")),
         "seg-pos",
-        "words of 2 tags from characters",
+        "words of 2 tags (PRP VV) from characters",
         "labels in XPOS",
     ),
     "UPOS without spaces": (
@@ -46,8 +53,8 @@ CASES = {
         "labels in UPOS",
     ),
     "characters with boundaries": ("a.bmes", "我\tB-N\n们\tE-N\n走\tS-V\n\n", "seg-pos", "words of 2 tags", "columns"),
-    "characters with entities": ("a.bmes", "李\tS-PER\n走\tO\n\n", "ner", "spans of 1 types", "columns"),
-    "bare boundaries": ("a.tsv", "New\tB\nYork\tI\nis\tO\n\n", "ner", "spans of 1 types, scheme bio2", "columns"),
+    "characters with entities": ("a.bmes", "李\tS-PER\n走\tO\n\n", "ner", "spans of 1 type (PER)", "columns"),
+    "bare boundaries": ("a.tsv", "New\tB\nYork\tI\nis\tO\n\n", "ner", "spans of 1 type, scheme bio2", "columns"),
     "JSON Lines": ("a.jsonl", '{"units": ["a", "b"], "labels": ["X", "Y"]}\n', "pos", "2 labels", "jsonl"),
     "JSON Lines under another name": ("train.txt", '{"units": ["Ada"], "labels": ["B-PER"]}\n', "ner", "bio2", "jsonl"),
     "a Hugging Face file": ("a.jsonl", '{"tokens": ["Ada"], "ner_tags": ["B-PER"]}\n', "ner", "bio2", "hugging-face"),
@@ -55,8 +62,29 @@ CASES = {
         "a.jsonl",
         '{"text": "Ada sleeps.", "label": [[0, 3, "PER"]]}\n',
         "ner",
-        "spans of 1 types",
+        "spans of 1 type (PER)",
         "doccano",
+    ),
+    "doccano with relations": (
+        "a.jsonl",
+        '{"text": "Ada sleeps.", "entities": [{"id": 1, "label": "PER", "start_offset": 0, "end_offset": 3}], "relations": []}\n',
+        "ner",
+        "spans of 1 type (PER)",
+        "doccano",
+    ),
+    "units numbered from 0": (
+        "a.tsv",
+        "0\tAda\tB-PER\n1\tsleeps\tO\n\n0\tHere\tO\n",
+        "ner",
+        "spans of 1 type (PER)",
+        "units in column 2",
+    ),
+    "many labels": (
+        "a.tsv",
+        "".join(f"{word}\t{tag}\n" for word, tag in zip("abcdefgh", "VVNNAAPQ", strict=True)),
+        "pos",
+        "5 labels (A N V P …)",
+        "columns",
     ),
 }
 
@@ -82,6 +110,39 @@ QUESTIONS = {
     "one label": ("a.txt", "dogs X\nbark X\n\n", ("every unit has the label X",)),
     "nothing but O": ("a.txt", "dogs O\nbark O\n\n", ("every unit has the label O",)),
     "plain text": ("a.txt", "Dogs bark .\nThe cats do not .\n", ("text without labels", "--format")),
+    "a table of commas": ("a.txt", 'word,tag\nAda,B-PER\n",",O\n', ("separated by commas", "with tabs")),
+    "a table of semicolons": ("a.csv", "word;tag\nAda;B-PER\n", ("separated by semicolons", "with tabs")),
+    "quotation marks": ("a.tsv", '"Ada"\t"B-PER"\n"is"\t"O"\n', ("in quotation marks", "without them")),
+    "spaces at the ends": ("a.tsv", "Ada\tB-PER\nis\tO \n", ("line 2", "'O ' ends in a space", "remove the spaces")),
+    "no blank lines": ("a.tsv", "Ada\tB-PER\nis\tO\n" * 300, ("one sentence of 600 units", "blank line after every")),
+    "an unknown header": (
+        "a.tsv",
+        "wort\tmarke x\nAda\tB-PER\nis\tO\n",
+        ("line 1", "looks like a header", "--form-column wort --tag-column 'marke x'"),
+    ),
+    "tags before words": (
+        "a.tsv",
+        "O\tThe\nB-PER\tE-mail\nO\tis\n",
+        ("column 1", "only tags such as B-PER", "--form-column 2 --tag-column 1"),
+    ),
+    "numbers before words": (
+        "a.tsv",
+        "17\tAda\tB-PER\n18\tis\tO\n",
+        ("column 1", "only numbers", "--form-column 2"),
+    ),
+    "prefixes in lower case": ("a.tsv", "Ada\tb-per\nis\to\n", ("'b-per'", "write B-per", "--task pos")),
+    "underscores": ("a.tsv", "Ada\tB_PER\nis\tO\n", ("'B_PER'", "write B-PER", "--task pos")),
+    "spans in spans": (
+        "a.tsv",
+        "The\tB-ORG\nBank\tI-ORG\nof\tI-ORG\nRome\tI-ORG|B-LOC\n",
+        ("line 4", "'I-ORG|B-LOC'", "two spans", "--task ner or --task pos"),
+    ),
+    "words under another key": ("a.jsonl", '{"text": ["Ada"], "tags": ["B-PER"]}\n', ("line 1", "--form-column")),
+    "Label Studio's other export": (
+        "a.json",
+        '[{"id": 1, "text": "Ada is", "label": [{"start": 0, "end": 3, "labels": ["PER"]}]}]',
+        ("line 1", "JSON-MIN", "export JSON instead"),
+    ),
     "no labels": ("a.jsonl", '{"units": ["a"]}\n', ("no labels",)),
     "CoNLL-U without tags": ("a.conllu", conllu(("a", "_", "_")), ("UPOS and XPOS", "--column")),
     "entities and parts of speech": (
@@ -104,24 +165,43 @@ def test_what_is_not_plain_is_asked(case: str, tmp_path: Path) -> None:
 
 def test_the_answer_settles_it(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(QUESTIONS["types without prefixes"][1])
-    assert detect(tmp_path / "a.txt", task=Task.POS).num_kinds == 1
+    assert detect(tmp_path / "a.txt", task=Task.POS).kinds == ("PER",)
     (tmp_path / "a.jsonl").write_text(QUESTIONS["entities and parts of speech"][1])
     assert detect(tmp_path / "a.jsonl", task=Task.NER).scheme == "bio2"
     (tmp_path / "c.txt").write_text(IOB1)
-    assert detect(tmp_path / "c.txt", task=Task.POS).num_kinds == 2
+    assert detect(tmp_path / "c.txt", task=Task.POS).kinds == ("I-PER", "I-LOC")
+    (tmp_path / "d.tsv").write_text(QUESTIONS["an unknown header"][1])
+    named = FieldChoice(form_column="wort", tag_column="marke x")
+    assert detect(tmp_path / "d.tsv", fields=named).kinds == ("PER",)
+    (tmp_path / "e.tsv").write_text(QUESTIONS["tags before words"][1])
+    assert detect(tmp_path / "e.tsv", fields=FieldChoice(form_column="2", tag_column="1")).kinds == ("PER",)
+    (tmp_path / "f.tsv").write_text(QUESTIONS["spans in spans"][1])
+    assert detect(tmp_path / "f.tsv", task=Task.NER).kinds == ("ORG", "ORG|B-LOC")
+
+
+def test_files_of_a_folder_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "my corpus"
+    folder.mkdir()
+    with pytest.raises(InputError, match=r"this is a folder, .*; name a labelled file\."):
+        detect(folder)
+    for split in ("train", "test"):
+        (folder / f"{split}.txt").write_text("Ada B-PER\n")
+    with pytest.raises(InputError) as caught:
+        detect(folder)
+    assert str(caught.value).endswith(f"dmf train '{folder}/train.txt' --test '{folder}/test.txt'.")
 
 
 @pytest.mark.corpora
 @pytest.mark.parametrize(
     ("name", "task", "about"),
     [
-        ("conll2003/train.txt", "ner", "spans of 4 types, scheme iob1"),
+        ("conll2003/train.txt", "ner", "spans of 4 types (PER ORG LOC MISC), scheme iob1"),
         ("ud-2.15/UD_English-EWT/en_ewt-ud-train.conllu", "pos", "17 labels"),
-        ("ud-2.15/UD_Chinese-GSDSimp/zh_gsdsimp-ud-train.reconstructed.conllu", "seg-pos", "40 tags from characters"),
-        ("small/btc/train.txt", "ner", "spans of 3 types, scheme bio2"),
-        ("small/sec/train.txt", "ner", "spans of 4 types, scheme iob1"),
+        ("ud-2.15/UD_Chinese-GSDSimp/zh_gsdsimp-ud-train.reconstructed.conllu", "seg-pos", "words of 40 tags ("),
+        ("small/btc/train.txt", "ner", "spans of 3 types ("),
+        ("small/sec/train.txt", "ner", "spans of 4 types (PER ORG LOC MISC), scheme iob1"),
         ("small/ta-ttb/ta_ttb-ud-train.conllu", "pos", "13 labels"),
-        ("small/uner-da/da_ddt-ud-train.iob2", "ner", "spans of 3 types, scheme bio2"),
+        ("small/uner-da/da_ddt-ud-train.iob2", "ner", "spans of 3 types (PER ORG LOC), scheme bio2"),
     ],
 )
 def test_published_corpora(corpora: Path, name: str, task: str, about: str) -> None:

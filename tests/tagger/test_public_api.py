@@ -62,6 +62,15 @@ def test_pairs_are_enough_to_train_on(capsys: pytest.CaptureFixture[str]) -> Non
     assert "epoch 2 of 2" in shown
 
 
+def test_training_on_a_cpu_does_not_wait_for_the_compiler() -> None:
+    """Importing it takes more than a second."""
+    loaded = loaded_modules(
+        f"import diffusion_mf\ndiffusion_mf.train(train={PAIRS}, settings={SMALL}, device='cpu', on_progress=lambda _: None)"
+    )
+    assert "torch.optim" in loaded
+    assert not loaded & {"torch._dynamo", "torch._inductor"}
+
+
 class FakeDataset(list):  # type: ignore[type-arg]
     """What the library datasets has: rows, and features that know the names of labels."""
 
@@ -110,7 +119,17 @@ def test_a_data_set_with_two_kinds_of_tags_is_a_question() -> None:
 
 @pytest.mark.parametrize(
     ("pairs", "message"),
-    [([(["a", "b"], ["X"])], "2 units but 1 labels"), ([(["a"], [1])], "not a list of non-empty strings")],
+    [
+        ([(["a", "b"], ["X"])], "sentence 1 of the train data has 2 words, but labels: 1; give every word one label"),
+        ([PAIRS[0], (["a"], [1])], "sentence 2 of the train data has labels that are not a list of non-empty strings"),
+        ([("Ada sleeps", ["X", "Y"])], "sentence 1 of the train data has words that are not a list"),
+        ([(["Ada"], None)], "sentence 1 of the train data has labels that are not a list"),
+        ([PAIRS[0], ([], [])], "sentence 2 of the train data is empty"),
+        ([{"tokens": ["a"], "tags": ["X"]}], "sentence 1 of the train data is not a pair of words and labels"),
+        ([[("a", "X"), ("b", "Y"), ("c", "Z")]], "sentence 1 of the train data is not a pair of words and labels"),
+        ([], "the train data have no sentences"),
+        ({"test": FakeDataset(ROWS)}, "no split called train .it has test"),
+    ],
 )
 def test_pairs_that_do_not_fit_are_refused(pairs: list[tuple[list[str], list[str]]], message: str) -> None:
     with pytest.raises(diffusion_mf.errors.InputError, match=message):

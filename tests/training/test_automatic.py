@@ -15,7 +15,7 @@ from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.training import loop
 from diffusion_mf.training.automatic import choose_config
-from diffusion_mf.training.corpora import dev_warnings, hold_out, read_training_data
+from diffusion_mf.training.corpora import data_warnings, hold_out, read_training_data
 
 
 def corpus_of(*sentences: Sentence) -> Corpus:
@@ -66,11 +66,11 @@ def write_tags(path: Path, count: int) -> Path:
 
 def test_what_is_given_wins_over_corpus_and_recipe(tmp_path: Path) -> None:
     path = write_tags(tmp_path / "train.txt", 20)
-    config, sources, lines, _ = choose_config(path, device_type="cpu")
+    config, sources, lines, *_ = choose_config(path, device_type="cpu")
     assert (config.task, config.system, config.data.held_out) == (Task.POS, "diffusion-mf", 4)
     assert sources["training", "epochs"].option == "recipe"
     assert sources["data", "held_out"].option == "corpus"
-    assert any("4 training sentences are held out" in line and "--dev FILE" in line for line in lines)
+    assert any("4 sentences held out from the training file" in line and "--dev FILE" in line for line in lines)
     assert all("(--" in line for line in lines if not line.startswith("train:"))
     given = ["system=unigram", "training.epochs=7", "data.held_out=2", "task=pos", "seed=3"]
     config, sources, *_ = choose_config(path, given, device_type="cpu")
@@ -89,7 +89,7 @@ def test_settings_given_are_checked_first(tmp_path: Path) -> None:
 def test_a_pretrained_encoder_is_taken(tmp_path: Path) -> None:
     path = write_tags(tmp_path / "train.txt", 20)
     given = ["encoder.kind=pretrained", "encoder.model=some/encoder"]
-    config, _, lines, _ = choose_config(path, given, device_type="cpu")
+    config, _, lines, *_ = choose_config(path, given, device_type="cpu")
     assert config.encoder.kind == "pretrained"
     assert any("diffusion-mf on some/encoder" in line for line in lines)
 
@@ -167,7 +167,7 @@ def warnings_of(tmp_path: Path, train: str, dev: str) -> list[str]:
         (tmp_path / name).write_text(text)
     values = {"task": "pos", "system": "unigram", "data": {"train": str(tmp_path / "train.txt")}}
     values["data"]["dev"] = str(tmp_path / "dev.txt")  # type: ignore[index]
-    return [*dev_warnings(read_training_data(Config.model_validate(values)), Task.POS)]
+    return [*data_warnings(read_training_data(Config.model_validate(values)), Task.POS)]
 
 
 def test_a_small_dev_set_is_warned_about(tmp_path: Path) -> None:
@@ -184,6 +184,20 @@ def test_overlap_is_warned_about(tmp_path: Path) -> None:
     assert warnings_of(tmp_path, "".join(rows[:60]), "".join(rows)) == []
 
 
+def test_test_data_that_are_not_new_are_warned_about(tmp_path: Path) -> None:
+    rows = [f"w{i} X\n\n" for i in range(600)]
+    for name, part in (("train", rows[:100]), ("dev", rows), ("test", rows)):
+        (tmp_path / f"{name}.txt").write_text("".join(part))
+    files = {name: str(tmp_path / f"{name}.txt") for name in ("train", "dev", "test")}
+    config = Config.model_validate({"task": "pos", "system": "unigram", "data": files})
+    found = [*data_warnings(read_training_data(config), Task.POS)]
+    assert [message.split(":")[0] for message in found] == [
+        "17 % of the dev sentences (100 of 600) are also in the training data",
+        "17 % of the test sentences (100 of 600) are also in the training data",
+        "100 % of the test sentences (600 of 600) are also in the dev data",
+    ]
+
+
 def test_schedules_and_scores_are_warned_about(corpus: Path, tmp_path: Path) -> None:
     """The same messages are shown and in the log."""
     said: list[str] = []
@@ -193,6 +207,15 @@ def test_schedules_and_scores_are_warned_about(corpus: Path, tmp_path: Path) -> 
     assert logged == said
     assert any("the warm-up of 1,000 steps is longer than the run of 1" in message for message in said)
     assert any("the f1 on dev is 0" in message for message in said)
+
+
+def test_dev_data_without_entities_are_what_is_wrong(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev.txt").write_text("Nobody O\nsleeps O\n\n")
+    said: list[str] = []
+    config = small_runs.small_config(corpus, {"data": {"dev": str(tmp_path / "dev.txt")}, "training": {"epochs": 1}})
+    loop.train(config, output=tmp_path / "run", device="cpu", display=loop.Callbacks(said.append))
+    assert "dev has no entities, so every model scores 0 on it; name other dev data with --dev" in said
+    assert not any("learnt nothing" in message for message in said)
 
 
 def test_a_score_that_still_rises_is_told_with_the_command_that_goes_on(

@@ -1,8 +1,10 @@
 """``dmf train``: one run, from a corpus or a configuration to a model folder."""
 
+import itertools
 import json
 import os
 import shlex
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from diffusion_mf.config import Config
     from diffusion_mf.config.errors import Key
     from diffusion_mf.config.files import SettingSource
+    from diffusion_mf.training.corpora import Corpora
 
 
 def train(
@@ -136,6 +139,12 @@ def train(
         "encoder.on_long": on_long,
         "data.strict": True if strict else None,
     }
+    if output is None and not (print_config or count):
+        raise InputError("no folder was given for the model", remedy="name one with --output")
+    if output is not None and not resume and not (print_config or count):
+        from diffusion_mf.training.resumption import RunFolder
+
+        RunFolder(output).check_unused()  # now, not after the files have been read
     given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in options.items() if value is not None]
     planned = _plan(source, [*(overrides or ()), *given], output if resume else None, minutes=minutes, device=device)
     config = planned.config
@@ -145,10 +154,9 @@ def train(
         print_settings(config, planned.sources)
         return
     if count:
-        _print_count(config, as_json=as_json)
+        _print_count(planned, as_json=as_json)
         return
-    if output is None:
-        raise InputError("no folder was given for the model", remedy="name one with --output")
+    assert output is not None
     if record is not None:
         if source is None:
             raise InputError("a row of results names its configuration", remedy="give CONFIG together with --record")
@@ -169,6 +177,8 @@ def train(
             overrides=planned.overrides,
             resume_command=f"dmf train --output {shlex.quote(str(output))} --resume",
             planned_steps=planned.planned_steps,
+            corpora=planned.corpora,
+            started=_command_time(),
         )
     # Of the processes that torchrun starts, only one prints.
     if _is_speaker():
@@ -186,6 +196,8 @@ class _Planned(NamedTuple):
     """the number of epochs if time does not limit them"""
     planned_steps: int | None = None
     """the number of steps if time does not limit them"""
+    corpora: "Corpora | None" = None
+    """the files, if they have been read"""
 
 
 def _plan(
@@ -218,7 +230,9 @@ def _plan(
         chosen = choose_config(source, overrides, device_type=choose_device(device).type, minutes=minutes)
         for line in chosen.lines if _is_speaker() else ():
             note(line)
-        planned = _Planned(chosen.config, overrides, chosen.sources, chosen.most_epochs)
+        planned = _Planned(
+            chosen.config, overrides, chosen.sources, most_epochs=chosen.most_epochs, corpora=chosen.corpora
+        )
     else:
         config, sources = load_with_sources(source, overrides)
         planned = _Planned(config, overrides, sources)
@@ -240,28 +254,43 @@ def _fitted(planned: _Planned, minutes: float, *, device: str) -> _Planned:
     from diffusion_mf.config.files import SettingSource
     from diffusion_mf.training.loop import fit_to_time
 
-    changes, line, planned_steps = fit_to_time(planned.config, minutes, most_epochs=planned.most_epochs, device=device)
+    changes, line, planned_steps = fit_to_time(
+        planned.config, minutes, most_epochs=planned.most_epochs, device=device, corpora=planned.corpora
+    )
     if _is_speaker():
         note(line)
     overrides = [f"{key}={value}" for key, value in changes.items()]
     made = {tuple(key.split(".")): SettingSource(None, option="--minutes") for key in changes}
     config = with_overrides(planned.config, overrides)
     sources = {**planned.sources, **made}
-    return _Planned(config, [*planned.overrides, *overrides], sources, planned_steps=planned_steps)
+    return planned._replace(
+        config=config, overrides=[*planned.overrides, *overrides], sources=sources, planned_steps=planned_steps
+    )
 
 
 def _is_speaker() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _print_count(config: "Config", *, as_json: bool) -> None:
+def _command_time() -> float:
+    """When this program was started, as `time.monotonic` counts."""
+    try:
+        # In clock ticks since the machine was started; the name before it may contain anything but the last parenthesis.
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        age = 0.0
+    return time.monotonic() - age
+
+
+def _print_count(planned: _Planned, *, as_json: bool) -> None:
     from diffusion_mf.model import count_parameters
     from diffusion_mf.training.corpora import read_training_data
 
-    data = read_training_data(config)
+    data = read_training_data(planned.config, corpora=planned.corpora)
     for message in data.notes:
         note(message)
-    num_parameters = count_parameters(config, data.vocabulary, data.scheme)
+    num_parameters = count_parameters(planned.config, data.vocabulary, data.scheme)
     if as_json:
         print_json({"parameters": num_parameters})
     else:
@@ -279,11 +308,60 @@ def _print_results(config: "Config", folder: Path, *, as_json: bool) -> None:
         return
     splits = [split for split in ("dev", "test") if split in metrics]
     if splits:
-        rows = [(name, *(half_up(metrics[split][name], 2) for split in splits)) for name in metrics[splits[0]]]
-        print_table([config.system, *splits], rows)
+        # Over single labels, precision, recall and F1 are the accuracy.
+        left_out = {"precision", "recall", "f1"} if config.task is Task.POS else set()
+        names = [name for name in metrics[splits[0]] if name not in left_out]
+        print_table(
+            [config.system, *splits],
+            [(name, *(half_up(metrics[split][name], 2) for split in splits)) for name in names],
+        )
     _print_details(metrics)
+    if (spent := _time_spent(folder)) is not None:
+        note(spent)
     note(f"the model is in {folder}")
-    note(f"next: dmf tag {shlex.quote(str(folder))} FILE")
+    for command in _next_commands(config, shlex.quote(str(folder))):
+        note(f"next: {command}")
+
+
+def _time_spent(folder: Path) -> str | None:
+    """Where the time of a run went; None if nothing was trained now."""
+    from diffusion_mf.evaluation.terminal import described_seconds
+
+    last = json.loads((folder.parent / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    if last["event"] != "time":
+        return None
+    training = last["training"]
+    described = f"{training:.1f} s" if training < 60 else f"{described_seconds(training)} min"
+    return (
+        f"time: {last['before_first_step']:.1f} s to the first step, {described} of training and evaluation, "
+        f"{last['after_last_step']:.1f} s from the last step to the saved model"
+    )
+
+
+_NUM_SHOWN_WORDS = 8
+_NUM_SAMPLED = 50
+
+
+def _next_commands(config: "Config", model: str) -> list[str]:
+    """Commands that work as they are printed: tagging the beginning of a sentence, and the mistakes on dev or test."""
+    from diffusion_mf.data.formats import FormatOptions, read_source, task_format
+
+    data = config.data
+    path = data.dev or data.test or data.train
+    assert path is not None
+    try:
+        file_format = task_format(path, config.task, file_format=data.format)
+        options = FormatOptions(fields=data.fields, task=config.task)
+        some = itertools.islice(read_source(path, file_format, options).sentences, _NUM_SAMPLED)
+        texts = [" ".join(sentence.units[:_NUM_SHOWN_WORDS]) for sentence in some]
+    except InputError:
+        return [f"dmf tag {model} FILE"]  # the file of a resumed run may have been moved
+    # Not a heading, and nothing that is hard to read between quotation marks.
+    text = next((text for text in texts if text.count(" ") >= 3 and "'" not in text), texts[0])
+    commands = [f"echo {shlex.quote(text)} | dmf tag {model}"]
+    if data.dev is not None or data.test is not None:
+        commands.append(f"dmf errors {model} {shlex.quote(path)}")
+    return commands
 
 
 def _print_details(metrics: dict[str, Any]) -> None:

@@ -124,7 +124,10 @@ class _Object:
     def __init__(self, value: Any, path: StrPath, line: int) -> None:
         self.path, self.line = path, line
         if not isinstance(value, dict):
-            self.refuse("not a JSON object", "choose another format with --format")
+            self.refuse(
+                "not a JSON object",
+                'write {"units": ["a", "b"], "labels": ["X", "Y"]}, or choose another format with --format',
+            )
         self.value: dict[str, Any] = value
 
     def refuse(self, problem: str, remedy: str) -> NoReturn:
@@ -153,16 +156,26 @@ class _Object:
         return value
 
 
+_DOCCANO_KEYS = ("label", "labels", "entities")
+
+
 def read_doccano(path: StrPath, repairs: Repairs | None = None) -> Iterator[Record]:
-    """Stream the texts of doccano's JSON Lines (or JSON): ``text``, and ``label`` or ``labels`` as [start, end, label] lists."""
+    """Stream the texts of doccano's JSON Lines (or JSON): ``text``, and ``label`` or ``labels`` as [start, end, label] lists.
+
+    Projects with relations have ``entities`` instead, as objects.
+    """
     for line, value in read_json_values(path):
         row = _Object(value, path, line)
         text = row.text(row.value.get("text"), "text")
-        key = next((name for name in ("label", "labels") if name in row.value), None)
+        key = next((name for name in _DOCCANO_KEYS if name in row.value), None)
         spans = None
         if key is not None:
             spans = []
             for item in row.items(row.value[key], key):
+                if isinstance(item, dict) and "labels" in item:
+                    row.refuse("this is Label Studio's JSON-MIN", "export JSON instead")
+                if isinstance(item, dict) and "start_offset" in item:
+                    item = [item["start_offset"], item.get("end_offset"), item.get("label")]
                 if not isinstance(item, list) or len(item) != 3:
                     row.refuse(
                         f'"{key}" contains an entry that is not [start, end, label]',
@@ -436,10 +449,16 @@ def _record(sentences: Sequence[Sentence], scheme: LabelScheme) -> Record:
 
 
 def _doccano(record: Record) -> dict[str, Any]:
-    source = dict(record.source or {}) if _is_from(record, "text", "label", "labels") else {}
-    key = "labels" if "labels" in source and "label" not in source else "label"
+    source = dict(record.source or {}) if _is_from(record, "text", *_DOCCANO_KEYS) else {}
+    key = next((name for name in _DOCCANO_KEYS if name in source), "label")
     row = {**source, "text": record.text}
-    if record.spans is not None:
+    if record.spans is not None and key == "entities":
+        row.pop("relations", None)  # they are between the entities that were there before
+        row[key] = [
+            {"id": number, "label": span.label, "start_offset": span.start, "end_offset": span.end}
+            for number, span in enumerate(record.spans, 1)
+        ]
+    elif record.spans is not None:
         row[key] = [[span.start, span.end, span.label] for span in record.spans]
     return row
 

@@ -48,7 +48,7 @@ _TAG_NAMES = frozenset([
 ])  # fmt: skip
 _OTHER_NAMES = frozenset([
     "id", "index", "number", "no", "#", "lemma", "feats", "head", "deprel", "deps", "misc", "start", "end", "sentence",
-    "sentence_id", "sent_id", "doc_id", "document", "source", "annotator",
+    "sentence_id", "sentence #", "sent_id", "doc_id", "document", "source", "annotator",
 ])  # fmt: skip
 
 
@@ -212,7 +212,10 @@ class _Head:
             return False
         numbers = [row[0] for row in self.sentence if not _SKIPPED_NUMBER.fullmatch(row[0])]
         # A sentence of one unit is no evidence, since the unit itself may be the number 1.
-        return (len(numbers) > 1 or self.names is not None) and numbers == [*map(str, range(1, len(numbers) + 1))]
+        is_known = len(numbers) > 1 or self.names is not None
+        return is_known and any(
+            numbers == [*map(str, range(first, first + len(numbers)))] for first in (1, 0) if numbers
+        )
 
     def _form(self, number_column: int | None) -> int:
         for index, name in enumerate(self.names or ()):
@@ -289,7 +292,7 @@ def read_columns(
                     tags.append(tag)
                     continue
             # If `repairs` collects errors, reading continues after the line.
-            refuse(repairs, _bad_line(len(fields), layout, path, number))
+            refuse(repairs, _bad_line(line, fields, layout, path, number))
         if units:
             yield sentence()
             units.clear()
@@ -300,12 +303,28 @@ def read_columns(
         yield sentence()
 
 
-def _bad_line(num_fields: int, layout: ColumnLayout, path: StrPath, number: int) -> InputError:
-    if num_fields == layout.num_columns:
-        return InputError("the unit or the tag is empty", path=path, line=number, remedy="complete the line")
+def _bad_line(line: str, fields: Sequence[str], layout: ColumnLayout, path: StrPath, number: int) -> InputError:
+    if len(fields) == layout.num_columns:
+        is_unit = not fields[layout.form_column]
+        column = layout.form_column if is_unit or layout.tag_column is None else layout.tag_column
+        kind, option = ("unit", "--form-column") if is_unit else ("tag", "--tag-column")
+        return InputError(
+            f"the {kind} is empty (column {column + 1} of {layout.num_columns})",
+            path=path,
+            line=number,
+            remedy=f"complete the line, or choose another column with {option}",
+        )
+    other = Separator.SPACE if layout.separator is Separator.TAB else Separator.TAB
+    if layout.num_columns > 1 and len(other.fields_of(line)) == layout.num_columns:
+        return InputError(
+            f"the columns are {other}-separated here, but {layout.separator}-separated in the first line",
+            path=path,
+            line=number,
+            remedy="separate all of them in the same way, best by tabs",
+        )
     columns = f"{layout.num_columns} {layout.separator}-separated column(s)"
     return InputError(
-        f"expected {columns} as in the first line, found {num_fields}",
+        f"expected {columns} as in the first line, found {len(fields)}",
         path=path,
         line=number,
         remedy="complete the line, or convert the file with dmf data convert --separator",

@@ -7,27 +7,40 @@ that decides between them.
 
 from __future__ import annotations
 
+import csv
 import itertools
+import os
+import re
+import shlex
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
 
 from diffusion_mf.data.annotations import read_json_values
 from diffusion_mf.data.columns import ColumnLayout
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.files import DETECTED, FieldChoice, StrPath
+from diffusion_mf.data.files import DETECTED, FieldChoice, StrPath, read_lines
 from diffusion_mf.data.formats import FileFormat, FormatOptions, content_format, input_format, read_source
 from diffusion_mf.data.hugging_face import tasks_of_row
 from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, is_boundary_label, split_label
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import InputError, shortened
 
 _SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 _NUM_SAMPLED = 200
 _BARE_BOUNDARIES = frozenset("BIMESLU")
+_NUM_KINDS_SHOWN = 4
+_LONGEST_ALONE = 500
+"""units: a longer sentence that is a whole file lacks the blank lines between its sentences"""
+_ODD_BOUNDARY = re.compile(r"[BIMESLU]_(.+)|[bimeslu][-_](.+)")
+"""a span label that is not written as one"""
+_NESTED = re.compile(r"[^\w\s-] ?[BIMESLU]-\w")
+"""a second span label within a type"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +55,8 @@ class Detection:
     layout: ColumnLayout | None
     scheme: LabelScheme
     """the scheme of the file's labels"""
-    num_kinds: int
-    """the number of labels without their boundaries"""
+    kinds: tuple[str, ...]
+    """the labels without their boundaries, most frequent first"""
     num_sentences: int
     has_spaces: bool
     """whether its script separates words by spaces"""
@@ -55,14 +68,22 @@ class Detection:
             place, options = f", {self.layout.describe()}", "--format, --form-column, --tag-column"
         elif self.column is not None:
             place, options = f", labels in {self.column.upper()}", "--format, --column"
-        task, other = f"{self.num_kinds} labels", "(--task)"
+        number, some = len(self.kinds), self._some_kinds()
+        task, other = f"{number:,} label{'s' * (number > 1)}{some}", "(--task)"
         if self.task is Task.NER:
-            task, other = f"spans of {self.num_kinds} types, scheme {self.scheme}", "(--task, --scheme)"
+            task = f"spans of {number:,} type{'s' * (number > 1)}{some}, scheme {self.scheme}"
+            other = "(--task, --scheme)"
         elif self.task is Task.SEG_POS:
-            task = f"words of {self.num_kinds} tags from characters"
+            task = f"words of {number:,} tag{'s' * (number > 1)}{some} from characters"
         elif self.file_format is FileFormat.CONLLU and not self.has_spaces:
             other = "(--task seg-pos would also segment characters into words, using XPOS)"
         return [f"format: {self.file_format}{place} ({options})", f"task: {self.task}, {task} {other}"]
+
+    def _some_kinds(self) -> str:
+        """The most frequent labels, which show at a glance whether the right column was read."""
+        more = " …" if len(self.kinds) > _NUM_KINDS_SHOWN else ""
+        shown = " ".join(map(shortened, self.kinds[:_NUM_KINDS_SHOWN]))
+        return f" ({shown}{more})" if shown else ""
 
 
 def detect(
@@ -109,9 +130,16 @@ _TAG_COLUMNS = (ConlluColumn.UPOS, ConlluColumn.XPOS)
 
 
 def _format(path: StrPath) -> FileFormat:
+    _check_folder(path)
     found = input_format(path) or content_format(path) or FileFormat.COLUMNS
     if found is FileFormat.TEXT and _is_table(path):
         found = FileFormat.COLUMNS
+    if found is FileFormat.TEXT and (separator := _value_separator(path)):
+        raise InputError(
+            f"the columns are separated by {separator}",
+            path=path,
+            remedy="save the table with tabs between columns and without quotation marks, and put a blank line after every sentence",
+        )
     if found in (FileFormat.TEXT, FileFormat.RAW):
         raise InputError(
             "contains text without labels",
@@ -119,6 +147,36 @@ def _format(path: StrPath) -> FileFormat:
             remedy="write a word and its tag on each line and a blank line after each sentence, or specify the format with --format",
         )
     return found
+
+
+def _check_folder(path: StrPath) -> None:
+    """`InputError` for a folder other than brat's, with the files in it that were probably meant."""
+    folder = Path(path)
+    if not folder.is_dir() or any(folder.rglob("*.ann")):
+        return
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    named = {split: [file for file in files if split in file.name.lower()] for split in ("train", "dev", "test")}
+    options = {"train": "", "dev": " --dev", "test": " --test"}
+    command = "".join(
+        f"{options[split]} {shlex.quote(os.fspath(found[0]))}" for split, found in named.items() if len(found) == 1
+    )
+    raise InputError(
+        "this is a folder, and not one of brat, which would have .ann files",
+        path=path,
+        remedy=f"name its files: dmf train{command}" if len(named["train"]) == 1 else "name a labelled file",
+    )
+
+
+_SEPARATORS = {",": "commas", ";": "semicolons"}
+
+
+def _value_separator(path: StrPath) -> str | None:
+    """What separates the values of a table that spreadsheets write; None if the file is no such table."""
+    lines = [line for line in itertools.islice(read_lines(path, allow_returns=True), _NUM_SAMPLED) if line.strip()]
+    for character, name in _SEPARATORS.items():
+        if {len(row) for row in csv.reader(lines, delimiter=character)} in ({2}, {3}, {4}, {5}):
+            return name
+    return None
 
 
 def _is_table(path: StrPath) -> bool:
@@ -156,7 +214,9 @@ class _Reading:
         unlabelled = next((sentence for sentence in self.sentences if sentence.labels is None), None)
         if unlabelled is not None:
             self._refuse("no labels", "use a labelled file", unlabelled.line)
+        self._check_sentences()
         counts = Counter(_labels(self.sentences))
+        self._check_fields(counts)
         has_spaces = self._has_spaces()
         if task is None:
             task = self._task(counts, has_spaces)
@@ -165,7 +225,7 @@ class _Reading:
                 f"every unit has the label {next(iter(counts))}, so there is nothing to learn",
                 "use another file, or choose other labels with --tag-column or --column",
             )
-        kinds = counts.keys() - {"O"}
+        kinds = Counter({label: count for label, count in counts.items() if label != "O"})
         if task is Task.NER or (task is Task.SEG_POS and self.column is None):
             if self.file_format.annotation is not None:
                 scheme = LabelScheme.BIO2
@@ -173,7 +233,10 @@ class _Reading:
                 scheme = detect_scheme(
                     self.sentences, path=self.path, is_unit_per_line=self.layout is not None, repairs=repairs
                 )
-            kinds = {split_label(label)[1] for label in kinds}
+            typed: Counter[str] = Counter()
+            for label, count in kinds.items():
+                typed[split_label(label)[1]] += count
+            kinds = typed
         return Detection(
             path=self.path,
             file_format=self.file_format,
@@ -181,7 +244,7 @@ class _Reading:
             column=self.column,
             layout=self.layout,
             scheme=scheme or task.scheme,
-            num_kinds=len(kinds),
+            kinds=tuple(kind for kind, _ in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))),
             num_sentences=len(self.sentences),
             has_spaces=has_spaces,
         )
@@ -195,11 +258,19 @@ class _Reading:
         kinds = counts.keys() - {"O"}
         are_bare = bool(kinds) and kinds <= _BARE_BOUNDARIES and bool(kinds & {"B", "I"})
         bounded = {label for label in kinds if is_boundary_label(label)}
+        self._check_spelling(kinds, bounded)
         if bounded == kinds or are_bare:
             are_characters = all(len(unit) == 1 for sentence in self.sentences for unit in sentence.units)
             return Task.SEG_POS if are_characters and "O" not in counts and kinds else Task.NER
         if bounded:
             label, place = next(self._places(kinds - bounded))
+            if self.layout is not None and kinds - bounded == {label} and place == self.sentences[0].line:
+                form = self.sentences[0].units[0]
+                self._refuse(
+                    f"the first line ({form}, {label}) looks like a header",
+                    f"remove it, or name its columns: --form-column {shlex.quote(form)} --tag-column {shlex.quote(label)}",
+                    place,
+                )
             self._refuse(
                 f"{label!r} has no span prefix, but {min(bounded)!r} has one: these could be entities or labels of single words",
                 "correct it for --task ner, or choose --task pos",
@@ -212,6 +283,60 @@ class _Reading:
             )
         self._check_repetition(counts)
         return Task.POS
+
+    def _check_sentences(self) -> None:
+        """`InputError` if the file as a whole is one sentence that no sentence can be."""
+        if len(self.sentences) == 1 and len(self.sentences[0].units) > _LONGEST_ALONE:
+            self._refuse(
+                f"the whole file is one sentence of {len(self.sentences[0].units):,} units",
+                "put a blank line after every sentence" if self.layout is not None else "write one sentence per line",
+            )
+
+    def _check_fields(self, counts: Counter[str]) -> None:
+        """`InputError` if the fields of a table were not meant as they were read."""
+        layout = self.layout
+        if layout is None or layout.tag_column is None:
+            return
+        if all(label[0] == label[-1] == '"' and len(label) > 2 for label in counts):
+            self._refuse(f"the tags are in quotation marks ({min(counts)})", "write the columns without them")
+        if any(label.endswith(" ") for label in counts):
+            label, place = next(self._places({label for label in counts if label.endswith(" ")}))
+            self._refuse(f"the tag {label!r} ends in a space", "remove the spaces at the ends of lines", place)
+        units = {unit for sentence in self.sentences for unit in sentence.units}
+        others = [
+            str(column + 1)
+            for column in range(layout.num_columns)
+            if column not in (layout.form_column, layout.tag_column)
+        ]
+        if others and all(unit.isdecimal() for unit in units):
+            self._refuse(
+                f"column {layout.form_column + 1}, read as that of the words, contains only numbers",
+                f"choose that of the words with --form-column {' or '.join(others)}",
+            )
+        typed = min(units - {"O"}, default=None)
+        if typed and all(map(is_boundary_label, units)) and not all(map(is_boundary_label, counts)):
+            self._refuse(
+                f"column {layout.form_column + 1}, read as that of the words, contains only tags such as {typed}",
+                f"choose the columns, as in --form-column {layout.tag_column + 1} --tag-column {layout.form_column + 1}",
+            )
+
+    def _check_spelling(self, kinds: Collection[str], bounded: Collection[str]) -> None:
+        """`InputError` if labels look like those of spans, but are not written as such, or have several spans each."""
+        odd = {label: found for label in kinds if (found := _ODD_BOUNDARY.fullmatch(label))}
+        if odd and odd.keys() >= set(kinds) - {"o"}:
+            label, found = min(odd.items())
+            self._refuse(
+                f"{label!r} looks like the label of a span, but is not written as one",
+                f"write {label[0].upper()}-{found[1] or found[2]}, and O for words outside of spans, or choose --task pos",
+            )
+        nested = [label for label in bounded if _NESTED.search(split_label(label)[1])]
+        if nested:
+            label, place = next(self._places(set(nested)))
+            self._refuse(
+                f"{label!r} looks like the labels of two spans that overlap, but a word can only have one",
+                "keep one level of spans, or choose --task ner or --task pos to read every such label as a single one",
+                place,
+            )
 
     def _check_repetition(self, counts: Counter[str]) -> None:
         """Raise `InputError` if there are too many labels to be a tag set; they may be words, lemmas or numbers."""
@@ -239,5 +364,5 @@ class _Reading:
         without = sum(unicodedata.name(letter, "").startswith(_SCRIPTS_WITHOUT_SPACES) for letter in letters)
         return 2 * without <= len(letters)
 
-    def _refuse(self, problem: str, remedy: str, line: int | None = None) -> None:
+    def _refuse(self, problem: str, remedy: str, line: int | None = None) -> NoReturn:
         raise InputError(problem, path=self.path, line=line, remedy=remedy)

@@ -537,7 +537,7 @@ def read_chunks(path: StrPath) -> Iterator[str]:
                     f"not UTF-8 text (byte 0x{chunk[error.start]:02x})",
                     path=path,
                     line=line + chunk.count(b"\n", 0, error.start),
-                    remedy="convert it with iconv -t UTF-8",
+                    remedy="convert it, for example with iconv -f LATIN1 -t UTF-8 FILE > NEW",
                 ) from None
             yield text
 
@@ -581,7 +581,10 @@ def _whole_lines(stream: IO[bytes], path: StrPath) -> Iterator[tuple[int, bytes]
 def _check_is_text(chunk: bytes, line: int, path: StrPath, *, is_first: bool) -> None:
     if is_first and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise InputError(
-            "this is UTF-16, not UTF-8 text", path=path, line=1, remedy="convert it with iconv -f UTF-16 -t UTF-8"
+            "this is UTF-16, not UTF-8 text",
+            path=path,
+            line=1,
+            remedy="convert it with iconv -f UTF-16 -t UTF-8 FILE > NEW",
         )
     if b"\0" in chunk:
         raise InputError(

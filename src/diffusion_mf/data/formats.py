@@ -346,22 +346,26 @@ def _json_format(path: StrPath, found: FileFormat) -> FileFormat:
         _, first = next(read_json_values(path), (0, None))
     except InputError:
         return found  # reading the file reports the error
-    keys = set(first) if isinstance(first, dict) else set()
+    values: dict[str, Any] = first if isinstance(first, dict) else {}
+    keys = set(values)
     if "units" in keys or not keys:
         return found
     if "data" in keys:
         return FileFormat.LABEL_STUDIO
-    if "text" in keys:
+    if isinstance(values.get("text"), str):
         if keys & {"spans", "tokens"}:
             return FileFormat.PRODIGY
-        if keys & {"label", "labels"}:
+        if keys & {"label", "labels", "entities"}:
             return FileFormat.DOCCANO
         raise InputError(
             "the format of texts without annotations cannot be detected",
             path=path,
             remedy="specify it with --format doccano or --format prodigy",
         )
-    is_tokens = bool(keys & {"tokens", "words", "label_names", "features"})
+    # Of words and tags under other keys, its reader asks for the keys.
+    is_tokens = keys & {"tokens", "words", "label_names", "features"} or any(
+        isinstance(value, list) and isinstance(next(iter(value), None), str) for value in values.values()
+    )
     return FileFormat.HUGGING_FACE if is_tokens else found
 
 

@@ -14,7 +14,7 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.detection import detect
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.model.storage import read_config
-from diffusion_mf.training.corpora import TrainingData, read_training_data
+from diffusion_mf.training.corpora import Corpora, prepared_sentences, read_corpora
 from diffusion_mf.training.recipe import CorpusSize, corpus_size, recipe_settings
 
 DEFAULT_SYSTEM = "diffusion-mf"
@@ -33,6 +33,8 @@ class ChosenConfig(NamedTuple):
     lines: list[str]
     most_epochs: int
     """the recipe's number of epochs without a time limit"""
+    corpora: Corpora
+    """the files, which need not be read again"""
 
 
 def held_out_size(num_sentences: int) -> int:
@@ -88,8 +90,9 @@ def choose_config(
     if settings.dev is None:
         corpus["data"]["held_out"] = held_out_size(found.num_sentences)
     config, _ = configured({})
-    data = read_training_data(config)
-    size = corpus_size(data.train)
+    corpora = read_corpora(config)
+    train_sentences = prepared_sentences(corpora.train, config)
+    size = corpus_size(train_sentences)
     task, system, is_pretrained = config.task, config.system, config.encoder.kind == "pretrained"
 
     def by_recipe(minutes: float | None) -> tuple[Config, dict[Key, SettingSource]]:
@@ -99,34 +102,46 @@ def choose_config(
         return configured(nested((tuple(key.split(".")), value) for key, value in recipe.items()))
 
     config, sources = by_recipe(minutes)
-    lines = [*found.lines(), *_described(config, data, size)]
-    return ChosenConfig(config, sources, lines, by_recipe(None)[0].training.epochs)
+    lines = [*found.lines(), *_described(config, corpora, size)]
+    return ChosenConfig(config, sources, lines, by_recipe(None)[0].training.epochs, corpora)
 
 
 _SET = SettingSource(None, option="--set")
 
 
-def _described(config: Config, data: TrainingData, size: CorpusSize) -> list[str]:
-    units = "characters" if size.mean_form_length == 1 else "words"
-    documents = len({sentence.document for sentence in data.train} - {0})
-    marked = f", {documents:,} documents" if documents else ", no documents marked"
-    lines = [f"train: {size.num_sentences:,} sentences, {size.num_units:,} {units}{marked}"]
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def _described(config: Config, corpora: Corpora, size: CorpusSize) -> list[str]:
+    units = "character" if size.mean_form_length == 1 else "word"
+    documents = len({sentence.document for sentence in corpora.train} - {0})
+    marked = _counted(documents, "document") if documents else "no documents marked"
+    lines = [f"train: {_counted(size.num_sentences, 'sentence')}, {_counted(size.num_units, units)}, {marked}"]
     if config.data.dev is not None:
-        lines.append(f"dev: {len(data.dev or ()):,} sentences of {config.data.dev}")
-    elif data.dev:
-        apart = {sentence.document for sentence in data.dev} - {sentence.document for sentence in data.train}
-        whole = "whole documents" if apart else "sentences"
+        lines.append(f"dev: {_counted(len(corpora.dev or ()), 'sentence')} of {config.data.dev}")
+    elif corpora.dev:
+        apart = {sentence.document for sentence in corpora.dev} - {sentence.document for sentence in corpora.train}
+        whole = " in whole documents" if apart else ""
+        shared = ""
+        if documents and not apart:
+            shared = (
+                ", and parts of documents, which are too few or too long to be held out whole: new ones will be harder"
+            )
         lines.append(
-            f"dev: {len(data.dev):,} training sentences are held out, {whole} drawn by seed {config.seed} "
+            f"dev: {_counted(len(corpora.dev), 'sentence')}{whole} held out from the training file, drawn with seed {config.seed}{shared} "
             "(--dev FILE, --set data.held_out=NUMBER)"
         )
     else:
-        lines.append("dev: none, so that the last model is kept (--dev FILE)")
+        few = f", for {_counted(size.num_sentences, 'sentence')} cannot be divided" if size.num_sentences < 5 else ""
+        lines.append(f"dev: none{few}: the last model is kept, and how good it is will not be known (--dev FILE)")
+    if config.data.test is not None:
+        lines.append(f"test: {_counted(len(corpora.test or ()), 'sentence')} of {config.data.test}")
     encoder, training = config.encoder, config.training
     network = encoder.title if encoder.kind == "pretrained" else f"an encoder of width {encoder.width} from scratch"
     lines.append(f"system: {config.system} on {network} (--system, --encoder)")
     lines.append(
-        f"training: {training.epochs:,} epoch{'s' * (training.epochs > 1)}, batches of {training.budget:,} units, learning rate {training.learning_rate:g}, "
+        f"training: {_counted(training.epochs, 'epoch')}, batches of {training.budget:,} units, learning rate {training.learning_rate:g}, "
         f"warm-up of {training.warmup_steps:,} steps (--minutes, --set; --print-config shows everything)"
     )
     return lines

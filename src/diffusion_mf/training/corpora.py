@@ -9,8 +9,9 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from diffusion_mf.batches.vocabulary import Vocabulary, describe_unknown_labels
 from diffusion_mf.config import Config, EncoderConfig
@@ -41,13 +42,16 @@ class TrainingData:
     """for the user: repairs, and labels of dev and test that no model can predict"""
 
 
-def read_training_data(config: Config, *, has_complete_labels: bool = True) -> TrainingData:
-    """Read the files named in ``config.data``.
+class Corpora(NamedTuple):
+    """The files of a run as read, with the dev sentences held out."""
 
-    For entities, every type gets all of its boundary labels, even if some occur only in dev or test; without
-    ``has_complete_labels`` the labels are those that occur in training, as in runs of earlier versions. For Seg-POS this is
-    always so, as in the paper: most tags have no long words.
-    """
+    train: Corpus
+    dev: Corpus | None
+    test: Corpus | None
+
+
+def read_corpora(config: Config) -> Corpora:
+    """Read the files named in ``config.data``."""
     settings = config.data
     if settings.train is None:
         raise InputError(
@@ -60,7 +64,21 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
     dev, test = (None if path is None else _read(path, config) for path in (settings.dev, settings.test))
     if dev is None and settings.held_out:
         train, dev = hold_out(train, settings.held_out, seed=config.seed)
-    prepared = _prepared(train, config)
+    return Corpora(train, dev, test)
+
+
+def read_training_data(
+    config: Config, *, has_complete_labels: bool = True, corpora: Corpora | None = None
+) -> TrainingData:
+    """Read the files named in ``config.data``, unless ``corpora`` has them already, and prepare them for training.
+
+    For entities, every type gets all of its boundary labels, even if some occur only in dev or test; without
+    ``has_complete_labels`` the labels are those that occur in training, as in runs of earlier versions. For Seg-POS this is
+    always so, as in the paper: most tags have no long words.
+    """
+    settings = config.data
+    train, dev, test = corpora or read_corpora(config)
+    prepared = prepared_sentences(train, config)
     if config.recall and not any(sentence.document for sentence in prepared):
         raise InputError(
             "no documents are marked, so recall has no effect",
@@ -75,17 +93,17 @@ def read_training_data(config: Config, *, has_complete_labels: bool = True) -> T
         vocabulary = vocabulary.extended(start.vocabulary)
     if config.task is Task.NER and has_complete_labels:
         vocabulary = dataclasses.replace(vocabulary, labels=tuple(complete_labels(vocabulary.labels, train.scheme)))
-    corpora = {corpus.path: corpus for corpus in (train, dev, test) if corpus is not None}
-    notes = [corpus.repaired for corpus in corpora.values()]
+    by_path = {corpus.path: corpus for corpus in (train, dev, test) if corpus is not None}
+    notes = [corpus.repaired for corpus in by_path.values()]
     for corpus in (dev, test):
         if corpus is not None:
             owner = f"{settings.train} does not have"
             notes.append(describe_unknown_labels(corpus, vocabulary.labels, owner=owner))
-    prepared_dev = None if dev is None else _prepared(dev, config)
+    prepared_dev = None if dev is None else prepared_sentences(dev, config)
     return TrainingData(
         train=prepared,
         dev=prepared_dev,
-        test=None if test is None else _prepared(test, config),
+        test=None if test is None else prepared_sentences(test, config),
         vocabulary=vocabulary,
         scheme=train.scheme,
         # A file with only O has none.
@@ -111,7 +129,7 @@ def hold_out(corpus: Corpus, number: int, *, seed: int) -> tuple[Corpus, Corpus]
         raise InputError(
             f"no sentences can be held out as dev: each of the {len(corpus):,} has a label that no other has",
             path=corpus.path,
-            remedy="give dev data (data.dev), or train without (data.held_out = 0)",
+            remedy="give dev data with --dev (data.dev), or train without: --set data.held_out=0",
         )
     parts: tuple[list[Sentence], list[Sentence]] = ([], [])
     for index, sentence in enumerate(corpus):
@@ -138,27 +156,49 @@ def _drawn(corpus: Corpus, groups: list[list[int]], number: int, seed: int) -> s
 SMALLEST_DEV = 500
 """units, or spans if these are scored: with fewer, scores are uncertain by more than two points"""
 LARGEST_OVERLAP = 0.1
-"""share of dev sentences; short ones (“Thank you .”) occur in any two files"""
+"""share of dev or test sentences; short ones (“Thank you .”) occur in any two files"""
 
 
-def dev_warnings(data: TrainingData, task: Task) -> Iterator[str]:
-    """Warnings about dev data that make dev scores unreliable."""
-    if not data.dev:
-        return
+def data_warnings(data: TrainingData, task: Task) -> Iterator[str]:
+    """Warnings about data that make scores unreliable."""
+    if data.dev:
+        yield from _size_warnings(data, task)
+        yield from _overlap_warnings("dev", data.dev, "training", data.train)
+    if data.test:
+        yield from _overlap_warnings("test", data.test, "training", data.train)
+        yield from _overlap_warnings("test", data.test, "dev", data.dev or ())
+
+
+def num_scored(data: TrainingData, task: Task) -> int:
+    """How many labels or spans of the dev data are scored."""
+    gold = (sentence.labels or () for sentence in data.dev or ())
+    return sum(len(labels) if task is Task.POS else len(extract_spans(labels, data.scheme)) for labels in gold)
+
+
+def _size_warnings(data: TrainingData, task: Task) -> Iterator[str]:
+    kinds = {Task.POS: "label", Task.NER: "entity", Task.SEG_POS: "word"}
     kind = {Task.POS: "labels", Task.NER: "entities", Task.SEG_POS: "words"}[task]
-    gold = (sentence.labels or () for sentence in data.dev)
-    number = sum(len(labels) if task is Task.POS else len(extract_spans(labels, data.scheme)) for labels in gold)
+    number = num_scored(data, task)
     if number < SMALLEST_DEV:
         # Two standard errors of a share of 90 %.
         points = 100 * 2 * math.sqrt(0.9 * 0.1 / max(number, 1))
-        uncertain = f"a score of 90 is uncertain by ±{points:.1f} points" if number else "there is nothing to score"
-        yield f"dev has only {number:,} {kind} to choose the best epoch by: {uncertain}; more dev data would help"
-    known = {sentence.units for sentence in data.train}
-    num_known = sum(sentence.units in known for sentence in data.dev)
-    if num_known > LARGEST_OVERLAP * len(data.dev):
         yield (
-            f"{100 * num_known / len(data.dev):.0f} % of the dev sentences ({num_known:,} of {len(data.dev):,}) are also in the "
-            "training data: their scores say little about new text; remove them from one of the files"
+            f"dev has only {number:,} {kind if number > 1 else kinds[task]} to choose the best epoch by: a score of 90 is uncertain "
+            f"by ±{points:.1f} points; more dev data would help"
+            if number
+            else f"dev has no {kind}, so every model scores 0 on it; give other dev data with --dev"
+        )
+
+
+def _overlap_warnings(
+    name: str, sentences: Sequence[Sentence], other: str, others: Iterable[Sentence]
+) -> Iterator[str]:
+    known = {sentence.units for sentence in others}
+    num_known, total = sum(sentence.units in known for sentence in sentences), len(sentences)
+    if num_known > LARGEST_OVERLAP * total:
+        yield (
+            f"{100 * num_known / total:.0f} % of the {name} sentences ({num_known:,} of {total:,}) are also in the {other} data: "
+            "their scores say little about new text; remove them from one of the two"
         )
 
 
@@ -194,7 +234,8 @@ def _read(path: str, config: Config) -> Corpus:
     return corpus
 
 
-def _prepared(corpus: Corpus, config: Config) -> tuple[Sentence, ...]:
+def prepared_sentences(corpus: Corpus, config: Config) -> tuple[Sentence, ...]:
+    """The sentences of a corpus as the model sees them."""
     prepared = (config.data.prepare(sentence) for sentence in corpus)
     return tuple(cut_documents(prepared) if config.recall else prepared)
 

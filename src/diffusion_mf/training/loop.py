@@ -33,7 +33,7 @@ from diffusion_mf.model.transfer import start_from
 from diffusion_mf.prediction.memory import MemoryGuard, placed
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
 from diffusion_mf.prediction.predictor import Predictor
-from diffusion_mf.training.corpora import TrainingData, dev_warnings, read_training_data
+from diffusion_mf.training.corpora import Corpora, TrainingData, data_warnings, num_scored, read_training_data
 from diffusion_mf.training.evaluation import (
     DecoderEvaluation,
     candidate_calls,
@@ -87,15 +87,19 @@ def train(
     overrides: Sequence[str] = (),
     resume_command: str | None = None,
     planned_steps: int | None = None,
+    corpora: Corpora | None = None,
+    started: float | None = None,
 ) -> Path:
     """Train the model that ``config`` describes; returns the model's folder, for `Tagger.load`.
 
     ``overrides`` are those that ``config`` was read with, for `begun_run` to know. ``resume_command`` is what a user can type to
-    continue the run, ``planned_steps`` the number of steps before `fit_to_time` reduced it.
+    continue the run, ``planned_steps`` the number of steps before `fit_to_time` reduced it. ``corpora`` are the files of ``config``
+    if they have been read, ``started`` is the time (`time.monotonic`) of the user's command, for the log.
     ``checkpoint_every`` is in seconds; there is a checkpoint at the beginning and at the end, too. ``display`` shows notes and
     progress (default: notes go to Python's logging). Under torchrun every process calls this, and rank 0 writes.
     """
     interruption = Interruption()
+    started = time.monotonic() if started is None else started
     with (
         connected(device) as processes,
         reproducible(processes.device, threads=config.training.threads),
@@ -104,7 +108,9 @@ def train(
         folder = RunFolder(Path(output))
         if processes.is_writer:
             folder.check_free(resume=resume)
-        data = read_training_data(config, has_complete_labels=not resume or has_complete_labels(folder))
+        data = read_training_data(
+            config, has_complete_labels=not resume or has_complete_labels(folder), corpora=corpora
+        )
         if not processes.is_writer:
             display = Callbacks(lambda message: None)  # rank 0 shows notes
         elif display is None:
@@ -122,6 +128,7 @@ def train(
             overrides=overrides,
             resume_command=resume_command,
             planned_steps=planned_steps,
+            started=started,
         )
         with folder.locked(display.note) if processes.is_writer else contextlib.nullcontext():
             run.begin(resume=resume, use_tensorboard=use_tensorboard)
@@ -153,7 +160,14 @@ class FittedTime(NamedTuple):
     """the number of steps without a limit of time"""
 
 
-def fit_to_time(config: Config, minutes: float, *, most_epochs: int | None = None, device: str = "auto") -> FittedTime:
+def fit_to_time(
+    config: Config,
+    minutes: float,
+    *,
+    most_epochs: int | None = None,
+    device: str = "auto",
+    corpora: Corpora | None = None,
+) -> FittedTime:
     """The settings by which a run takes no more than about ``minutes``, evaluations included.
 
     A few steps and an evaluation are timed and forgotten. What comes out are settings like any others, so that the run can be
@@ -166,7 +180,7 @@ def fit_to_time(config: Config, minutes: float, *, most_epochs: int | None = Non
     with connected(device) as processes, reproducible(processes.device, threads=settings.threads):
         run = _Run(
             timed,
-            read_training_data(config),
+            read_training_data(config, corpora=corpora),
             RunFolder(Path()),
             processes,
             display=Callbacks(lambda message: None),
@@ -224,8 +238,12 @@ class _Run:
         overrides: Sequence[str] = (),
         resume_command: str | None = None,
         planned_steps: int | None = None,
+        started: float = 0.0,
     ) -> None:
         self.resume_command, self.planned_steps = resume_command, planned_steps
+        self.started = started
+        self.first_step: float | None = None
+        self.last_step = 0.0
         self.config, self.data, self.folder, self.processes = config, data, folder, processes
         self.display, self.interruption, self.checkpoint_every = display, interruption, checkpoint_every
         self.settings = config.training
@@ -342,7 +360,7 @@ class _Run:
             self._write_log("start", {"parameters": self.labeller.num_parameters()})
             for message in self.data.notes:
                 self._write_log("note", {"message": message})
-            for message in (*dev_warnings(self.data, self.config.task), *self._schedule_warnings()):
+            for message in (*data_warnings(self.data, self.config.task), *self._schedule_warnings()):
                 self.tell(message)
             # Now, and not after hours, is the time to find out that nothing can be written.
             self.checkpoint()
@@ -486,6 +504,7 @@ class _Run:
         plans = self._plan(state.epoch)
         if self.settings.max_steps is not None:
             plans = plans[: self.num_steps - (state.step - state.position)]
+        self.first_step = self.first_step or time.monotonic()
         for prepared in self.preparer.stream(plans[state.position :], state.num_pieces):
             units = sum(self.lengths[index] for batch in prepared.plan for index in batch)
             sums, num_pieces = self.gradients.compute(
@@ -511,6 +530,7 @@ class _Run:
                 self.checkpoint_if_due()
         state.epoch += 1
         state.position = 0
+        self.last_step = time.monotonic()
 
     def _show_progress(self, *, epoch: int, at_once: bool = False) -> None:
         progress = Progress(
@@ -609,6 +629,8 @@ class _Run:
     def _score_warnings(self, last: float, before: float | None) -> Iterator[str]:
         """What the dev scores of a run that is over say about the run; ``before`` is the best before the last."""
         metric = PRIMARY_METRICS[self.config.task]
+        if self.state.best_score == 0 and not num_scored(self.data, self.config.task):
+            return  # there was a warning at the beginning
         if self.state.best_score == 0:
             yield (
                 f"the {metric} on dev is 0: the model has learnt nothing yet; train for more epochs, and compare the "
@@ -726,6 +748,13 @@ class _Run:
         for message in self._time_warnings():
             self.tell(message)
         self.checkpoint()
+        if self.first_step is not None:
+            spent = {
+                "before_first_step": self.first_step - self.started,
+                "training": self.last_step - self.first_step,
+                "after_last_step": time.monotonic() - self.last_step,
+            }
+            self._write_log("time", {name: round(value, 3) for name, value in spent.items()})
 
 
 def _dev_metrics(found: DecoderEvaluation) -> dict[str, Any]:
