@@ -62,15 +62,6 @@ def test_pairs_are_enough_to_train_on(capsys: pytest.CaptureFixture[str]) -> Non
     assert "epoch 2 of 2" in shown
 
 
-def test_training_on_a_cpu_does_not_wait_for_the_compiler() -> None:
-    """Importing it takes more than a second."""
-    loaded = loaded_modules(
-        f"import diffusion_mf\ndiffusion_mf.train(train={PAIRS}, settings={SMALL}, device='cpu', on_progress=lambda _: None)"
-    )
-    assert "torch.optim" in loaded
-    assert not loaded & {"torch._dynamo", "torch._inductor"}
-
-
 class FakeDataset(list):  # type: ignore[type-arg]
     """What the library datasets has: rows, and features that know the names of labels."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -65,23 +64,6 @@ class LearningRate(NamedTuple):
         return (1 + math.cos(math.pi * progress)) / 2 if self.decay == "cosine" else 1.0
 
 
-class _Adam(torch.optim.Adam):
-    """Adam without the wrappers by which PyTorch keeps its compiler out of these methods.
-
-    They import that compiler, which takes longer than everything else between the command and the first step.
-    """
-
-    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
-
-
-class _AdamW(torch.optim.AdamW):
-    """The same for AdamW."""
-
-    add_param_group = _Adam.add_param_group
-    step = _Adam.step
-
-
 class Optimizer:
     """Adam or AdamW over named parameters, with separate learning rates for the encoder and for global transitions if they are
     set, decreasing towards the encoder's lower layers by ``encoder_layer_decay``.
@@ -105,7 +87,7 @@ class Optimizer:
         for name, parameter in parameters.items():
             groups.setdefault((rate_of(name), parameter.ndim > 1), []).append(parameter)
         self._base_rates = [rate for rate, _ in groups]
-        kind = _AdamW if settings.optimizer == "adamw" else _Adam
+        kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adam
         self._inner = kind(
             [
                 {"params": members, "weight_decay": settings.weight_decay if is_decayed else 0.0}
@@ -132,8 +114,7 @@ class Optimizer:
 
     def forget_gradients(self) -> None:
         """Start a new step."""
-        for parameter in self.parameters.values():
-            parameter.grad = None
+        self._inner.zero_grad(set_to_none=True)
 
     def tensors(self) -> dict[str, Tensor]:
         """The optimizer's state under the names ``entry/parameter``."""

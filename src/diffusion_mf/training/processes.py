@@ -20,11 +20,6 @@ from diffusion_mf.prediction.devices import choose_device
 from diffusion_mf.training.signals import stop_signals
 
 
-def _set_deterministic(mode: bool, *, warn_only: bool = False) -> None:
-    """`torch.use_deterministic_algorithms` without its setting for the compiler, which it would import for more than a second."""
-    torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
-
-
 @contextlib.contextmanager
 def reproducible(device: torch.device, *, threads: int | None) -> Iterator[None]:
     """Set the number of threads and, on the CPU, use deterministic algorithms only; the random state is restored."""
@@ -34,7 +29,7 @@ def reproducible(device: torch.device, *, threads: int | None) -> Iterator[None]
     if threads is not None:
         torch.set_num_threads(threads)
     if device.type == "cpu":
-        _set_deterministic(True)
+        torch.use_deterministic_algorithms(True)
         # Filling memory helps to find bugs, is not needed for determinism, and costs time.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
@@ -42,8 +37,7 @@ def reproducible(device: torch.device, *, threads: int | None) -> Iterator[None]
             yield
     finally:
         torch.set_num_threads(previous_threads)
-        if previous_mode != torch.get_deterministic_debug_mode():
-            _set_deterministic(previous_mode != 0, warn_only=previous_mode == 1)
+        torch.set_deterministic_debug_mode(previous_mode)
         torch.utils.deterministic.fill_uninitialized_memory = previous_fill  # type: ignore[attr-defined]
 
 
