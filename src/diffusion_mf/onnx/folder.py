@@ -14,7 +14,7 @@ from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import InputError
 
 FORMAT = "diffusion-mf onnx"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Increased whenever older runtimes could not read a folder."""
 
 MANIFEST, VOCABULARY, ARRAYS = "manifest.json", "vocabulary.json", "arrays.npz"
