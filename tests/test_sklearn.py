@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
 import pickle
 import pickletools
+import re
 from typing import Any
 
 import numpy as np
@@ -47,25 +49,40 @@ def fitted() -> SequenceLabeller:
     return estimator("diffusion-mf").fit(X, Y, dev=(X[:3], Y[:3]))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "check_estimator_cloneable",
-        "check_estimator_tags_renamed",
-        "check_valid_tag_types",
-        "check_estimator_repr",
-        "check_no_attributes_set_in_init",
-        "check_estimators_unfitted",
-        "check_do_not_raise_errors_in_init_or_set_params",
-        "check_mixin_order",
-        "check_parameters_default_constructible",
-        "check_get_params_invariance",
-        "check_set_params",
-        "check_requires_y_none",
-    ],
-)
+APPLICABLE = [
+    "check_estimator_cloneable",
+    "check_estimator_tags_renamed",
+    "check_valid_tag_types",
+    "check_estimator_repr",
+    "check_no_attributes_set_in_init",
+    "check_estimators_unfitted",
+    "check_do_not_raise_errors_in_init_or_set_params",
+    "check_mixin_order",
+    "check_parameters_default_constructible",
+    "check_get_params_invariance",
+    "check_set_params",
+    "check_requires_y_none",
+]
+
+
+@pytest.mark.parametrize("name", APPLICABLE)
 def test_checks_of_scikit_learn(name: str) -> None:
     getattr(estimator_checks, name)("SequenceLabeller", estimator())
+
+
+def test_the_documentation_lists_all_other_checks() -> None:
+    """scikit-learn would run them on an estimator of matrices; of one of strings it runs none by itself."""
+
+    class OfMatrices(SequenceLabeller):
+        def __sklearn_tags__(self) -> Any:
+            tags = super().__sklearn_tags__()
+            tags.input_tags.two_d_array = True
+            return tags
+
+    checks = estimator_checks._yield_all_checks(OfMatrices("unigram"), legacy=True)
+    others = {getattr(check, "func", check).__name__ for check in checks} - set(APPLICABLE)
+    page = (pathlib.Path(__file__).parents[1] / "docs" / "tagging.md").read_text(encoding="utf-8")
+    assert others == set(re.findall(r"`(check_\w+)`", page))
 
 
 def test_fitting_returns_itself_and_leaves_parameters_alone() -> None:

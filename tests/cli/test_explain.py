@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 
@@ -10,6 +13,7 @@ import pytest
 from PIL import Image
 from small_models import write_model
 
+import diffusion_mf
 from diffusion_mf import Tagger
 from diffusion_mf.data.corpus import Task
 
@@ -116,3 +120,23 @@ def test_what_cannot_be_drawn_is_said(dmf: Callable, tmp_path: pathlib.Path) -> 
         assert not (tmp_path / name).exists()
     outcome = dmf("explain", model, " ")
     assert (outcome.status, outcome.stderr) == (2, "dmf: the text has no words; give a sentence.\n")
+
+
+def test_lines_and_json_need_no_matplotlib(tmp_path: pathlib.Path) -> None:
+    """As in an installation without extras; a picture is refused there in a sentence."""
+    model = write_model(tmp_path / "model")
+    hidden = tmp_path / "hidden" / "matplotlib.py"
+    hidden.parent.mkdir()
+    hidden.write_text("raise ImportError\n")
+    package = pathlib.Path(diffusion_mf.__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": f"{hidden.parent}{os.pathsep}{package}"}
+
+    def explain(*arguments: str | pathlib.Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "diffusion_mf.cli", "explain", model, TEXT, *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert "labels" in explain().stdout
+    assert json.loads(explain("--json").stdout)["system"] == "diffusion-mf"
+    outcome = explain("-o", tmp_path / "picture.png")
+    assert outcome.returncode == 2
+    assert outcome.stderr == "dmf: the picture needs matplotlib; pip install 'diffusion-mf[demo]'.\n"

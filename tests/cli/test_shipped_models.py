@@ -73,18 +73,24 @@ def test_an_argument_that_is_no_model_is_a_file(dmf: Callable, box: pathlib.Path
     )
     assert dmf("tag", "--model", "en-pos", path) == outcome
     assert units_and_labels(dmf("tag", "en-ner", path).stdout) == expected("en-ner", TEXT)
-    # A folder of the name comes first, and --model settles what a name is.
+    # A model folder of the name comes first, nothing else does, and --model settles what a name is.
     write_model(pathlib.Path("mine"), task=Task.NER, seed=5)
     own = dmf("tag", "mine", stdin=b"Ada sings\n")
     assert dmf("tag", "--model", "mine", "-", stdin=b"Ada sings\n") == own
     pathlib.Path("en-ner").write_text(TEXT)
-    assert units_and_labels(dmf("tag", "en-ner").stdout) == expected("en-pos", TEXT)
+    assert units_and_labels(dmf("tag", "en-ner", stdin=TEXT.encode()).stdout) == expected("en-ner", TEXT)
+    assert units_and_labels(dmf("tag", "--model", "en-pos", "en-ner").stdout) == expected("en-pos", TEXT)
+    pathlib.Path("en-ner").unlink()
+    pathlib.Path("en-ner").mkdir()
+    assert units_and_labels(dmf("tag", "en-ner", path).stdout) == expected("en-ner", TEXT)
+    (pathlib.Path("en-ner") / "model").mkdir()
+    assert dmf("tag", "en-ner", path).status == 2
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["none"], "none: no such model or file; check the path; dmf models lists names of models"),
     (["none", "file"], "none: no such model folder; check the path"),
-    (["--model", "none"], "none: no such model folder; check the path"),
+    (["--model", "none"], "none: no such model folder; check the path; dmf models lists those that come with the package"),
     (["en-ner", "a", "b"], "there are 2 files; give a model and then one file, or - for standard input"),
     (["--to", "pdf"], "there is no format 'pdf'; choose one of conllu, columns,"),
 ])  # fmt: skip

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
+from diffusion_mf.lab.demo.lines import print_trajectory
 from diffusion_mf.lab.demo.picture import (
     _QUIET_HEIGHT,
     _axes,
@@ -26,7 +27,6 @@ from diffusion_mf.lab.demo.picture import (
     decisions,
     draw_trajectory,
     label_colours,
-    print_trajectory,
 )
 from diffusion_mf.lab.demo.run import DEMO_SYSTEMS, DemoSettings, compare, run_demo
 from diffusion_mf.lab.synthetic import FLAVOURS, generate, realised_scores
@@ -128,12 +128,15 @@ def test_names_of_calls_do_not_overlap(num_quiet: int) -> None:
     heights = np.cumsum([0.0, 1.0, 1.0, *[_QUIET_HEIGHT] * num_quiet])
     figure = Figure(figsize=(7.0, 3.0 + 0.62 * heights[-1]), dpi=160)
     canvas = FigureCanvasAgg(figure)
-    axes = _axes(figure)
+    axes = _axes(figure, 1.2)
     axes.set_ylim(heights[-1], 0)
     _draw_calls(axes, [1000, 30, *range(3 * num_quiet, -1, -3)], heights)
     canvas.draw()
     boxes = sorted((label.get_window_extent() for label in axes.get_yticklabels()), key=lambda box: box.y0)
     assert all(below.y1 < above.y0 for below, above in itertools.pairwise(boxes))
+    ends = [each.get_window_extent() for each in axes.texts]
+    assert len(ends) == 2
+    assert not any(end.overlaps(box) for end in ends for box in boxes)
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert "t = 0" in names
     assert "t = 3" not in names

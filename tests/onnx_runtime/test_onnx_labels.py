@@ -16,9 +16,10 @@ from tiny_encoders import write_encoder
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
-from diffusion_mf.model.storage import StoredModel
+from diffusion_mf.model.storage import StoredModel, load_model
 from diffusion_mf.systems import SYSTEMS
 from diffusion_mf.tagger import Tagger
+from diffusion_mf.tagger.shipped import shipped_models
 
 pytest.importorskip("onnx.defs", reason="the extra onnx is not installed")
 pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
@@ -101,6 +102,19 @@ def test_labels_and_scores_are_in_the_scheme_of_the_training_data(scheme: LabelS
     tagger = exported(model, tmp_path)
     assert set(tagger.labels) == set(Tagger(model, device="cpu").labels)
     check_same(model, tagger, sentences_of(Task.NER))
+
+
+@pytest.mark.parametrize("name", shipped_models())
+def test_models_of_the_package_give_their_labels(name: str, tmp_path: pathlib.Path) -> None:
+    """Handles and links included, which en-ner sees in another form."""
+    model = load_model(shipped_models()[name])
+    texts = (
+        "Thanks @ada for www.a.org, from @ bob! Angela Merkel visited Paris.",
+        "L'ami de Zoé n'est pas là.",
+        "我在北京。",
+    )
+    tagger = Tagger(model, device="cpu")
+    check_same(model, exported(model, tmp_path), [result.units for text in texts for result in tagger.tag_text(text)])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import io
 import json
@@ -19,7 +20,7 @@ from diffusion_mf.data.label_schemes import LabelScheme, check_sequence
 from diffusion_mf.errors import InputError
 from diffusion_mf.tagger import Span, TaggedSentence, Tagger
 from diffusion_mf.tagger.files import TaggingOptions, tag_file
-from diffusion_mf.tagger.rendering import Readable, kind_colours, label_colours, pieces, terminal_text
+from diffusion_mf.tagger.rendering import Readable, kind_colours, label_colours, pieces, readable_on, terminal_text
 from diffusion_mf.tagger.results import without_uncertain
 
 TEXT = "Ada  Byron sings <loud> & long\nin Oslo.\n\nEve sings for the royal choir!\n"
@@ -132,6 +133,25 @@ def test_entities_on_a_terminal() -> None:
     colours = kind_colours(["B-PER", "I-PER", "O"])
     shown = terminal_text(pieces(result, Task.NER, "Ada  Byron sings."), colours, task=Task.NER, width=80)
     assert Text.from_ansi(shown).plain.rstrip() == "Ada Byron PER 85 % sings."
+    # A line is not broken between an entity and its label.
+    shown = terminal_text(pieces(result, Task.NER, "Ada  Byron sings."), colours, task=Task.NER, width=20)
+    assert Text.from_ansi(shown).plain.rstrip().split("\n") == ["Ada Byron PER 85 %", "sings."]
+    other = dataclasses.replace(result, labels=["O", "B-PER", "O", "O"], spans=[Span(1, 2, "PER", 0.854)])
+    shown = terminal_text(pieces(other, Task.NER, "Ada  Byron sings."), colours, task=Task.NER, width=15)
+    assert Text.from_ansi(shown).plain.rstrip().split("\n") == ["Ada", "Byron PER 85 %", "sings."]
+
+
+def test_text_on_colours_is_readable() -> None:
+    """The better of white and ink has a contrast of 3.9 to 1 on any colour; WCAG asks for 3 of large text."""
+
+    def luminance(colour: str) -> float:
+        values = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+        linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in values]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    for colour in label_colours([f"{letter}-{kind}" for kind in range(18) for letter in "BMES"]).values():
+        low, high = sorted((luminance(colour), luminance(readable_on(colour))))
+        assert (high + 0.05) / (low + 0.05) > 3.9, colour
 
 
 def test_tags_on_a_terminal_stand_below_their_words() -> None:

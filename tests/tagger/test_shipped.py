@@ -102,6 +102,13 @@ def test_a_known_label_is_taken_into_account(name: str) -> None:
     assert clamped.scores[2] != free.scores[2]
 
 
+def test_trajectories_show_ten_calls_of_models_that_make_two() -> None:
+    tagger = Tagger.load("en-pos", device="cpu")
+    assert tagger.model.config.inference.num_calls == 2
+    for calls, expected in ((None, 10), (3, 3)):
+        assert len(tagger.tag([["Ada", "sings"]], trajectory=True, calls=calls)[0].trajectory or ()) == expected
+
+
 @pytest.mark.corpora
 @pytest.mark.parametrize(("name", "path"), [
     ("en-ner", "small/btc/dev.txt"),

@@ -43,22 +43,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(name="demo")(demo.demo)
-app.add_typer(data.app, name="data")
-app.add_typer(benchmark.app, name="benchmark")
-app.add_typer(experiment.app, name="experiment")
-app.command(name="score")(score.score)
-app.command(name="train")(train.train)
-app.add_typer(config.app, name="config")
-app.command(name="search")(experiment.search)
-app.command(name="evaluate")(evaluate.evaluate)
-app.command(name="errors")(errors.errors)
-app.command(name="explain")(explain.explain)
+# In the order of help: using models, making them, research.
 app.command(name="tag")(tag.tag)
 app.command(name="models")(models.models)
+app.command(name="explain")(explain.explain)
+app.command(name="errors")(errors.errors)
+app.command(name="evaluate")(evaluate.evaluate)
+app.command(name="score")(score.score)
 app.command(name="serve")(serve.serve)
 app.command(name="export")(export.export)
+app.command(name="train")(train.train)
 app.command(name="convert-encoder")(convert_encoder.convert_encoder)
+app.command(name="search")(experiment.search)
+app.command(name="demo")(demo.demo)
+app.add_typer(data.app, name="data")
+app.add_typer(config.app, name="config")
+app.add_typer(experiment.app, name="experiment")
+app.add_typer(benchmark.app, name="benchmark")
 
 
 # Typer brings its own copy of Click or uses Click's; this is the class in either.

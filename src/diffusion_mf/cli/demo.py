@@ -20,6 +20,6 @@ def demo(
         import matplotlib  # noqa: F401
     except ImportError:
         raise InputError("the picture needs matplotlib", remedy="pip install 'diffusion-mf[demo]'") from None
-    from diffusion_mf.lab.demo import run_demo
+    from diffusion_mf.lab.demo.run import run_demo
 
     run_demo(output, seed=seed, as_json=as_json)

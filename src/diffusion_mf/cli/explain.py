@@ -49,7 +49,7 @@ def explain(
             path=output,
             remedy="choose a name that ends in .png or .html",
         )
-    if not as_json or output is not None:
+    if output is not None:
         try:
             import matplotlib  # noqa: F401
         except ImportError:
@@ -103,7 +103,7 @@ def explain(
     elif output is None:
         from rich.console import Console
 
-        from diffusion_mf.lab.demo.picture import LEGEND, print_trajectory
+        from diffusion_mf.lab.demo.lines import LEGEND, print_trajectory
 
         console = Console(file=sys.stdout, highlight=False)
         console.print(f"{title}; {LEGEND}\n", soft_wrap=True)

@@ -455,9 +455,12 @@ def _encoder_copy(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
 def _check_files(path: Path) -> None:
     if not os.path.exists(path):
         # A mistyped path must never load the model of a stranger, so that names of the hub are marked as such.
-        is_like_name = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path)) is not None
-        remedy = f"check the path, or write {HUB_PREFIX}{path} for a model on the Hugging Face hub"
-        raise InputError("no such model folder", path=path, remedy=remedy if is_like_name else "check the path")
+        remedy = "check the path"
+        if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", str(path)):
+            remedy += f", or write {HUB_PREFIX}{path} for a model on the Hugging Face hub"
+        elif re.fullmatch(r"[\w.-]+", str(path)):
+            remedy += "; dmf models lists those that come with the package"
+        raise InputError("no such model folder", path=path, remedy=remedy)
     if not path.is_dir():
         raise InputError("this is a file, not a model folder", path=path, remedy="name the folder that holds it")
     missing = [name for name in (CONFIG, VOCABULARY, WEIGHTS) if not os.path.lexists(path / name)]

@@ -109,6 +109,7 @@ def export_model(
             "temperature": model.temperature,
             "span_calibration": list(model.span_calibration),
             "lowercase": model.config.data.lowercase,
+            "normalise_handles": model.config.data.normalise_handles,
             "max_characters": model.config.encoder.max_characters,
             "vector_width": labeller.encoder.vector_width,
             **settings,

@@ -16,7 +16,7 @@ from diffusion_mf.data.files import StrPath, open_regular, refuse_constant
 from diffusion_mf.errors import InputError, quoted
 
 FORMAT = "diffusion-mf onnx"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Increased whenever older runtimes could not read a folder."""
 
 MANIFEST, VOCABULARY, ARRAYS = "manifest.json", "vocabulary.json", "arrays.npz"

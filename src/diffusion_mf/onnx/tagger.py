@@ -11,6 +11,7 @@ import numpy as np
 
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme, Span, SpanCalibration, scored_spans
+from diffusion_mf.data.sentence import with_normalised_handles
 from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.onnx import bits
 from diffusion_mf.onnx.decoding import LabelPrinter, SequenceDecoder
@@ -145,7 +146,8 @@ class Tagger:
     def _tag_batch(self, sentences: list[tuple[str, ...]]) -> Iterator[TaggedSentence]:
         lengths = np.array([*map(len, sentences)], dtype=np.int64)
         is_unit = np.arange(lengths.max()) < lengths[:, None]
-        words: Iterable[str] = itertools.chain.from_iterable(sentences)
+        normalise = with_normalised_handles if self.manifest["normalise_handles"] else tuple
+        words: Iterable[str] = itertools.chain.from_iterable(map(normalise, sentences))
         if self.manifest["lowercase"]:
             words = (word.lower() for word in words)
         rows = np.zeros(is_unit.shape, dtype=np.int64)

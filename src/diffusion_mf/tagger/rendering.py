@@ -9,13 +9,16 @@ import io
 import itertools
 import shutil
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import split_label
 from diffusion_mf.data.raw_text import Offsets
 from diffusion_mf.evaluation.metrics import half_up
 from diffusion_mf.tagger.results import TaggedSentence
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 class Readable(enum.StrEnum):
@@ -58,9 +61,15 @@ def kind_colours(labels: Sequence[str]) -> dict[str, str]:
 
 
 def readable_on(colour: str) -> str:
-    """The colour of text on ``colour``."""
-    red, green, blue = _rgb(colour)
-    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.62 else INK
+    """The colour of text on ``colour``: white or ink, whichever has the higher contrast (WCAG 2.2)."""
+    behind = 0.05 + _luminance(colour)
+    return "#FFFFFF" if 1.05 / behind > behind / (0.05 + _luminance(INK)) else INK
+
+
+def _luminance(colour: str) -> float:
+    """The relative luminance of an sRGB colour, from 0 (black) to 1 (white)."""
+    linear = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in _rgb(colour))
+    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def _palette(num_colours: int) -> list[str]:
@@ -161,7 +170,7 @@ PAGE_START = """<!doctype html>
 <style>
 body { font: 18px/2.6 system-ui, sans-serif; color: #22252B; background: #FCFBF8; margin: 2rem; max-width: 60rem; }
 p { margin: 0 0 0.6rem; white-space: pre-wrap; }
-mark { border-radius: 0.3rem; padding: 0.1rem 0.35rem; }
+mark { border-radius: 0.3rem; padding: 0.1rem 0.35rem; margin: 0 1px; }
 small { font-weight: 600; font-size: 0.65em; margin-left: 0.35em; }
 </style>
 </head>
@@ -187,7 +196,7 @@ def html_text(found: Sequence[Piece], colours: dict[str, str]) -> str:
 
 
 def terminal_text(found: Sequence[Piece], colours: dict[str, str], *, task: Task, width: int | None = None) -> str:
-    """Entities coloured within their sentence, or tags and their confidence below the words."""
+    """Entities and their labels on a colour within the sentence, or tags and their confidence below the words."""
     from rich.console import Console
     from rich.text import Text
 
@@ -196,24 +205,48 @@ def terminal_text(found: Sequence[Piece], colours: dict[str, str], *, task: Task
     console = Console(file=stream, force_terminal=True, highlight=False, width=width)
     if task is Task.NER:
         line = Text()
-        for piece in found:
-            line.append(" " * bool(piece.gap))
-            if piece.label is None:
-                line.append(_one_line(piece.text))
-                continue
-            colour = colours.get(piece.label, OUTSIDE_COLOUR)
-            line.append(_one_line(piece.text), f"bold {readable_on(colour)} on {colour}")
-            line.append(f" {piece.label} {_percent(piece.confidence)}", colour)
+        for chunk, has_gap in _chunks(found, colours):
+            if line and has_gap and line.cell_len + 1 + chunk.cell_len > width:
+                console.print(line)
+                line = Text()
+            elif has_gap:
+                line.append(" ")
+            line.append_text(chunk)
         console.print(line)
     else:
         for row in _rows(found, width):
-            for cells, style in zip(_cells(row), ("bold", None, "dim"), strict=True):
-                line = Text()
-                for piece, cell in zip(row, cells, strict=True):
-                    line.append(cell, style or colours.get(piece.label or "", OUTSIDE_COLOUR))
+            words, tags, percents = _cells(row)
+            lines = Text(), Text(), Text()
+            for piece, word, tag, percent in zip(row, words, tags, percents, strict=True):
+                label = piece.label or ""
+                lines[0].append(word, "bold")
+                lines[1].append(label, _style(label, colours)).append(tag[len(label) :])
+                lines[2].append(percent, "dim")
+            for line in lines:
                 line.rstrip()
                 console.print(line, no_wrap=True, crop=False)
     return stream.getvalue() + "\n"
+
+
+def _style(label: str, colours: dict[str, str]) -> str:
+    """A label on its colour: on dark terminals and bright ones, text in that colour would not always be readable."""
+    colour = colours.get(label, OUTSIDE_COLOUR)
+    return f"bold {readable_on(colour)} on {colour}"
+
+
+def _chunks(found: Sequence[Piece], colours: dict[str, str]) -> Iterator[tuple[Text, bool]]:
+    """Entities with their confidence and the units between them, and whether space stands before each.
+
+    Lines are broken there, so that an entity and its label stay together.
+    """
+    from rich.text import Text
+
+    for piece in found:
+        if piece.label is None:
+            yield Text(_one_line(piece.text)), bool(piece.gap)
+        else:
+            chunk = Text(f"{_one_line(piece.text)} {piece.label}", _style(piece.label, colours))
+            yield chunk.append(f" {_percent(piece.confidence)}", "not bold dim default on default"), bool(piece.gap)
 
 
 def _cells(row: Sequence[Piece]) -> tuple[list[str], list[str], list[str]]:

@@ -20,8 +20,9 @@ def shipped_models() -> dict[str, Path]:
 
 
 def is_shipped(name: StrPath) -> bool:
-    """Whether a name is that of a model of the package; a file or folder of that name comes first."""
-    return os.fspath(name) in shipped_models() and not os.path.exists(name)
+    """Whether a name is that of a model of the package; a model folder of that name, or that of a run, comes first."""
+    is_own = os.path.isfile(os.path.join(name, CONFIG)) or os.path.isdir(os.path.join(name, "model"))
+    return os.fspath(name) in shipped_models() and not is_own
 
 
 def is_model(name: str) -> bool:

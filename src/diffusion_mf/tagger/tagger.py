@@ -67,7 +67,7 @@ Item = TypeVar("Item")
 WINDOW_BATCHES = 8
 """how many batches of units are read ahead, so that sentences of similar length share a batch"""
 TRAJECTORY_CALLS = 10
-"""of a model whose number of calls was chosen on dev, unless another is asked for"""
+"""at least, of a model that makes fewer, unless a number is asked for"""
 MOST_SEQUENCES = 10_000
 """what ``k_best`` may ask for"""
 MAX_WINDOW_ITEMS = 4096
@@ -442,9 +442,11 @@ class Tagger:
         for name, value in (("trajectory", trajectory), ("marginals", marginals)):
             if not isinstance(value, bool | np.bool_):
                 raise InputError(f"{name} cannot be {quoted(value)}", remedy="give True or False")
-        if trajectory and calls is None and self._model.chosen_calls is not None:
-            # Few calls are chosen because further ones change nothing; whoever looks at a trajectory wants to see that.
-            calls = min(TRAJECTORY_CALLS, self._model.config.diffusion.num_steps)
+        config = self._model.config
+        usual = config.inference.num_calls
+        if trajectory and calls is None and config.system_entry.is_diffusion and isinstance(usual, int):
+            # Few calls are enough where further ones change nothing; whoever looks at a trajectory wants to see that.
+            calls = max(usual, min(TRAJECTORY_CALLS, config.diffusion.num_steps))
         num_best = None if k_best is None else whole_number(k_best)
         if k_best is not None and (num_best is None or not 1 <= num_best <= MOST_SEQUENCES):
             raise InputError(f"k_best cannot be {quoted(k_best)}", remedy=f"ask for 1 to {MOST_SEQUENCES:,} sequences")

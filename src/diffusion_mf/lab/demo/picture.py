@@ -1,12 +1,11 @@
-"""Draws a denoising trajectory as a picture and in a terminal, with the same label colours in both."""
+"""Draws a denoising trajectory as a picture."""
 
 from __future__ import annotations
 
 import functools
 import io
-import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -14,11 +13,10 @@ from matplotlib import font_manager, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.text import Text
 
 from diffusion_mf.data.files import StrPath, open_output
 from diffusion_mf.evaluation.terminal import note
+from diffusion_mf.lab.demo.lines import QUIET_CHANGE
 from diffusion_mf.lab.synthetic import DependentGroup
 from diffusion_mf.tagger import TaggedSentence
 from diffusion_mf.tagger.rendering import INK, OUTSIDE_COLOUR, label_colours, readable_on
@@ -56,8 +54,7 @@ _PAPER = "#FCFBF8"
 _STREAM_WIDTH = 0.86
 _POINTS_PER_CALL = 12
 _QUIET_HEIGHT = 0.09
-"""height of a call that changes no belief by more than `_QUIET_CHANGE`; other calls have height 1"""
-_QUIET_CHANGE = 0.02
+"""height of a call that changes no belief by more than `QUIET_CHANGE`; other calls have height 1"""
 _NAME_HEIGHT = 0.3
 """height of the name of a call"""
 _RIVAL_BELIEF = 0.25
@@ -126,9 +123,12 @@ def _draw_picture(
     uniform = np.full((1, num_units, len(labels)), 1 / len(labels))
     beliefs = np.concatenate([uniform, np.stack([step.beliefs for step in trajectory])])
     heights = _heights(beliefs)
-    figure = Figure(figsize=(max(7.0, 1.6 + 0.82 * num_units), 3.0 + 0.62 * heights[-1]), dpi=160, facecolor=_PAPER)
+    title_height = 0.3 if title else 0.0
+    above = (1.45 if groups else 0.9) + title_height
+    size = (max(7.2, 1.6 + 0.82 * num_units), 1.25 + above + 0.62 * heights[-1])
+    figure = Figure(figsize=size, dpi=160, facecolor=_PAPER)
     FigureCanvasAgg(figure)
-    axes = _axes(figure)
+    axes = _axes(figure, above)
     colours = label_colours(labels)
     for position in range(num_units):
         _draw_stream(axes, position, beliefs[:, position], heights, labels, colours)
@@ -147,7 +147,7 @@ def _draw_picture(
     if first_step is not None:
         legend += " A ring marks the call that settles a word."
     figure.text(left, 1 - 0.32 * inch, title, fontsize=15, fontweight="bold", color=INK, va="center")
-    figure.text(left, 1 - 0.62 * inch, legend, fontsize=10, color=_FAINT, va="center")
+    figure.text(left, 1 - (0.32 + title_height) * inch, legend, fontsize=10, color=_FAINT, va="center")
     return figure
 
 
@@ -182,10 +182,10 @@ def _characters(path: str) -> frozenset[int]:
         return frozenset()  # ignore a damaged font
 
 
-def _axes(figure: Figure) -> Axes:
-    """Axes with room for the title and groups above, for labels below and for steps on the left, in inches."""
+def _axes(figure: Figure, above: float) -> Axes:
+    """Axes with room for the title and groups ``above``, for labels below and for steps on the left, in inches."""
     width, height = figure.get_size_inches()
-    left, right, below, above = 1.05, 0.2, 0.75, 1.75
+    left, right, below = 1.05, 0.2, 0.75
     return figure.add_axes(
         (left / width, below / height, (width - left - right) / width, (height - below - above) / height)
     )
@@ -194,7 +194,7 @@ def _axes(figure: Figure) -> Axes:
 def _heights(beliefs: np.ndarray) -> np.ndarray:
     """The vertical position of every call, with the start at 0."""
     changes = np.abs(np.diff(beliefs, axis=0)).max(axis=(1, 2))
-    return np.concatenate([[0.0], np.cumsum(np.where(changes > _QUIET_CHANGE, 1.0, _QUIET_HEIGHT))])
+    return np.concatenate([[0.0], np.cumsum(np.where(changes > QUIET_CHANGE, 1.0, _QUIET_HEIGHT))])
 
 
 def _smooth(values: np.ndarray) -> np.ndarray:
@@ -257,10 +257,14 @@ def _draw_calls(axes: Axes, steps: Sequence[int | None], heights: np.ndarray) ->
     axes.set_yticks(places, names, fontsize=9, color=_FAINT)
     axes.set_xticks([])
     axes.tick_params(length=0, pad=4)
-    for height, words in ((heights[0], "uniform" if is_direct else "noise"), (heights[-1], "labels")):
+    # Beside the row of units and that of labels, where no names of calls are.
+    for height, words, align in (
+        (heights[0], "uniform" if is_direct else "noise", "bottom"),
+        (heights[-1], "labels", "top"),
+    ):
         axes.annotate(
             words, (0, height), xytext=(-50, 0), textcoords="offset points", xycoords=("axes fraction", "data"),
-            ha="right", va="center", rotation=90, fontsize=10, fontweight="bold", color=INK, annotation_clip=False,
+            ha="right", va=align, rotation=90, fontsize=10, fontweight="bold", color=INK, annotation_clip=False,
         )  # fmt: skip
 
 
@@ -324,78 +328,3 @@ def _in_points(axes: Axes, position: float, above: float) -> tuple[float, float]
     """The position a number of points above a stream, in points of the figure."""
     x, y = axes.transData.transform((position, 0)) * 72 / axes.figure.dpi
     return float(x), float(y) + above
-
-
-_UNDECIDED, _SURE = 0.35, 0.75
-_SECONDS_PER_LINE = 0.25
-_MARGIN = 14
-_LONGEST_UNIT = 8
-LEGEND = f"· no label above {_UNDECIDED:.2f}, lower case up to {_SURE:.2f}, CAPITALS above"
-
-
-def print_trajectory(
-    console: Console,
-    result: TaggedSentence,
-    labels: Sequence[str],
-    *,
-    others: Mapping[str, Sequence[str]] | None = None,
-) -> None:
-    """Print the beliefs after every call, then the final labels of ``others`` (by name) for comparison.
-
-    On a terminal, colours get stronger with belief, lines appear one after the other, and long sentences are split to fit the
-    width.
-    """
-    units = [_short(unit) for unit in result.units]
-    width = max(len(text) for text in (*labels, *units)) + 1
-    num_columns = len(result.units)
-    if console.is_terminal:
-        num_columns = max(1, (console.width - _MARGIN) // width)
-    for start in range(0, len(result.units), num_columns):
-        stretch = slice(start, start + num_columns)
-        _print_line(console, "", [Text(unit, style="bold") for unit in units[stretch]], width)
-        for name, cells in _call_lines(result, labels, stretch):
-            _print_line(console, name, cells, width)
-            if console.is_terminal:
-                time.sleep(_SECONDS_PER_LINE)
-        for name, other in (others or {}).items():
-            _print_line(console, name, [Text(label) for label in other[stretch]], width)
-        console.print()
-
-
-def _short(unit: str) -> str:
-    return unit if len(unit) <= _LONGEST_UNIT else unit[: _LONGEST_UNIT - 1] + "…"
-
-
-def _call_lines(result: TaggedSentence, labels: Sequence[str], stretch: slice) -> Iterator[tuple[str, list[Text]]]:
-    colours = label_colours(labels)
-    trajectory = result.trajectory or ()
-    yield "noise", [Text("·", style="dim") for _ in result.units[stretch]]
-    quiet = 0
-    for index, step in enumerate(trajectory):
-        is_last = index == len(trajectory) - 1
-        change = np.abs(step.beliefs - trajectory[index - 1].beliefs).max() if index else 1.0
-        if change < _QUIET_CHANGE and not is_last:
-            quiet += 1
-            continue
-        if quiet:
-            yield f"{quiet} quiet call{'s' * (quiet > 1)}", []
-            quiet = 0
-        yield f"t = {step.t}", [_cell(row, labels, colours) for row in step.beliefs[stretch]]
-
-
-def _cell(beliefs: np.ndarray, labels: Sequence[str], colours: Mapping[str, str]) -> Text:
-    best = int(beliefs.argmax())
-    belief = float(beliefs[best])
-    if belief < _UNDECIDED:
-        return Text("·", style="dim")
-    style = f"{'bold ' if belief > _SURE else ''}{colours[labels[best]]}"
-    return Text(labels[best] if belief > _SURE else labels[best].lower(), style=style)
-
-
-def _print_line(console: Console, name: str, cells: Sequence[Text], width: int) -> None:
-    line = Text(name.ljust(_MARGIN), style="" if cells else "dim")
-    for cell in cells:
-        cell.pad_right(max(0, width - len(cell)))
-        line.append_text(cell)
-    line.rstrip()
-    console.print(line, no_wrap=True, crop=False, overflow="ignore", highlight=False)

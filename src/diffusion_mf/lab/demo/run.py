@@ -14,7 +14,8 @@ from rich.console import Console
 
 from diffusion_mf.config import Config, load_config
 from diffusion_mf.evaluation.terminal import Display, half_up, note, print_json, print_table
-from diffusion_mf.lab.demo.picture import LEGEND, draw_trajectory, print_trajectory
+from diffusion_mf.lab.demo.lines import LEGEND, print_trajectory
+from diffusion_mf.lab.demo.picture import draw_trajectory
 from diffusion_mf.lab.synthetic import (
     FLAVOURS,
     SyntheticSentence,
