@@ -214,7 +214,7 @@ def test_dev_data_without_entities_are_what_is_wrong(corpus: Path, tmp_path: Pat
     said: list[str] = []
     config = small_runs.small_config(corpus, {"data": {"dev": str(tmp_path / "dev.txt")}, "training": {"epochs": 1}})
     loop.train(config, output=tmp_path / "run", device="cpu", display=loop.Callbacks(said.append))
-    assert "dev has no entities, so every model scores 0 on it; name other dev data with --dev" in said
+    assert "dev has no entities, so every model scores 0 on it; give other dev data with --dev" in said
     assert not any("learnt nothing" in message for message in said)
 
 
