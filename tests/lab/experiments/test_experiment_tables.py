@@ -404,7 +404,7 @@ def test_pretrained_encoders_stand_beside_the_papers_own() -> None:
     text = pretrained_table(rows, source="rows.json")
     assert "| test | CoNLL-2003 NER F1, small |" in text
     assert "| LCRF | **89.50 ± .50** <sub>92.11</sub> |" in text
-    assert "the paper with its own (bert-large-cased)" in text
+    assert "the paper's scores with its own encoders (bert-large-cased)" in text
     assert "1.00" not in text
     # One system has a single run: none is called the best.
     assert "**" not in pretrained_table([*rows[:1], _row("lcrf", "small", [90.0])], source="rows.json")
@@ -420,7 +420,7 @@ def test_systems_that_recall_stand_below_the_others(tmp_path: Path) -> None:
     assert "| Diffusion-MF | – <sub>95.06</sub> | – <sub>97.39</sub> | 87.50 ± .50 <sub>80.65</sub> |" in text
     assert "| Diffusion-MF, recalling documents | – | – | **90.50 ± .50** | – |" in text
     assert text.count("recalling documents") == 1
-    assert "in `rows.json`, with recall in `recall.json`." in text
+    assert "`rows.json` and, with recall, `recall.json` have every row" in text
     paths = [tmp_path / name for name in ("scratch.json", "recall.json")]
     for path, content in zip(paths, (rows, recall), strict=True):
         path.write_text(json.dumps(content))
