@@ -111,6 +111,19 @@ def test_a_tool_finds_its_other_entries_again(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "new.jsonl").read_text()) == old
 
 
+@pytest.mark.parametrize(("name", "entry"), [
+    ("doccano", '{"text": "Ada sings.", "label": [[0, 3, "PER"]], "\\ud800": 1}'),
+    ("label-studio", '[{"id": 1, "data": {"text": "Ada sings."}, "\\ud800": 1}]'),
+])  # fmt: skip
+def test_an_unpaired_surrogate_in_other_entries_is_passed_on(name: str, entry: str, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text(entry)
+    (record,) = ANNOTATION_FORMATS[name].read(tmp_path / "in", None)
+    with ANNOTATION_FORMATS[name].open(tmp_path / "out") as write:
+        write(record)
+    ((_, row),) = read_json_values(tmp_path / "out")
+    assert row["\ud800"] == 1
+
+
 def conversion(source: str, target: str, **options: Any) -> Conversion:
     return Conversion(
         source_format=FileFormat(source), target_format=FileFormat(target), options=FormatOptions(), **options

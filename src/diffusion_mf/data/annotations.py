@@ -22,6 +22,7 @@ from diffusion_mf.data.files import (
     StrPath,
     is_encodable,
     json_problem,
+    json_text,
     make_folder,
     open_output,
     read_chunks,
@@ -527,7 +528,7 @@ def _json_lines(
     @contextlib.contextmanager
     def open_lines(target: StrPath) -> Iterator[Writer]:
         with open_output(target) as stream:
-            yield lambda record: _put(stream, json.dumps(make(record), ensure_ascii=False, allow_nan=False) + "\n")
+            yield lambda record: _put(stream, json_text(make(record)) + "\n")
 
     return open_lines
 
@@ -539,7 +540,7 @@ def _open_label_studio(target: StrPath) -> Iterator[Writer]:
 
         def write(record: Record) -> None:
             nonlocal before
-            _put(stream, f"{before}\n{json.dumps(_label_studio(record), ensure_ascii=False, allow_nan=False)}")
+            _put(stream, f"{before}\n{json_text(_label_studio(record))}")
             before = ","
 
         yield write

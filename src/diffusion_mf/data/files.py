@@ -15,7 +15,7 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 from diffusion_mf.data.sentence import Sentence
@@ -625,3 +625,9 @@ def is_encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def json_text(row: Mapping[str, object]) -> str:
+    """JSON in one line, unescaped, unless the row passes on an unpaired surrogate, which only an escape can express."""
+    text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+    return text if is_encodable(text) else json.dumps(row, allow_nan=False)

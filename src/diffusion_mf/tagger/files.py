@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import heapq
-import json
 import os
 import re
 import sys
@@ -27,6 +26,7 @@ from diffusion_mf.data.files import (
     SentenceLimits,
     StrPath,
     check_fields,
+    json_text,
     open_output,
 )
 from diffusion_mf.data.formats import (
@@ -346,7 +346,7 @@ def _json(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -
 
 def _json_line(row: dict[str, object]) -> str:
     try:
-        return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+        return json_text(row) + "\n"
     except ValueError:
         raise DiffusionMFError(
             "the model computed scores that are not numbers, which JSON cannot hold; leave out --scores, or train it again."
