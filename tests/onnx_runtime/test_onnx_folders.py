@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from small_models import small_model
 
+from diffusion_mf.data.files import checksum_of_entries
 from diffusion_mf.errors import InputError
 
 pytest.importorskip("onnx.defs", reason="the extra onnx is not installed")
@@ -115,7 +116,7 @@ def test_contents_that_no_export_has_are_refused(folder: pathlib.Path, name: str
 
 
 def write_manifest(folder: pathlib.Path, manifest: Any) -> None:
-    manifest["checksum"] = folders.checksum_of_entries(manifest)
+    manifest["checksum"] = checksum_of_entries(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import io
 import json
 import lzma
@@ -631,3 +632,13 @@ def json_text(row: Mapping[str, object]) -> str:
     """JSON in one line, unescaped, unless the row passes on an unpaired surrogate, which only an escape can express."""
     text = json.dumps(row, ensure_ascii=False, allow_nan=False)
     return text if is_encodable(text) else json.dumps(row, allow_nan=False)
+
+
+CHECKSUM = "checksum"
+"""the entry of a manifest for the checksum of all its other entries"""
+
+
+def checksum_of_entries(manifest: Mapping[str, object]) -> str:
+    """A checksum of the values of a manifest, not of its text, so that it can be one of the entries."""
+    entries = {name: value for name, value in manifest.items() if name != CHECKSUM}
+    return hashlib.sha256(json.dumps(entries, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from diffusion_mf import __version__
 from diffusion_mf.batches.layouts import LONGEST_WHOLE, PaddedLayout
-from diffusion_mf.data.files import StrPath
+from diffusion_mf.data.files import CHECKSUM, StrPath, checksum_of_entries
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import NO_LABEL
@@ -49,7 +49,6 @@ from diffusion_mf.networks.scorers import Scorer
 from diffusion_mf.networks.words import LONGEST_AFFIX, gathered_last_state
 from diffusion_mf.onnx.folder import (
     ARRAYS,
-    CHECKSUM,
     ENCODER,
     FORMAT,
     FORMAT_VERSION,
@@ -59,7 +58,6 @@ from diffusion_mf.onnx.folder import (
     VOCABULARY,
     WORDS,
     Manifest,
-    checksum_of_entries,
 )
 from diffusion_mf.ops.gelu import gelu
 from diffusion_mf.prediction.cpu import has_transformer

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diffusion_mf.data.files import StrPath, open_regular, refuse_constant
+from diffusion_mf.data.files import CHECKSUM, StrPath, checksum_of_entries, open_regular, refuse_constant
 from diffusion_mf.errors import InputError, quoted
 
 FORMAT = "diffusion-mf onnx"
@@ -22,8 +22,6 @@ FORMAT_VERSION = 2
 MANIFEST, VOCABULARY, ARRAYS = "manifest.json", "vocabulary.json", "arrays.npz"
 WORDS, SCORES, ENCODER, STEP = "words.onnx", "scores.onnx", "encoder.onnx", "step.onnx"
 
-CHECKSUM = "checksum"
-"""the manifest's entry for the checksum of all its other entries"""
 MOST_MANIFEST_BYTES, MOST_BYTES = 1 << 24, 1 << 31
 """sizes beyond which the manifest and the other files are not read"""
 
@@ -52,12 +50,6 @@ class ExportedModel(NamedTuple):
     character_ids: dict[str, int]
     arrays: dict[str, np.ndarray]
     graphs: dict[str, bytes]
-
-
-def checksum_of_entries(manifest: Manifest) -> str:
-    """Of the values of a manifest, not of its text, so that it can stand among them."""
-    entries = {name: value for name, value in manifest.items() if name != CHECKSUM}
-    return hashlib.sha256(json.dumps(entries, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 def read_folder(folder: StrPath) -> ExportedModel:

@@ -19,7 +19,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from diffusion_mf.data.files import open_output, open_regular, refuse_constant
+from diffusion_mf.data.files import CHECKSUM, checksum_of_entries, open_output, open_regular, refuse_constant
 from diffusion_mf.errors import InputError
 from diffusion_mf.networks.tensor_files import write_tensors
 
@@ -28,7 +28,6 @@ KIND = "diffusion-mf checkpoint"
 FORMAT_VERSION = 1
 
 _TENSOR_FILES = ("tensors-a.safetensors", "tensors-b.safetensors")
-_CHECKSUM = "checksum"
 _REMEDY = "restore it, or train into another folder"
 
 MOST_STATE_BYTES, MOST_TENSOR_BYTES = 1 << 28, 1 << 37
@@ -61,7 +60,7 @@ def write_checkpoint(folder: Path, state: Mapping[str, Any], tensors: Mapping[st
             "sha256": _checksum(target),
             "state": dict(state),
         }
-        manifest[_CHECKSUM] = _checksum_of_entries(manifest)
+        manifest[CHECKSUM] = checksum_of_entries(manifest)
         with open_output(folder / STATE_FILE) as stream:
             stream.write((json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
             stream.flush()
@@ -120,7 +119,7 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
             remedy="resume with the version of diffusion-mf that wrote it",
         )
     # Checkpoints of earlier versions have no checksum of their own.
-    if _CHECKSUM in manifest and manifest[_CHECKSUM] != _checksum_of_entries(manifest):
+    if CHECKSUM in manifest and manifest[CHECKSUM] != checksum_of_entries(manifest):
         raise damaged(path, "its checksum differs from the recorded one")
     if manifest.get("tensors") not in _TENSOR_FILES or not isinstance(manifest.get("state"), dict):
         raise damaged(path, "entries are missing")
@@ -149,12 +148,6 @@ def _named_file(folder: Path) -> str | None:
 def _checksum(path: Path) -> str:
     with open_regular(path, limit=MOST_TENSOR_BYTES, remedy=_REMEDY) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _checksum_of_entries(manifest: Mapping[str, Any]) -> str:
-    """A checksum of the values, not of the text, so that it can be one of the entries."""
-    entries = {name: value for name, value in manifest.items() if name != _CHECKSUM}
-    return hashlib.sha256(json.dumps(entries, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 def _unwritable(folder: Path, error: Exception) -> InputError:

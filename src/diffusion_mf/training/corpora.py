@@ -176,17 +176,16 @@ def num_scored(data: TrainingData, task: Task) -> int:
 
 
 def _size_warnings(data: TrainingData, task: Task) -> Iterator[str]:
-    kinds = {Task.POS: "label", Task.NER: "entity", Task.SEG_POS: "word"}
-    kind = {Task.POS: "labels", Task.NER: "entities", Task.SEG_POS: "words"}[task]
+    one, many = {Task.POS: ("label", "labels"), Task.NER: ("entity", "entities"), Task.SEG_POS: ("word", "words")}[task]
     number = num_scored(data, task)
     if number < SMALLEST_DEV:
         # Two standard errors of a share of 90 %.
         points = 100 * 2 * math.sqrt(0.9 * 0.1 / max(number, 1))
         yield (
-            f"dev has only {number:,} {kind if number > 1 else kinds[task]} to choose the best epoch by: a score of 90 is uncertain "
+            f"dev has only {number:,} {many if number > 1 else one} to choose the best epoch by: a score of 90 is uncertain "
             f"by ±{points:.1f} points; more dev data would help"
             if number
-            else f"dev has no {kind}, so every model scores 0 on it; give other dev data with --dev"
+            else f"dev has no {many}, so every model scores 0 on it; give other dev data with --dev"
         )
 
 

@@ -36,6 +36,16 @@ class CorpusSize:
     mean_form_length: float
     """in characters; 1 if units are characters"""
 
+    @property
+    def is_small(self) -> bool:
+        """Whether there are too few units to train a Transformer."""
+        return self.num_units < SMALL_UNITS
+
+    @property
+    def is_of_characters(self) -> bool:
+        """Whether units are characters, or nearly all of them."""
+        return self.mean_form_length < CHARACTERS
+
 
 DENOISER_OF_LABELS = {
     "denoiser.state_scores": True,
@@ -82,10 +92,10 @@ def recipe_settings(
     if is_pretrained:
         settings.setdefault("training.encoder_learning_rate", ENCODER_LEARNING_RATE)
     is_cpu = device_type == "cpu"
-    if not is_pretrained and (is_cpu or size.num_units < SMALL_UNITS):
+    if not is_pretrained and (is_cpu or size.is_small):
         settings |= _window(size)
         if is_cpu:
-            settings |= _small_networks(settings, system)
+            settings |= _small_networks(size, settings, system)
             if settings.get("encoder.features") and SYSTEMS[system].process == "categorical":
                 settings |= DENOISER_OF_LABELS
     settings |= _updates(size, settings, system, is_cpu=is_cpu, is_pretrained=is_pretrained, minutes=minutes)
@@ -97,26 +107,25 @@ def _window(size: CorpusSize) -> dict[str, object]:
 
     With the features of feature-based taggers beside its embeddings it is no worse than they are (dev, 500 sentences of EWT: 88.9
     instead of 88.4, python-crfsuite 89.1; of CoNLL-2003: 69.5 instead of 68.4, python-crfsuite 68.4). For characters they
-    are of no use: 53.5 instead of 55.3, 500 sentences with names. Those see three characters on either side (dev, joint F1 on 500
+    are of no use: 53.5 instead of 55.3, 500 sentences with names. Small corpora of characters get three on either side (dev, joint F1 on 500
     sentences of Chinese: Unigram 76.7 instead of 75.7, LCRF 77.5 instead of 76.9, python-crfsuite 77.3).
     """
     settings: dict[str, object] = {"encoder.kind": "window", "encoder.dropout": 0.5}
-    if size.mean_form_length < CHARACTERS:
+    if size.is_of_characters:
         # An LSTM over a single character is useless. (For a Transformer it shows units hidden by word dropout, so the
         # configurations for large corpora keep it.) For characters, pairs of neighbours play the role of words.
         settings |= {"encoder.character_hidden": 0, "encoder.pair_width": 128, "encoder.min_pair_count": 1}
-        if size.num_units < SMALL_UNITS:
-            # Words are longer than two characters.
+        if size.is_small:
             settings |= {"encoder.window": 3, "encoder.dropout": 0.6}
         return settings
     settings["encoder.affix_width"] = 128
-    if size.num_units < SMALL_UNITS:
+    if size.is_small:
         # Without dropout: what is seen once is all there is. On more data they would fill the memory.
         settings |= {"encoder.features": True, "encoder.min_pair_count": 1}
     return settings
 
 
-def _small_networks(settings: Mapping[str, Any], system: str) -> dict[str, object]:
+def _small_networks(size: CorpusSize, settings: Mapping[str, Any], system: str) -> dict[str, object]:
     """Settings of networks that one core can train in minutes."""
     found: dict[str, object] = {
         "encoder.word_width": 128,
@@ -126,7 +135,7 @@ def _small_networks(settings: Mapping[str, Any], system: str) -> dict[str, objec
         "structure.transitions": "global",
         "structure.scorer_width": 128,
         "structure.scorer_dropout": 0.5,
-        "training.epochs": settings["training.epochs"] * _thirds_of_epochs(settings) // 3,
+        "training.epochs": settings["training.epochs"] * _thirds_of_epochs(size) // 3,
         "training.learning_rate": 2e-3,
         "training.precision": "float32",
         "inference.budget": 5000,
@@ -144,12 +153,13 @@ def _small_networks(settings: Mapping[str, Any], system: str) -> dict[str, objec
     return found
 
 
-def _thirds_of_epochs(settings: Mapping[str, Any]) -> int:
-    """How much of a GPU's training pays on a CPU."""
-    if settings.get("encoder.features"):
-        return 1  # Diffusion-MF on 500 sentences of EWT: 89.0 after 240 updates, 88.9 after 760
-    # Characters seen from further away are dropped out more, and need longer.
-    return 3 if settings.get("encoder.window") else 2
+def _thirds_of_epochs(size: CorpusSize) -> int:
+    """How much of the training on a GPU is worth its time on a CPU."""
+    if not size.is_small:
+        return 2
+    # With features, Diffusion-MF has 89.0 on 500 sentences of EWT after 240 updates, 88.9 after 760; a wide window with much
+    # dropout takes longer.
+    return 3 if size.is_of_characters else 1
 
 
 MIN_BATCHES = 30
