@@ -204,8 +204,8 @@ def gradient_kernel(
 
     ``trajectory`` (iterations + 1, B, N + 1, BLOCK) receives the beliefs, ``scales`` (2, B, N) the magnitudes of the gradients that
     neighbours exchange, since gradients of any magnitude must fit into half precision. The gradient of the transitions is summed
-    here or, with KEEP_GRADS, by the caller from ``trajectory`` and ``grads``, which receives the gradients of all scores: for
-    many labels, the sums would leave no registers for anything else.
+    here or, with KEEP_GRADS, by the caller from ``trajectory`` and ``grads``, which receives the gradients of all scores, both zero
+    past the length: for many labels, the sums would leave no registers for anything else.
     """
     sentence = tl.program_id(0).to(tl.int64)
     exchange_stride = tl.cast(exchange_stride, tl.int64)
@@ -290,10 +290,18 @@ def gradient_kernel(
             )  # fmt: skip
             tl.store(scales_pointer + new * scales_stride + positions, own, mask=positions < length)
             if KEEP_GRADS:
-                tl.store(grads_pointer + iteration * trajectory_stride + cells, grad_scores, mask=is_unit)
+                # Zero past the length, where beliefs are: the caller's sums must not see what was in memory before.
+                is_row = (positions < num_units)[:, None]
+                tl.store(grads_pointer + iteration * trajectory_stride + cells, grad_scores, mask=is_row)
+                padding = trajectory_pointer + iteration * trajectory_stride + cells
+                tl.store(padding, tl.zeros([ROWS, BLOCK], DTYPE), mask=is_row & (positions >= length)[:, None])
             total = tl.load(grad_unary_pointer + places, mask=is_unit & is_label & (done > 0), other=0.0)
             is_cell = (positions < num_units)[:, None] & is_label
             tl.store(grad_unary_pointer + places, total + grad_scores, mask=is_cell)
+        if KEEP_GRADS:
+            row_after = iteration * trajectory_stride + num_units * BLOCK + labels
+            tl.store(trajectory_pointer + row_after, tl.zeros([BLOCK], DTYPE))
+            tl.store(grads_pointer + row_after, tl.zeros([BLOCK], DTYPE))
     if not KEEP_GRADS:
         square = labels[:, None] * num_labels + labels[None, :]
         is_pair = (labels < num_labels)[:, None] & is_label
