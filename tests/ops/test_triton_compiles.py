@@ -36,6 +36,7 @@ CONSTANTS = {
     "HALF": 32,
     "half": 20,
     "IS_LOG": True,
+    "KEEP_ALL": True,
     "KEEP_GRADS": True,
     "IS_COARSE": False,
     "num_heads": 16,

@@ -2,8 +2,8 @@
 
     q⁰ᵢ = softmax(unaryᵢ),   qᵢ ← softmax(unaryᵢ + Σⱼ qᵢ₋₁(j) Tᵢ₋₁(j, ·) + Σₖ Tᵢ(·, k) qᵢ₊₁(k))
 
-The number of updates is fixed, each covers all positions at once, and all are differentiable; the fast paths recompute the
-iterations in their backward pass instead of storing them. Gradients can be differentiated again, to any order
+The number of updates is fixed, each covers all positions at once, and all are differentiable. For the backward pass, the Triton
+kernels keep the beliefs of all iterations, and the torch path recomputes them. Gradients can be differentiated again, to any order
 (``create_graph=True``). Paper: “Structured Denoising” (after Wang et al., 2020).
 
 A transition of −∞ has no finite expectation under a factorised q, so it enters as `ILLEGAL_TRANSITION`, a large finite
@@ -31,24 +31,36 @@ ILLEGAL_TRANSITION = -1e4
 
 
 class _MeanField(torch.autograd.Function):
-    """Beliefs from a fast backend; only the inputs are saved for the backward pass."""
+    """Beliefs from a fast backend, and their gradients."""
 
     @staticmethod
     def forward(
-        ctx: Any, unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, backend: str, is_log: bool
+        ctx: Any,
+        unary: Tensor,
+        transition: Tensor,
+        lengths: Tensor,
+        num_iterations: int,
+        backend: str,
+        is_log: bool,
+        has_backward: bool,
     ) -> Tensor:
-        ctx.save_for_backward(unary, transition, lengths)
         ctx.settings = num_iterations, backend, is_log
+        trajectory = None
         if backend == "torch":
-            return pytorch.iterate(unary, transition, lengths, num_iterations, is_log=is_log)
-        from diffusion_mf.ops.mean_field import triton
+            beliefs = pytorch.iterate(unary, transition, lengths, num_iterations, is_log=is_log)
+        else:
+            from diffusion_mf.ops.mean_field import triton
 
-        return triton.iterate(unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION, is_log=is_log)
+            beliefs, trajectory = triton.iterate(
+                unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION, is_log=is_log, keep_all=has_backward
+            )
+        ctx.save_for_backward(unary, transition, lengths, trajectory)
+        return beliefs
 
     @staticmethod
     def backward(ctx: Any, grad_beliefs: Tensor) -> tuple:
         num_iterations, backend, is_log = ctx.settings
-        unary, transition, lengths = ctx.saved_tensors
+        unary, transition, lengths, trajectory = ctx.saved_tensors
         if backend == "torch":
             # Built from differentiable operations, so that its results have gradients too under create_graph=True.
             grads: Any = pytorch.gradient(unary, transition, lengths, num_iterations, grad_beliefs, is_log=is_log)
@@ -62,9 +74,9 @@ class _MeanField(torch.autograd.Function):
             from diffusion_mf.ops.mean_field import triton
 
             grads = triton.gradient(
-                unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION, grad_beliefs, is_log=is_log
+                unary, transition, lengths, num_iterations, ILLEGAL_TRANSITION, grad_beliefs, trajectory, is_log=is_log
             )
-        return (*grads, None, None, None, None)
+        return (*grads, None, None, None, None, None)
 
 
 def mean_field(
@@ -93,4 +105,6 @@ def mean_field(
     if chosen == "reference":
         beliefs = reference.mean_field(unary_scores, transition_scores, lengths, num_iterations, is_log=is_log)
         return beliefs.to(accumulation_dtype(unary_scores.dtype))
-    return _MeanField.apply(unary_scores, transition_scores, lengths, num_iterations, chosen, is_log)
+    # Not known inside of it, where no gradients are recorded.
+    has_backward = torch.is_grad_enabled() and (unary_scores.requires_grad or transition_scores.requires_grad)
+    return _MeanField.apply(unary_scores, transition_scores, lengths, num_iterations, chosen, is_log, has_backward)

@@ -1,4 +1,4 @@
-"""Mean-Field as one Triton launch per direction; only the inputs are saved for the backward pass.
+"""Mean-Field as one Triton launch per direction; the forward pass keeps every iteration's beliefs for the backward pass.
 
 Kernels come in two families, one module each, for the two kinds of transitions: `triton_global` and `triton_local`. See `pytorch`
 for the mathematics of the backward pass.
@@ -40,7 +40,6 @@ def _settings(num_labels: int, num_units: int, dtype: torch.dtype, floor: float,
 def _global_settings(transition: Tensor, num_units: int, dtype: torch.dtype, floor: float) -> dict[str, Any]:
     settings = _settings(len(transition), num_units, dtype, floor, 8192)
     return settings | {
-        "IS_ONE_TILE": num_units <= settings["ROWS"],
         "USE_HALVES": dtype == torch.float32,
         # Half precision has all the significant digits of bfloat16.
         "IS_COARSE": transition.dtype == torch.bfloat16,
@@ -94,30 +93,46 @@ def _with_penalty(transition: Tensor, floor: float) -> Tensor:
 
 
 def iterate(
-    unary: Tensor, transition: Tensor, lengths: Tensor, num_iterations: int, floor: float, *, is_log: bool = False
-) -> Tensor:
-    """Beliefs after the last update, or their logarithms."""
+    unary: Tensor,
+    transition: Tensor,
+    lengths: Tensor,
+    num_iterations: int,
+    floor: float,
+    *,
+    is_log: bool = False,
+    keep_all: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Beliefs after the last update, or their logarithms; with ``keep_all`` also what `gradient` needs of all iterations."""
     B, N, K = unary.shape
     dtype = accumulation_dtype(unary.dtype)
+    device = unary.device
     family = family_of(transition)
     if family is None:
-        return pytorch.iterate(unary, _with_penalty(transition, floor), lengths, num_iterations, is_log=is_log)
+        legal = _with_penalty(transition, floor)
+        return pytorch.iterate(unary, legal, lengths, num_iterations, is_log=is_log), None
     unary, transition = unary.contiguous(), transition.contiguous()
-    beliefs = torch.empty((B, N, K), dtype=dtype, device=unary.device)
+    beliefs = torch.empty((B, N, K), dtype=dtype, device=device)
+    num_kept = num_iterations + 1 if keep_all else 1
     if family == "global":
         settings = _global_settings(transition, N, dtype, floor)
+        # A row of zeros after each sentence makes neighbours adjacent rows of one long matrix.
+        shape = (num_kept, B, N + 1, settings["BLOCK"])
+        trajectory = torch.empty(shape, dtype=dtype, device=device) if keep_all else beliefs
         high, low = _exchange(unary, settings["BLOCK"], dtype)
         triton_global.iterate_kernel[(B,)](
-            unary, transition, lengths, beliefs, high, low,
-            N, K, num_iterations, high.stride(0), IS_LOG=is_log, **settings,
+            unary, transition, lengths, beliefs, trajectory, high, low,
+            N, K, num_iterations, high.stride(0), trajectory.stride(0),
+            KEEP_ALL=keep_all, IS_LOG=is_log, IS_ONE_TILE=settings["ROWS"] >= N, **settings,
         )  # fmt: skip
     else:
         settings = _local_settings(K, N, dtype, floor)
-        buffers = torch.empty((3, B, N, settings["BLOCK"]), dtype=dtype, device=unary.device)
+        trajectory = torch.empty((num_kept, B, N, settings["BLOCK"]), dtype=dtype, device=device)
+        messages = torch.empty((2, *trajectory.shape[1:]), dtype=dtype, device=device)
         triton_local.iterate_kernel[(B,)](
-            unary, transition, lengths, beliefs, *buffers.unbind(0), N, K, num_iterations, IS_LOG=is_log, **settings
-        )
-    return beliefs
+            unary, transition, lengths, beliefs, trajectory, *messages.unbind(0),
+            N, K, num_iterations, trajectory.stride(0) if keep_all else 0, IS_LOG=is_log, **settings,
+        )  # fmt: skip
+    return beliefs, trajectory if keep_all else None
 
 
 def gradient(
@@ -127,34 +142,31 @@ def gradient(
     num_iterations: int,
     floor: float,
     grad_beliefs: Tensor,
+    trajectory: Tensor | None,
     *,
     is_log: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients with respect to unary and transition scores; every iteration's beliefs exist for this call only."""
+    """Gradients with respect to unary and transition scores, from what `iterate` kept."""
     B, N, K = unary.shape
     dtype = accumulation_dtype(unary.dtype)
     device = unary.device
-    family = family_of(transition)
-    if family is None:
+    if trajectory is None:
         legal = _with_penalty(transition, floor)
         grad_unary, grad_transition = pytorch.gradient(
             unary, legal, lengths, num_iterations, grad_beliefs, is_log=is_log
         )
         return grad_unary, torch.where(transition == -torch.inf, 0, grad_transition).to(transition.dtype)
-    unary, transition, grad_beliefs = unary.contiguous(), transition.contiguous(), grad_beliefs.contiguous()
+    transition, grad_beliefs = transition.contiguous(), grad_beliefs.contiguous()
     grad_unary = torch.empty((B, N, K), dtype=dtype, device=device)
-    if family == "global":
+    if transition.dim() == 2:
         settings = _global_settings(transition, N, dtype, floor)
-        # A row of zeros after each sentence makes neighbours adjacent rows of one long matrix.
-        shape = (num_iterations + 1, B, N + 1, settings["BLOCK"])
         keep_grads = settings["BLOCK"] > MAX_SUMMED_LABELS
-        trajectory = torch.empty(shape, dtype=dtype, device=device)
         grads = torch.empty_like(trajectory) if keep_grads else trajectory
         high, low = _exchange(unary, settings["BLOCK"], dtype)
         scales = torch.empty((2, B, N), dtype=dtype, device=device)
         parts = scales if keep_grads else torch.empty((B, K, K), dtype=dtype, device=device)
         triton_global.gradient_kernel[(B,)](
-            unary, transition, lengths, grad_beliefs, trajectory, grads, high, low, scales, grad_unary, parts,
+            transition, lengths, grad_beliefs, trajectory, grads, high, low, scales, grad_unary, parts,
             N, K, num_iterations, high.stride(0), trajectory.stride(0),
             KEEP_GRADS=keep_grads, IS_LOG=is_log, **settings,
         )  # fmt: skip
@@ -166,12 +178,12 @@ def gradient(
             total = parts.sum(0)
         return grad_unary.to(unary.dtype), total.to(transition.dtype)
     settings = _local_settings(K, N, dtype, floor)
-    block = settings["BLOCK"]
-    trajectory, grads = torch.empty((2, num_iterations + 1, B, N, block), dtype=dtype, device=device).unbind(0)
-    messages = torch.empty((2, B, N, block), dtype=dtype, device=device)
+    grads = torch.empty_like(trajectory)
+    messages = torch.empty((2, *trajectory.shape[1:]), dtype=dtype, device=device)
     grad_transition = torch.empty_like(transition)
     triton_local.gradient_kernel[(B,)](
-        unary, transition, lengths, grad_beliefs, trajectory, grads, *messages.unbind(0), grad_unary, grad_transition,
-        N, K, num_iterations, trajectory.stride(0), IS_LOG=is_log, SQUARES=max(1, 8192 // block**2), **settings,
+        transition, lengths, grad_beliefs, trajectory, grads, *messages.unbind(0), grad_unary, grad_transition,
+        N, K, num_iterations, trajectory.stride(0), IS_LOG=is_log,
+        SQUARES=max(1, 8192 // settings["BLOCK"] ** 2), **settings,
     )  # fmt: skip
     return grad_unary.to(unary.dtype), grad_transition

@@ -64,23 +64,22 @@ def _collect(high_pointer, low_pointer, cells, mask, USE_HALVES: tl.constexpr):
 
 
 @triton.jit
-def _run_iterations(
+def iterate_kernel(
     unary_pointer,
-    high,
-    low,
-    scale,
+    transition_pointer,
+    lengths_pointer,
     beliefs_pointer,
+    trajectory_pointer,
     high_pointer,
     low_pointer,
-    length,
     num_units,
     num_labels,
     num_iterations,
     exchange_stride,
-    beliefs_stride,
-    row_stride,
+    trajectory_stride,
     KEEP_ALL: tl.constexpr,
     IS_LOG: tl.constexpr,
+    FLOOR: tl.constexpr,
     IS_ONE_TILE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -88,7 +87,20 @@ def _run_iterations(
     USE_HALVES: tl.constexpr,
     IS_COARSE: tl.constexpr,
 ):
-    """All updates of one sentence; beliefs of the last, or with KEEP_ALL of every iteration, are stored."""
+    """Beliefs (B, N, K) of one sentence after the last update; zero past its length.
+
+    With KEEP_ALL, ``trajectory`` (iterations + 1, B, N + 1, BLOCK) receives those of every iteration, for `gradient_kernel`.
+    """
+    sentence = tl.program_id(0).to(tl.int64)
+    exchange_stride = tl.cast(exchange_stride, tl.int64)
+    trajectory_stride = tl.cast(trajectory_stride, tl.int64)
+    length = tl.load(lengths_pointer + sentence).to(tl.int32)
+    high, low, scale = load_tile(transition_pointer, num_labels, FLOOR, BLOCK, DTYPE, USE_HALVES)
+    unary_pointer += sentence * num_units * num_labels
+    beliefs_pointer += sentence * num_units * num_labels
+    high_pointer += sentence * num_units * BLOCK
+    low_pointer += sentence * num_units * BLOCK
+    trajectory_pointer += sentence * (num_units + 1) * BLOCK
     labels = tl.arange(0, BLOCK)
     is_label = (labels < num_labels)[None, :]
     if IS_ONE_TILE:
@@ -105,6 +117,7 @@ def _run_iterations(
             positions = start + tl.arange(0, ROWS)
             is_unit = (positions < length)[:, None]
             cells = positions[:, None] * BLOCK + labels[None, :]
+            places = positions[:, None] * num_labels + labels[None, :]
             # At the first iteration there are no messages yet, so all rows are masked and both products are 0.
             has_left = ((positions >= 1) & (positions < length) & (iteration > 0))[:, None]
             has_right = ((positions + 1 < length) & (iteration > 0))[:, None]
@@ -117,64 +130,24 @@ def _run_iterations(
             scores = product(left_high, left_low, high, low, scale, USE_HALVES, DTYPE, IS_COARSE)
             scores += product(right_high, right_low, tl.trans(high), tl.trans(low), scale, USE_HALVES, DTYPE, IS_COARSE)
             if not IS_ONE_TILE:
-                places = positions[:, None] * num_labels + labels[None, :]
                 unary = tl.load(unary_pointer + places, mask=is_unit & is_label, other=NEGATIVE_INFINITY).to(DTYPE)
             beliefs = softmax_rows(unary + scores)
             _publish(high_pointer + new, low_pointer + new, beliefs, cells, is_unit, USE_HALVES)
-            rows = positions[:, None] * row_stride + labels[None, :]
             if KEEP_ALL:
-                tl.store(beliefs_pointer + iteration * beliefs_stride + rows, beliefs, mask=is_unit)
-            elif iteration == num_iterations:
+                tl.store(trajectory_pointer + iteration * trajectory_stride + cells, beliefs, mask=is_unit)
+            if iteration == num_iterations:
                 if IS_LOG:
                     beliefs = log_softmax_rows(unary + scores)
-                tl.store(beliefs_pointer + rows, beliefs, mask=is_unit & is_label)
-
-
-@triton.jit
-def iterate_kernel(
-    unary_pointer,
-    transition_pointer,
-    lengths_pointer,
-    beliefs_pointer,
-    high_pointer,
-    low_pointer,
-    num_units,
-    num_labels,
-    num_iterations,
-    exchange_stride,
-    IS_LOG: tl.constexpr,
-    FLOOR: tl.constexpr,
-    IS_ONE_TILE: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DTYPE: tl.constexpr,
-    USE_HALVES: tl.constexpr,
-    IS_COARSE: tl.constexpr,
-):
-    """Beliefs (B, N, K) of one sentence after the last update; zero past its length."""
-    sentence = tl.program_id(0).to(tl.int64)
-    exchange_stride = tl.cast(exchange_stride, tl.int64)
-    length = tl.load(lengths_pointer + sentence).to(tl.int32)
-    high, low, scale = load_tile(transition_pointer, num_labels, FLOOR, BLOCK, DTYPE, USE_HALVES)
-    offset = sentence * num_units * num_labels
-    exchange = sentence * num_units * BLOCK
-    _run_iterations(
-        unary_pointer + offset, high, low, scale, beliefs_pointer + offset,
-        high_pointer + exchange, low_pointer + exchange,
-        length, num_units, num_labels, num_iterations, exchange_stride, 0, num_labels,
-        False, IS_LOG, IS_ONE_TILE, ROWS, BLOCK, DTYPE, USE_HALVES, IS_COARSE,
-    )  # fmt: skip
-    labels = tl.arange(0, BLOCK)
+                tl.store(beliefs_pointer + places, beliefs, mask=is_unit & is_label)
     for start in range(length, num_units, ROWS):
         positions = start + tl.arange(0, ROWS)
-        is_padding = (positions < num_units)[:, None] & (labels < num_labels)[None, :]
+        is_padding = (positions < num_units)[:, None] & is_label
         places = positions[:, None] * num_labels + labels[None, :]
-        tl.store(beliefs_pointer + offset + places, tl.zeros([ROWS, BLOCK], DTYPE), mask=is_padding)
+        tl.store(beliefs_pointer + places, tl.zeros([ROWS, BLOCK], DTYPE), mask=is_padding)
 
 
 @triton.jit
 def gradient_kernel(
-    unary_pointer,
     transition_pointer,
     lengths_pointer,
     grad_beliefs_pointer,
@@ -193,19 +166,18 @@ def gradient_kernel(
     KEEP_GRADS: tl.constexpr,
     IS_LOG: tl.constexpr,
     FLOOR: tl.constexpr,
-    IS_ONE_TILE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
     USE_HALVES: tl.constexpr,
     IS_COARSE: tl.constexpr,
 ):
-    """Backpropagation through all updates of one sentence: recomputes all beliefs, then goes backwards through them.
+    """Backpropagation through all updates of one sentence, from the last to the first.
 
-    ``trajectory`` (iterations + 1, B, N + 1, BLOCK) receives the beliefs, ``scales`` (2, B, N) the magnitudes of the gradients that
+    ``trajectory`` has the beliefs that `iterate_kernel` kept; ``scales`` (2, B, N) receives the magnitudes of the gradients that
     neighbours exchange, since gradients of any magnitude must fit into half precision. The gradient of the transitions is summed
-    here or, with KEEP_GRADS, by the caller from ``trajectory`` and ``grads``, which receives the gradients of all scores, both zero
-    past the length: for many labels, the sums would leave no registers for anything else.
+    here or, with KEEP_GRADS, by the caller from ``trajectory`` and ``grads``, which receives the gradients of all scores; both
+    become zero past the length. For many labels, the sums would leave no registers for anything else.
     """
     sentence = tl.program_id(0).to(tl.int64)
     exchange_stride = tl.cast(exchange_stride, tl.int64)
@@ -224,11 +196,6 @@ def gradient_kernel(
     scales_stride = tl.num_programs(0) * num_units
     grad_beliefs_pointer += offset
     grad_unary_pointer += offset
-    _run_iterations(
-        unary_pointer + offset, high, low, scale, trajectory_pointer, high_pointer, low_pointer,
-        length, num_units, num_labels, num_iterations, exchange_stride, trajectory_stride, BLOCK,
-        True, False, IS_ONE_TILE, ROWS, BLOCK, DTYPE, USE_HALVES, IS_COARSE,
-    )  # fmt: skip
     if not KEEP_GRADS:
         sums = tl.zeros([BLOCK, BLOCK], DTYPE)
     for done in range(0, num_iterations + 1):

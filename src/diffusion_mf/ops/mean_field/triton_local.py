@@ -66,33 +66,45 @@ def _receive_messages(rightward_pointer, leftward_pointer, cells, positions, len
 
 
 @triton.jit
-def _run_iterations(
+def iterate_kernel(
     unary_pointer,
     transition_pointer,
+    lengths_pointer,
     beliefs_pointer,
+    trajectory_pointer,
     rightward_pointer,
     leftward_pointer,
-    length,
+    num_units,
     num_labels,
     num_iterations,
-    beliefs_stride,
+    trajectory_stride,
     IS_LOG: tl.constexpr,
     FLOOR: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """All updates of one sentence; iteration t writes its beliefs at t · beliefs_stride (0: over those before).
+    """Beliefs (B, N, K) of one sentence after the last update; zero past its length.
 
-    With IS_LOG the last one writes their logarithms.
+    Iteration t writes its beliefs at t · trajectory_stride of ``trajectory``, for `gradient_kernel`, or with a stride of 0 over those
+    of the iteration before.
     """
+    sentence = tl.program_id(0).to(tl.int64)
+    trajectory_stride = tl.cast(trajectory_stride, tl.int64)
+    length = tl.load(lengths_pointer + sentence).to(tl.int32)
+    unary_pointer += sentence * num_units * num_labels
+    beliefs_pointer += sentence * num_units * num_labels
+    transition_pointer += sentence * (num_units - 1) * num_labels * num_labels
+    trajectory_pointer += sentence * num_units * BLOCK
+    rightward_pointer += sentence * num_units * BLOCK
+    leftward_pointer += sentence * num_units * BLOCK
     labels = tl.arange(0, BLOCK)
     is_label = (labels < num_labels)[None, :]
     for iteration in range(0, num_iterations + 1):
-        target = beliefs_pointer + iteration * beliefs_stride
+        target = trajectory_pointer + iteration * trajectory_stride
         if iteration > 0:
             _send_messages(
-                target - beliefs_stride, transition_pointer, rightward_pointer, leftward_pointer,
+                target - trajectory_stride, transition_pointer, rightward_pointer, leftward_pointer,
                 length, num_labels, FLOOR, ROWS, BLOCK, DTYPE,
             )  # fmt: skip
         for start in range(0, length, ROWS):
@@ -104,54 +116,20 @@ def _run_iterations(
             if iteration > 0:
                 scores += _receive_messages(rightward_pointer, leftward_pointer, cells, positions, length)
             beliefs = softmax_rows(scores)
-            if IS_LOG:  # noqa: SIM102 (decided when the kernel is compiled)
-                if iteration == num_iterations:
-                    beliefs = log_softmax_rows(scores)
             tl.store(target + cells, beliefs, mask=is_unit)
-
-
-@triton.jit
-def iterate_kernel(
-    unary_pointer,
-    transition_pointer,
-    lengths_pointer,
-    beliefs_pointer,
-    buffer_pointer,
-    rightward_pointer,
-    leftward_pointer,
-    num_units,
-    num_labels,
-    num_iterations,
-    IS_LOG: tl.constexpr,
-    FLOOR: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DTYPE: tl.constexpr,
-):
-    """Beliefs (B, N, K) of one sentence after the last update; zero past its length."""
-    sentence = tl.program_id(0).to(tl.int64)
-    length = tl.load(lengths_pointer + sentence).to(tl.int32)
-    offset = sentence * num_units * num_labels
-    padded = sentence * num_units * BLOCK
-    _run_iterations(
-        unary_pointer + offset, transition_pointer + sentence * (num_units - 1) * num_labels * num_labels,
-        buffer_pointer + padded, rightward_pointer + padded, leftward_pointer + padded,
-        length, num_labels, num_iterations, 0, IS_LOG, FLOOR, ROWS, BLOCK, DTYPE,
-    )  # fmt: skip
-    tl.debug_barrier()
-    labels = tl.arange(0, BLOCK)
-    for start in range(0, num_units, ROWS):
+            if iteration == num_iterations:
+                if IS_LOG:
+                    beliefs = log_softmax_rows(scores)
+                tl.store(beliefs_pointer + places, beliefs, mask=is_unit & is_label)
+    for start in range(length, num_units, ROWS):
         positions = start + tl.arange(0, ROWS)
-        cells = positions[:, None] * BLOCK + labels[None, :]
-        beliefs = tl.load(buffer_pointer + padded + cells, mask=(positions < length)[:, None], other=0.0)
-        is_cell = (positions < num_units)[:, None] & (labels < num_labels)[None, :]
+        is_padding = (positions < num_units)[:, None] & is_label
         places = positions[:, None] * num_labels + labels[None, :]
-        tl.store(beliefs_pointer + offset + places, beliefs, mask=is_cell)
+        tl.store(beliefs_pointer + places, tl.zeros([ROWS, BLOCK], DTYPE), mask=is_padding)
 
 
 @triton.jit
 def gradient_kernel(
-    unary_pointer,
     transition_pointer,
     lengths_pointer,
     grad_beliefs_pointer,
@@ -172,9 +150,9 @@ def gradient_kernel(
     BLOCK: tl.constexpr,
     DTYPE: tl.constexpr,
 ):
-    """Backpropagation through all updates of one sentence: recomputes all beliefs, then goes backwards through them.
+    """Backpropagation through all updates of one sentence, from the last to the first.
 
-    ``beliefs`` and ``grads`` (iterations + 1, B, N, BLOCK) receive every iteration's beliefs and gradients of their scores.
+    ``beliefs`` (iterations + 1, B, N, BLOCK) are those that `iterate_kernel` kept; ``grads`` receives the gradients of their scores.
     """
     sentence = tl.program_id(0).to(tl.int64)
     iteration_stride = tl.cast(iteration_stride, tl.int64)
@@ -189,10 +167,6 @@ def gradient_kernel(
     grads_pointer += padded
     rightward_pointer += padded
     leftward_pointer += padded
-    _run_iterations(
-        unary_pointer + offset, transition_pointer, beliefs_pointer, rightward_pointer, leftward_pointer,
-        length, num_labels, num_iterations, iteration_stride, False, FLOOR, ROWS, BLOCK, DTYPE,
-    )  # fmt: skip
     for done in range(0, num_iterations + 1):
         iteration = (num_iterations - done) * iteration_stride
         if done > 0:
