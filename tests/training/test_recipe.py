@@ -78,7 +78,7 @@ def test_little_data_has_as_many_updates_and_ends_its_warm_up(device_type: str) 
         config = whole.training
         # A batch has at least one sentence.
         updates = config.epochs * max(1, size.num_units // config.budget)
-        assert updates >= (300 if device_type == "cpu" and whole.encoder.features else 500)
+        assert updates >= (300 if whole.encoder.features else 500)
         assert config.warmup_steps < 0.6 * updates
         assert 1 / (1 - config.ema_decay) < 1.1 * updates
         assert config.epochs / config.evaluate_every <= (10 if device_type == "cpu" else 40)
@@ -110,7 +110,7 @@ def test_little_data_is_seen_through_a_window() -> None:
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_where_there_are_features_the_denoiser_of_a_cpu_sees_labels_alone(system: str, device_type: str) -> None:
+def test_where_there_are_features_the_denoiser_sees_labels_alone(system: str, device_type: str) -> None:
     for size, is_little in (
         (of_size(100), True),
         (of_size(1000), True),
@@ -119,8 +119,7 @@ def test_where_there_are_features_the_denoiser_of_a_cpu_sees_labels_alone(system
     ):
         settings = recipe_settings(size, task=Task.POS, system=system, device_type=device_type)
         config = config_of(settings, task=Task.POS, system=system)
-        is_on_cpu = device_type == "cpu"
-        assert config.has_state_scores == (is_on_cpu and is_little and SYSTEMS[system].process == "categorical")
+        assert config.has_state_scores == (is_little and SYSTEMS[system].process == "categorical")
         # As many calls in training as on dev: two.
         if config.has_state_scores:
             assert config.diffusion.own_trajectory_calls + 1 == num_calls(config)
