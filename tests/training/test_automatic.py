@@ -45,6 +45,18 @@ def test_documents_are_held_out_whole() -> None:
     assert not {sentence.document for sentence in train} & {sentence.document for sentence in dev}
 
 
+def test_a_document_is_held_out_if_every_type_of_entity_stays_in_training() -> None:
+    """Each document has a label of its own: a boundary, which the model knows nevertheless, or a type."""
+    tags = [("O", "B-X", "M-X", "E-X"), ("O", "S-X"), ("O", "B-X", "E-X", "S-Y")]
+    sentences = [Sentence(("a",) * len(tags[i // 10]), tags[i // 10], i, i // 10 + 1) for i in range(30)]
+    corpus = Corpus(path="c", task=Task.NER, sentences=tuple(sentences), source_scheme=LabelScheme.BMES)
+    held_out = {frozenset(sentence.document for sentence in hold_out(corpus, 8, seed=seed)[1]) for seed in range(8)}
+    assert held_out == {frozenset({1}), frozenset({2})}
+    # As parts of speech, these labels have no types.
+    plain = corpus_of(*sentences)
+    assert {sentence.document for seed in range(8) for sentence in hold_out(plain, 8, seed=seed)[1]} == {1, 2, 3}
+
+
 def test_where_documents_are_too_long_sentences_are_held_out() -> None:
     train, dev = hold_out(numbered(40, lambda index: index // 20 + 1), 8, seed=1)
     assert (len(train), len(dev)) == (32, 8)

@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from diffusion_mf.batches.vocabulary import Vocabulary, describe_unknown_labels
 from diffusion_mf.config import Config, EncoderConfig
 from diffusion_mf.data.corpus import Corpus, Task, check_labels
 from diffusion_mf.data.formats import read_task
-from diffusion_mf.data.label_schemes import LabelScheme, complete_labels, extract_spans
+from diffusion_mf.data.label_schemes import LabelScheme, complete_labels, extract_spans, split_label
 from diffusion_mf.data.sentence import Sentence, cut_documents, grouped
 from diffusion_mf.errors import InputError
 from diffusion_mf.model.storage import StoredModel, load_model
@@ -118,11 +118,14 @@ def hold_out(corpus: Corpus, number: int, *, seed: int) -> tuple[Corpus, Corpus]
     """Split a corpus into training and dev sentences: about ``number`` for dev, drawn by ``seed``, both in the original order.
 
     If documents are marked, whole documents are held out, except those of more than twice ``number`` sentences that are also more
-    than a fifth of the corpus. Every label stays in training. `InputError` if nothing can be held out.
+    than a fifth of the corpus. Every label stays in training, or, where no document could be held out otherwise, every type of
+    entity: a model knows all boundaries of a type (`complete_labels`). `InputError` if nothing can be held out.
     """
-    documents = grouped([sentence.document for sentence in corpus])
     longest = max(2 * number, len(corpus) // 5)
-    chosen = _drawn(corpus, [group for group in documents if len(group) <= longest], number, seed)
+    documents = [group for group in grouped([sentence.document for sentence in corpus]) if len(group) <= longest]
+    chosen = _drawn(corpus, documents, number, seed)
+    if not chosen and corpus.task is Task.NER:
+        chosen = _drawn(corpus, documents, number, seed, kind=lambda label: split_label(label)[1])
     if not chosen:
         chosen = _drawn(corpus, [[index] for index in range(len(corpus))], number, seed)
     if not chosen:
@@ -138,18 +141,25 @@ def hold_out(corpus: Corpus, number: int, *, seed: int) -> tuple[Corpus, Corpus]
     return train, dev
 
 
-def _drawn(corpus: Corpus, groups: list[list[int]], number: int, seed: int) -> set[int]:
-    """Sentences of ``groups`` in an order determined by the seed, up to ``number``."""
-    left = Counter(label for sentence in corpus for label in sentence.labels or ())
+def _drawn(
+    corpus: Corpus,
+    groups: list[list[int]],
+    number: int,
+    seed: int,
+    *,
+    kind: Callable[[str], str] = lambda label: label,
+) -> set[int]:
+    """Sentences of ``groups`` in an order determined by the seed, up to ``number``; every ``kind`` of label stays among the others."""
+    left = Counter(kind(label) for sentence in corpus for label in sentence.labels or ())
     chosen: set[int] = set()
     # A digest, because it is the same in every version of Python.
     for group in sorted(groups, key=lambda group: hashlib.sha256(f"{seed} {group[0]}".encode()).digest()):
         if len(chosen) >= number:
             break
-        labels = Counter(label for index in group for label in corpus.sentences[index].labels or ())
-        if all(left[label] > count for label, count in labels.items()):
+        kinds = Counter(kind(label) for index in group for label in corpus.sentences[index].labels or ())
+        if all(left[each] > count for each, count in kinds.items()):
             chosen.update(group)
-            left -= labels
+            left -= kinds
     return chosen
 
 

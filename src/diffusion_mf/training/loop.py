@@ -57,6 +57,8 @@ RATE_AFTER_RETURN = 0.5
 """factor on the learning rate after that"""
 
 
+FEWEST_SCORED = 10
+"""labels or spans of dev, of which a model may miss all without having learnt nothing"""
 NOTABLE_GAIN = 0.1
 """points by which the last epoch must beat those before it for more of them to be worth while"""
 
@@ -629,8 +631,9 @@ class _Run:
     def _score_warnings(self, last: float, before: float | None) -> Iterator[str]:
         """What the dev scores of a run that is over say about the run; ``before`` is the best before the last."""
         metric = PRIMARY_METRICS[self.config.task]
-        if self.state.best_score == 0 and not num_scored(self.data, self.config.task):
-            return  # there was a warning at the beginning
+        number = num_scored(self.data, self.config.task)
+        if self.state.best_score == 0 and number < FEWEST_SCORED:
+            return  # a warning at the beginning said how few there are
         if self.state.best_score == 0:
             yield (
                 f"the {metric} on dev is 0: the model has learnt nothing yet; train for more epochs, and compare the "

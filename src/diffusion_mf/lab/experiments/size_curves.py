@@ -185,6 +185,9 @@ def _draw(rows: Sequence[Row], axes: Axes) -> bool:
             label=CRFSUITE if is_peer else system_title(system) + (", one core" if device == "cpu" else ""),
         )
     axes.set_xscale("log")
+    sizes = sorted({row["sentences"] for row in rows})
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=45)
+    axes.minorticks_off()
     axes.set_xlabel("training sentences")
     axes.set_ylabel(f"test {rows[0]['metric'].replace('_', ' ')}")
     return True
