@@ -248,23 +248,19 @@ def throughput_of_denoisers(table: MarkdownTable, row: tuple[str, ...]) -> list[
 
 def little_data(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     """Means over seeds, and the differences to python-crfsuite on the same samples; an asterisk marks those significantly below."""
-    device = "cuda" if "a GPU" in table.header[0] else "cpu"
-    corpus, sentences = row[0], int(row[1].replace(",", ""))
+    place = {"corpus": row[0], "sentences": int(row[1].replace(",", ""))}
+    place["device"] = "cuda" if "a GPU" in table.header[0] else "cpu"
     here = [
-        one("sizes", experiment="significance", corpus=corpus, sentences=sentences, device=device, system=system)
-        for system in ("unigram", "lcrf", "diffusion-mf")
+        one("sizes", experiment="significance", system=SYSTEM_OF_TITLE[title], **place) for title in table.header[3:]
     ]
-    seeds = list(dict.fromkeys(str(len(found["seeds"])) for found in here))
-    cells = [
-        f"{half_up(found['test'], 2)} ({found['difference']:+.2f}{' *' if found['is_below'] else ''})".replace("-", "−")
-        for found in here
-    ]
-    return [
-        corpus,
-        row[1],
-        seeds[0] if len(seeds) == 1 else ", ".join(str(len(found["seeds"])) for found in here),
-        *cells,
-    ]
+    seeds = [str(len(found["seeds"])) for found in here]
+
+    def shown(found: Row) -> str:
+        sign = "−" if found["difference"] < 0 else "+"
+        star = " *" if found["is_below"] else ""
+        return f"{half_up(found['test'], 2)} ({sign}{half_up(abs(found['difference']), 2)}{star})"
+
+    return [*row[:2], seeds[0] if len(set(seeds)) == 1 else ", ".join(seeds), *map(shown, here)]
 
 
 def bases(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
