@@ -230,6 +230,23 @@ def test_dev_data_without_entities_are_what_is_wrong(corpus: Path, tmp_path: Pat
     assert not any("learnt nothing" in message for message in said)
 
 
+@pytest.mark.parametrize(("num_entities", "is_warned"), [(1, False), (12, True)])
+def test_a_score_of_zero_on_a_handful_of_entities_says_nothing(
+    num_entities: int, is_warned: bool, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = loop.evaluate
+    monkeypatch.setattr(
+        loop,
+        "evaluate",
+        lambda *args, **options: loop.dataclasses.replace(real(*args, **options), score=0.0),  # type: ignore[attr-defined]
+    )
+    (tmp_path / "dev.txt").write_text("Paris S-LOC\nsleeps O\n\n" * num_entities)
+    said: list[str] = []
+    config = small_runs.small_config(corpus, {"data": {"dev": str(tmp_path / "dev.txt")}, "training": {"epochs": 1}})
+    loop.train(config, output=tmp_path / "run", device="cpu", display=loop.Callbacks(said.append))
+    assert any("learnt nothing" in message for message in said) == is_warned
+
+
 def test_a_score_that_still_rises_is_told_with_the_command_that_goes_on(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -631,8 +631,7 @@ class _Run:
     def _score_warnings(self, last: float, before: float | None) -> Iterator[str]:
         """What the dev scores of a run that is over say about the run; ``before`` is the best before the last."""
         metric = PRIMARY_METRICS[self.config.task]
-        number = num_scored(self.data, self.config.task)
-        if self.state.best_score == 0 and number < FEWEST_SCORED:
+        if self.state.best_score == 0 and num_scored(self.data, self.config.task) < FEWEST_SCORED:
             return  # a warning at the beginning said how few there are
         if self.state.best_score == 0:
             yield (
