@@ -238,6 +238,11 @@ def test_the_command(dmf, models: dict[str, Path], documents: Path, tmp_path: Pa
     assert printed.status == 0
     assert b"clamps, recall" in printed.stdout
     assert len(json.loads(output.read_text())) == len(rows)
+    at_once = dmf(*arguments, "--workers", 2, "--json")
+    varying = ("command", "date")
+    assert at_once.status == 0, at_once.stderr
+    for row, again in zip(rows, json.loads(at_once.stdout), strict=True):
+        assert {**row, **dict.fromkeys(varying)} == {**again, **dict.fromkeys(varying)}
 
 
 def test_sentences_with_unknown_labels_are_left_out(models: dict[str, Path], documents: Path) -> None:

@@ -561,6 +561,7 @@ def correction(
     calls: Annotated[
         int | None, typer.Option(min=1, help="Denoising steps of diffusion systems.", show_default="as configured")
     ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Models measured at a time, on the same device.")] = 1,
     plot: Annotated[
         str | None, typer.Option(metavar="FILE", help="Draw all rows of --output, or those measured, to this file.")
     ] = None,
@@ -572,26 +573,26 @@ def correction(
     from diffusion_mf.data.corpus import check_labels
     from diffusion_mf.lab.benchmarks import correction as benchmark
     from diffusion_mf.lab.results import read_rows
-    from diffusion_mf.model.storage import load_model
+    from diffusion_mf.model.storage import read_config
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
-    stored = [load_model(model) for model in models]
-    if len({model.config.task for model in stored}) > 1:
+    configs = [read_config(model) for model in models]
+    if len({config.task for config in configs}) > 1:
         raise InputError("the models have different tasks", remedy="measure those of one task at a time")
-    first = stored[0].config
+    first = configs[0]
     read = _read(data, first.task, column=first.data.column)
     check_labels(read)
     facts = {"corpus": corpus or Path(data).resolve().parent.name, "file": Path(data).name, "calls": calls}
 
     def measured() -> "Iterator[list[Row]]":
         found: list[benchmark.Measured] = []
-        for model in stored:
-            found.append(benchmark.measure_model(model, read.sentences, device=place, calls=calls))
+        for each in benchmark.measure_models(models, read.sentences, device=place, calls=calls, workers=workers):
+            found.append(each)
             # The comparisons need all models, so that rows come at the end.
-            yield [{**facts, **row} for row in benchmark.correction_rows(found)] if len(found) == len(stored) else []
+            yield [{**facts, **row} for row in benchmark.correction_rows(found)] if len(found) == len(models) else []
 
-    rows = _collect(measured(), total=len(stored), output=output, replace_by=benchmark.CORRECTION_ROW_KEY)
+    rows = _collect(measured(), total=len(models), output=output, replace_by=benchmark.CORRECTION_ROW_KEY)
     if plot is not None:
         benchmark.write_correction_plot(rows if output is None else read_rows(output), Path(plot))
         note(f"the plot is {plot}")

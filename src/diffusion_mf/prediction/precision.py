@@ -26,11 +26,11 @@ def uses_bfloat16(device: torch.device, precision: Precision) -> bool:
 def uses_packing(device: torch.device, encoder: str, *, layout: LayoutChoice, precision: Precision) -> bool:
     """Whether batches are packed: if requested, or if "auto" finds that the GPU kernel for it can be used.
 
-    Encoders other than ``scratch`` have their own rectangles.
+    Pretrained encoders have their own rectangles, and those of plugins may wait for the device, which cannot be recorded.
     """
     if layout != "auto":
         return layout == "packed"
-    return device.type == "cuda" and encoder == "scratch" and uses_bfloat16(device, precision)
+    return device.type == "cuda" and encoder in ("scratch", "window") and uses_bfloat16(device, precision)
 
 
 def leaves_out_padding(device: torch.device, prepare_input: PrepareInput | None) -> bool:

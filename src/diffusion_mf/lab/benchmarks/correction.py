@@ -11,9 +11,12 @@ sentences do not depend on each other, and each has its own annotator.
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
+import multiprocessing
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,12 +27,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_spans
 from diffusion_mf.data.sentence import Sentence, cut_documents, grouped
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.evaluation.mistakes import bootstrap, span_mistakes
 from diffusion_mf.model import Prediction
-from diffusion_mf.model.storage import StoredModel
+from diffusion_mf.model.storage import StoredModel, load_model
 from diffusion_mf.prediction.memory import placed
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.prediction.sentences import predict_sentences
@@ -298,6 +302,30 @@ class Measured(NamedTuple):
     given: dict[float, GivenResult]
     documents: Int[np.ndarray, " S"]
     num_targets: int
+
+
+def measure_models(
+    folders: Sequence[StrPath],
+    sentences: Sequence[Sentence],
+    *,
+    device: torch.device,
+    calls: int | None,
+    workers: int = 1,
+) -> Iterator[Measured]:
+    """`measure_model` for every model folder, in order; more than one worker are processes that share the device."""
+    work = functools.partial(_measure_folder, sentences=sentences, device=device, calls=calls)
+    if workers == 1:
+        yield from map(work, folders)
+        return
+    # Spawned: a forked process cannot use CUDA.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(work, folders)
+
+
+def _measure_folder(
+    folder: StrPath, *, sentences: Sequence[Sentence], device: torch.device, calls: int | None
+) -> Measured:
+    return measure_model(load_model(folder), sentences, device=device, calls=calls)
 
 
 def measure_model(
