@@ -15,6 +15,7 @@ import torch
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_spans
 from diffusion_mf.lab.benchmarks.correction import (
+    CORRECTION_ROW_KEY,
     Corrected,
     Corrector,
     GivenResult,
@@ -238,11 +239,31 @@ def test_the_command(dmf, models: dict[str, Path], documents: Path, tmp_path: Pa
     assert printed.status == 0
     assert b"clamps, recall" in printed.stdout
     assert len(json.loads(output.read_text())) == len(rows)
-    at_once = dmf(*arguments, "--workers", 2, "--json")
-    varying = ("command", "date")
-    assert at_once.status == 0, at_once.stderr
-    for row, again in zip(rows, json.loads(at_once.stdout), strict=True):
-        assert {**row, **dict.fromkeys(varying)} == {**again, **dict.fromkeys(varying)}
+    # Several at a time, and those measured before, come to the same.
+    kept = tmp_path / "kept"
+    at_once = dmf(*arguments, "--workers", 2, "--keep", kept, "--json")
+    later = dmf("benchmark", "correction", *sorted(kept.iterdir()), *arguments[-4:], "--json")
+    for outcome in (at_once, later):
+        assert outcome.status == 0, outcome.stderr
+        again = {tuple(row[key] for key in CORRECTION_ROW_KEY): row for row in json.loads(outcome.stdout)}
+        for row in rows:
+            other = again.pop(tuple(row[key] for key in CORRECTION_ROW_KEY))
+            assert {**row, "command": None, "date": None} == {**other, "command": None, "date": None}
+        assert not again
+
+
+def test_measurements_of_other_data_are_refused(dmf, models: dict[str, Path], documents: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    arguments = ("--data", documents / "dev.txt", "--device", "cpu")
+    assert dmf("benchmark", "correction", models["unigram"], *arguments, "--keep", tmp_path / "kept").status == 0
+    (kept,) = (tmp_path / "kept").iterdir()
+    for path, options, message in [
+        (kept, ("--calls", 3), "it was measured on dev.txt"),
+        (kept, ("--corpus", "another"), "it was measured on dev.txt"),
+        (models["unigram"] / "metrics.json", (), "these are not the measurements of a model"),
+    ]:
+        outcome = dmf("benchmark", "correction", path, *arguments, *options)
+        assert outcome.status == 2
+        assert message in outcome.stderr
 
 
 def test_sentences_with_unknown_labels_are_left_out(models: dict[str, Path], documents: Path) -> None:

@@ -34,6 +34,9 @@ RECALL = {"denoiser": {"recall": 3}}
 STATES = {"encoder": {"recall": 3, "recall_layers": 1}}
 FLAG = {"encoder": {"recall": 3, "recall_of": "flag"}}
 SAMPLED = {"inference": {"posterior": "sampled"}}
+WINDOW = {"encoder": {"kind": "window", "features": True, "affix_width": 8, "min_pair_count": 1}}
+WINDOW_OF_CHARACTERS = {"encoder": {"kind": "window", "character_hidden": 0, "pair_width": 8, "window": 3}}
+LABELS = {"denoiser": {"state_scores": True, "state_input": False}}
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,9 @@ def _model(corpus: Path, system: str, *changes: dict) -> tuple[Config, TrainingD
         ("lcrf", ()),
         ("unigram", (STATES,)),
         ("lcrf", (FLAG,)),
+        ("lcrf", (WINDOW,)),
+        ("unigram", (WINDOW_OF_CHARACTERS,)),
+        ("diffusion-mf", (OWN, WINDOW, LABELS)),
         ("diffusion-mf", (OWN,)),
         ("diffusion-mf", (OWN, SAMPLED)),
         ("diffusion-mf", (OWN, CLAMPS)),

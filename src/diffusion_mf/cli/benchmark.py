@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from diffusion_mf.data.conllu import ConlluColumn
     from diffusion_mf.data.corpus import Corpus, Task
+    from diffusion_mf.data.sentence import Sentence
     from diffusion_mf.lab.benchmarks.timing import ProblemShape
 
 app = typer.Typer(help="Efficiency tables.", no_args_is_help=True)
@@ -551,7 +552,10 @@ def _parse_model(text: str) -> tuple[str, str, int | None]:
 def correction(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL…", help="Model folders; those that differ by their seed only are one system."),
+        typer.Argument(
+            metavar="MODEL…",
+            help="Model folders, or files of --keep; models that differ by their seed only are one system.",
+        ),
     ],
     *,
     data: Annotated[str, typer.Option("--data", metavar="FILE", help="A file with gold labels, usually dev.")],
@@ -562,6 +566,10 @@ def correction(
         int | None, typer.Option(min=1, help="Denoising steps of diffusion systems.", show_default="as configured")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Models measured at a time, on the same device.")] = 1,
+    keep: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Write what is measured of each model here, for later comparisons."),
+    ] = None,
     plot: Annotated[
         str | None, typer.Option(metavar="FILE", help="Draw all rows of --output, or those measured, to this file.")
     ] = None,
@@ -571,28 +579,46 @@ def correction(
 ) -> None:
     """How many labels a simulated annotator fixes until everything is right, if the rest is labelled again after each fix."""
     from diffusion_mf.data.corpus import check_labels
+    from diffusion_mf.data.files import make_folder
     from diffusion_mf.lab.benchmarks import correction as benchmark
     from diffusion_mf.lab.results import read_rows
     from diffusion_mf.model.storage import read_config
     from diffusion_mf.prediction.devices import choose_device
 
     place = choose_device(device)
-    configs = [read_config(model) for model in models]
+    facts = {"corpus": corpus or Path(data).resolve().parent.name, "file": Path(data).name, "calls": calls}
+    found = []
+    for path in (Path(model) for model in models if model.endswith(".json")):
+        found.append(benchmark.read_measured(path))
+        if (source := {key: found[-1].facts.get(key) for key in facts}) != facts:
+            raise InputError(
+                f"it was measured on {source['file']} of {source['corpus']}, with --calls {source['calls']}",
+                path=path,
+                remedy="compare models on the same file, with the same --calls",
+            )
+    folders = [model for model in models if not model.endswith(".json")]
+    configs = [read_config(folder) for folder in folders]
     if len({config.task for config in configs}) > 1:
         raise InputError("the models have different tasks", remedy="measure those of one task at a time")
-    first = configs[0]
-    read = _read(data, first.task, column=first.data.column)
-    check_labels(read)
-    facts = {"corpus": corpus or Path(data).resolve().parent.name, "file": Path(data).name, "calls": calls}
+    sentences: "Sequence[Sentence]" = ()
+    if configs:
+        read = _read(data, configs[0].task, column=configs[0].data.column)
+        check_labels(read)
+        sentences = read.sentences
+    if keep is not None:
+        make_folder(keep)
 
     def measured() -> "Iterator[list[Row]]":
-        found: list[benchmark.Measured] = []
-        for each in benchmark.measure_models(models, read.sentences, device=place, calls=calls, workers=workers):
-            found.append(each)
-            # The comparisons need all models, so that rows come at the end.
-            yield [{**facts, **row} for row in benchmark.correction_rows(found)] if len(found) == len(models) else []
+        for each in benchmark.measure_models(folders, sentences, device=place, calls=calls, workers=workers):
+            found.append(each._replace(facts={**facts, **each.facts}))
+            if keep is not None:
+                name = f"{facts['corpus']}.{each.group.title.lower().replace(', ', '-')}.seed{each.seed}.json"
+                benchmark.write_measured(Path(keep, name), found[-1])
+            yield []
+        # The comparisons need all models.
+        yield benchmark.correction_rows(found)
 
-    rows = _collect(measured(), total=len(models), output=output, replace_by=benchmark.CORRECTION_ROW_KEY)
+    rows = _collect(measured(), total=len(folders), output=output, replace_by=benchmark.CORRECTION_ROW_KEY)
     if plot is not None:
         benchmark.write_correction_plot(rows if output is None else read_rows(output), Path(plot))
         note(f"the plot is {plot}")

@@ -345,9 +345,12 @@ class WordFeatures(nn.Module):
     def rows(self, character_ids: Int[Tensor, "W C"], lengths: Int[Tensor, " W"]) -> Int[Tensor, "W F"]:
         """The rows of every word's features: those of the table of distance 0, then those of distance 1, and so on."""
         codes = self._codes(character_ids, lengths)
-        return torch.cat(
-            [_places(self.keys(distance), codes[:, self.columns(distance)]) for distance in range(self.radius + 1)], -1
-        )
+        found = []
+        for distance in range(self.radius + 1):
+            # Column by column: a list as an index would be copied to the device, which cannot be recorded.
+            wanted = torch.stack([codes[:, column] for column in self.columns(distance)], dim=-1)
+            found.append(_places(self.keys(distance), wanted))
+        return torch.cat(found, dim=-1)
 
     def forward(self, rows: Int[Tensor, "W F"]) -> Float[Tensor, "W P"]:
         """The vectors of distinct words for all places of a window, from its first to its last, concatenated."""

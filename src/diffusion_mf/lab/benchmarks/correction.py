@@ -27,11 +27,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.files import StrPath
+from diffusion_mf.data.files import StrPath, write_json
 from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_spans
 from diffusion_mf.data.sentence import Sentence, cut_documents, grouped
 from diffusion_mf.decoding import DECODERS
+from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.mistakes import bootstrap, span_mistakes
+from diffusion_mf.lab.experiments.folders import read_object
 from diffusion_mf.model import Prediction
 from diffusion_mf.model.storage import StoredModel, load_model
 from diffusion_mf.prediction.memory import placed
@@ -312,7 +314,7 @@ def measure_models(
     calls: int | None,
     workers: int = 1,
 ) -> Iterator[Measured]:
-    """`measure_model` for every model folder, in order; more than one worker are processes that share the device."""
+    """`measure_model` for every folder, in order; several workers are processes that share the device."""
     work = functools.partial(_measure_folder, sentences=sentences, device=device, calls=calls)
     if workers == 1:
         yield from map(work, folders)
@@ -326,6 +328,43 @@ def _measure_folder(
     folder: StrPath, *, sentences: Sequence[Sentence], device: torch.device, calls: int | None
 ) -> Measured:
     return measure_model(load_model(folder), sentences, device=device, calls=calls)
+
+
+def write_measured(path: Path, measured: Measured) -> None:
+    """Keep the measurements of one model in a JSON file."""
+    content = {
+        **measured._asdict(),
+        "group": measured.group._asdict(),
+        "corrected": {
+            order: {"errors": found.errors.tolist(), "fixes": found.fixes.tolist()}
+            for order, found in measured.corrected.items()
+        },
+        "given": {str(share): found._asdict() for share, found in measured.given.items()},
+        "documents": measured.documents.tolist(),
+    }
+    write_json(path, content)
+
+
+def read_measured(path: Path) -> Measured:
+    """What `write_measured` wrote; `InputError` if the file has something else."""
+    content = read_object(path) or {}
+    try:
+        return Measured(
+            ModelGroup(**content["group"]),
+            content["seed"],
+            content["facts"],
+            {
+                Order(order): Corrected(np.array(found["errors"]), np.array(found["fixes"]))
+                for order, found in content["corrected"].items()
+            },
+            {float(share): GivenResult(**found) for share, found in content["given"].items()},
+            np.array(content["documents"]),
+            content["num_targets"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            "these are not the measurements of a model", path=path, remedy="name a model folder, or a file of --keep"
+        ) from error
 
 
 def measure_model(
