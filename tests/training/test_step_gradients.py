@@ -131,6 +131,31 @@ def test_pieces_add_up_where_results_lie_in_memory_that_is_used_again(labeller: 
     assert sums["total"] > 0
 
 
+def test_recordings_share_the_memory_of_their_gradients(corpus: Path, data: TrainingData) -> None:
+    """Batches of two shapes, in half precision: the gradients are those of steps computed directly, always in the same place."""
+    labeller = Labeller(small_runs.small_config(corpus, small_runs.NO_DROPOUT), data.vocabulary, data.scheme)
+    gradients, directly = _step_gradients(labeller, data), _step_gradients(labeller, data)
+    for each in (gradients, directly):
+        each._half_weights = HalfWeights(labeller, dict(labeller.named_parameters()))
+        each._autocast = autocast_for(torch.device("cpu"), "bfloat16")
+    preparers = [
+        StepPreparer(data.train, data.vocabulary, ALONE, packing=PackingSettings(64, 32, is_flat=is_flat))
+        for is_flat in (True, False)
+    ]
+    places, signatures = [], set()
+    for plan in ([[0]], [[1, 2, 3, 4, 5]], [[0]]):
+        flat, usual = (preparer.prepare(plan, 1) for preparer in preparers)
+        signatures.update(piece.flat.signature for piece in flat.pieces if piece.flat is not None)
+        directly.compute(usual, step=4, units=10)
+        expected = _taken(labeller)
+        gradients.compute(flat, step=4, units=10)
+        places.append([None if p.grad is None else p.grad.data_ptr() for p in labeller.parameters()])
+        assert all(p.grad is None or p.grad.dtype == torch.float32 for p in labeller.parameters())
+        _assert_close(_taken(labeller), expected)
+    assert len(signatures) == 2
+    assert places[0] == places[1] == places[2]
+
+
 def test_weights_learn_from_steps_on_the_models_own_trajectory(corpus: Path, data: TrainingData) -> None:
     """In bfloat16, where calls without gradients come first: what they cast must not be kept for those with."""
     own = {"diffusion": {"own_trajectory_share": 1.0, "own_trajectory_calls": 3}}

@@ -59,6 +59,7 @@ class StepGradients:
         self._autocast = autocast
         self._half_weights = half_weights
         self._recorder: Recorder[PieceResult] = Recorder(processes.device)
+        self._buffers: dict[int, Tensor] = {}
 
     @property
     def num_recordings(self) -> int:
@@ -96,7 +97,8 @@ class StepGradients:
 
         def of_numbers(signature: BatchSignature, numbers: Tensor) -> PieceResult:
             batch, extras = unflatten(signature, numbers)
-            return self._of_piece(batch, extras[:-2], step, extras[-1], device_step=extras[-2])
+            result = self._of_leaves(batch, extras[:-2], step, extras[-1], device_step=extras[-2])
+            return result._replace(gradients=self._buffered(result.gradients))
 
         torch.manual_seed(dropout_seed(self._seed, step, self._processes.rank))
         device = self._processes.device
@@ -120,10 +122,17 @@ class StepGradients:
                     parameter.grad += gradient
         return sums
 
-    def _of_piece(
+    def _of_piece(self, batch: Batch, keys: Tensor, step: int, units: int | Tensor) -> PieceResult:
+        """Loss sums and gradients of sentences on the device."""
+        result = self._of_leaves(batch, keys, step, units)
+        return (
+            result if self._half_weights is None else result._replace(gradients=HalfWeights.widened(result.gradients))
+        )
+
+    def _of_leaves(
         self, batch: Batch, keys: Tensor, step: int, units: int | Tensor, device_step: Tensor | None = None
     ) -> PieceResult:
-        """Loss sums and gradients of sentences on the device; this function is recorded and replayed."""
+        """The same, with the gradients of half weights in their own type; this function is recorded and replayed."""
         options: dict[str, Any] = {"seed": self._seed, "step": step, "sentence_keys": keys, "device_step": device_step}
         halves = self._half_weights
         leaves: Sequence[Tensor] = self._parameters
@@ -137,7 +146,22 @@ class StepGradients:
                 terms = torch.func.functional_call(self._model, halves.copies, (batch,), options)
         gradients = torch.autograd.grad(terms[TOTAL] / units, leaves, allow_unused=True)
         sums = torch.stack([value.detach().double() for value in terms.values()])
-        return PieceResult(tuple(terms), sums, gradients if halves is None else halves.widened(gradients))
+        return PieceResult(tuple(terms), sums, gradients)
+
+    def _buffered(self, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """Copies in the type of the parameters, in memory that all recordings share.
+
+        Each would otherwise keep gradients of its own: with many kinds of batches, more memory than everything else.
+        """
+        found = {index: gradient for index, gradient in enumerate(gradients) if gradient is not None}
+        for index in found.keys() - self._buffers.keys():
+            # Not while recording: every kind of batch is first computed directly.
+            self._buffers[index] = torch.empty_like(self._parameters[index])
+        # One type at a time: lists of mixed types would be copied one tensor after the other.
+        for dtype in {gradient.dtype for gradient in found.values()}:
+            alike = {index: gradient for index, gradient in found.items() if gradient.dtype == dtype}
+            torch._foreach_copy_([self._buffers[index] for index in alike], list(alike.values()))
+        return tuple(self._buffers[index] if index in found else None for index in range(len(gradients)))
 
 
 def dropout_seed(seed: int, step: int, rank: int) -> int:
