@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -219,13 +220,19 @@ def bootstrap(
     It is called with weights (resamples, number) that say how often each was drawn, and returns a value for every resample. Everything
     that is computed from the same weights is paired.
     """
+    # Floating-point numbers are exact for such counts, and fast to multiply.
+    return np.concatenate([statistic(each.astype(np.float64)) for each in _draws(number, num_resamples, seed)])
+
+
+# Drawing takes longer than everything else, and tables compare many systems on the same sentences.
+@functools.lru_cache(maxsize=1)
+def _draws(number: int, num_resamples: int, seed: int) -> list[np.ndarray]:
+    """How often each was drawn in every resample, in pieces (resamples, number)."""
     generator = np.random.default_rng(seed)
     shares = np.full(number, 1 / number)
-    # Floating-point numbers are exact for such counts, and fast to multiply.
-    weights = (
-        generator.multinomial(number, shares, size=size).astype(np.float64) for size in _pieces(num_resamples, number)
-    )
-    return np.concatenate([statistic(each) for each in weights])
+    return [
+        generator.multinomial(number, shares, size=size).astype(np.uint16) for size in _pieces(num_resamples, number)
+    ]
 
 
 def _pieces(total: int, width: int) -> list[int]:
