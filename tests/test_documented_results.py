@@ -339,6 +339,35 @@ def under_the_papers_settings(table: MarkdownTable, row: tuple[str, ...]) -> lis
     return cells
 
 
+def exact_match_by_calls(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    title, decoder = row[0].split(", ")
+    place = {"experiment": "readings", "corpus": CORPUS_OF_TITLE[title], "decoder": decoder.lower()}
+    cells = [row[0]]
+    for calls in table.header[1:]:
+        found = one("scratch", setting=f"posterior=product calls={calls}", **place)
+        exact_match = found["metrics"]["exact_match"]["dev_mean"]
+        cells.append(f"{half_up(exact_match, 1)} ({half_up(found['dev_mean'], 2)})")
+    return cells
+
+
+def controls_of_recall(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    title, variant = row[0].split(", ")
+    place = {"experiment": "variants", "corpus": "conll2003", "setting": variant, "selected": True}
+    found = one("recall", system=SYSTEM_OF_TITLE[title], **place)
+    scores = (half_up(found[f"{split}_mean"], 2) for split in ("dev", "test"))
+    return [row[0], str(len(found["seeds"])), *scores, half_up(found["metrics"]["exact_match"]["test_mean"], 1)]
+
+
+def corrected(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    """Errors at the start and fixes in both orders."""
+    title, *options = row[0].split(", ")
+    place = {"system": SYSTEM_OF_TITLE[title], "recall": 8 * ("recall" in options), "corpus": "conll2003"}
+    place["clamp_share"] = 0.5 * ("clamps" in options)
+    orders = [one("correction", order=order, **place) for order in ("reading", "uncertain")]
+    fixes = [f"{half_up(found['fixes'], 1)} ({half_up(found['saved'], 1)} % fewer)" for found in orders]
+    return [row[0], str(len(orders[0]["seeds"])), half_up(orders[0]["errors"], 1), *fixes]
+
+
 def tokens_of_raw_text(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     found = [one("tokens", corpus=CORPUS_OF_TITLE[row[0]], split=split, tokenizer=row[1]) for split in ("dev", "test")]
     return [*row[:2], *(half_up(each[f"{name}_f1"], 2) for each in found for name in ("token", "word", "sentence"))]
@@ -417,6 +446,10 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/notebook.md", "test (dev) | EN-EWT"): objectives,
     ("docs/notebook.md", " | CoNLL-2003 dev"): with_recall,
     ("docs/findings.md", "test score (exact match, %)"): under_the_papers_settings,
+    ("docs/findings.md", "exact match on dev (score), by calls"): exact_match_by_calls,
+    ("docs/findings.md", "CoNLL-2003, other occurrences"): controls_of_recall,
+    ("docs/findings.md", "CoNLL-2003 dev, per 1,000 spans"): corrected,
+    ("docs/correction.md", "CoNLL-2003 dev, per 1,000 spans"): corrected,
     ("docs/pretrained.md", "dev | EN-EWT, mpnet"): dev_with_pretrained_encoders,
     ("docs/benchmarks.md", "operation, forward and backward"): operations,
     ("docs/crf-migration.md", "one H200, ms"): crf_on_a_gpu,
@@ -449,6 +482,7 @@ TRIALS = {
         "change | 10 epochs",
         "trained on | calls",
         "little data",
+        "more calls, dev",
         "kernels | ms",
         "tweets, F1",
     )

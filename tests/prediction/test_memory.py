@@ -78,7 +78,12 @@ def test_the_limit_of_a_process_counts() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [torch.OutOfMemoryError("no memory"), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+    [
+        torch.OutOfMemoryError("no memory"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("CUDA error: out of memory"),
+    ],
 )
 def test_work_ends_quietly_where_memory_runs_out(error: Exception) -> None:
     with MemoryGuard() as guard:

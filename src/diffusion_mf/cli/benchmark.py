@@ -76,7 +76,8 @@ def _collect(
     rows: list[Row] = []
     with progress("measuring", total=total, unit=unit) as advance:
         for part in measured:
-            found = [{**row, **source} for row in part]
+            # Rows of what was measured elsewhere say so themselves.
+            found = [{**source, **row} for row in part]
             rows += found
             if output is not None:
                 write_rows(output, found, replace_by=replace_by)
@@ -581,7 +582,7 @@ def correction(
     from diffusion_mf.data.corpus import check_labels
     from diffusion_mf.data.files import make_folder
     from diffusion_mf.lab.benchmarks import correction as benchmark
-    from diffusion_mf.lab.results import read_rows
+    from diffusion_mf.lab.results import commit, hardware, read_rows
     from diffusion_mf.model.storage import read_config
     from diffusion_mf.prediction.devices import choose_device
 
@@ -607,10 +608,11 @@ def correction(
         sentences = read.sentences
     if keep is not None:
         make_folder(keep)
+    here = {"commit": commit(), "hardware": hardware()}
 
     def measured() -> "Iterator[list[Row]]":
         for each in benchmark.measure_models(folders, sentences, device=place, calls=calls, workers=workers):
-            found.append(each._replace(facts={**facts, **each.facts}))
+            found.append(each._replace(facts={**facts, **each.facts, **here}))
             if keep is not None:
                 name = f"{facts['corpus']}.{each.group.title.lower().replace(', ', '-')}.seed{each.seed}.json"
                 benchmark.write_measured(Path(keep, name), found[-1])

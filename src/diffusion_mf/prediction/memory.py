@@ -17,14 +17,14 @@ Model = TypeVar("Model", bound=nn.Module)
 TRAINING_BYTES = 16
 """per trained parameter, besides the parameter itself: gradient, two moments and moving average, all float32"""
 
-# The message of PyTorch's CPU allocator, which raises no special exception class.
-_CPU_MESSAGE = "can't allocate memory"
+# Messages of PyTorch's CPU allocator, and of CUDA where another process has taken the rest of a card: they have no class of their own.
+_MESSAGES = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether ``error`` means that the device or the machine is out of memory."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and _CPU_MESSAGE in str(error)
+        isinstance(error, RuntimeError) and any(message in str(error) for message in _MESSAGES)
     )
 
 

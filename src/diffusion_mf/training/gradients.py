@@ -97,7 +97,7 @@ class StepGradients:
 
         def of_numbers(signature: BatchSignature, numbers: Tensor) -> PieceResult:
             batch, extras = unflatten(signature, numbers)
-            result = self._of_leaves(batch, extras[:-2], step, extras[-1], device_step=extras[-2])
+            result = self._of_piece(batch, extras[:-2], step, extras[-1], device_step=extras[-2])
             return result._replace(gradients=self._buffered(result.gradients))
 
         torch.manual_seed(dropout_seed(self._seed, step, self._processes.rank))
@@ -107,6 +107,7 @@ class StepGradients:
             if piece.flat is None:
                 batch, keys = piece.batch.to(device, non_blocking=True), piece.keys.to(device, non_blocking=True)
                 result = self._of_piece(batch, keys, step, units)
+                result = result._replace(gradients=HalfWeights.widened(result.gradients))
             else:
                 piece.flat.numbers[-2:] = torch.tensor([step, units])
                 result = self._recorder(piece.flat, of_numbers, kind=self._model.choice(seed=self._seed, step=step))
@@ -122,17 +123,10 @@ class StepGradients:
                     parameter.grad += gradient
         return sums
 
-    def _of_piece(self, batch: Batch, keys: Tensor, step: int, units: int | Tensor) -> PieceResult:
-        """Loss sums and gradients of sentences on the device."""
-        result = self._of_leaves(batch, keys, step, units)
-        return (
-            result if self._half_weights is None else result._replace(gradients=HalfWeights.widened(result.gradients))
-        )
-
-    def _of_leaves(
+    def _of_piece(
         self, batch: Batch, keys: Tensor, step: int, units: int | Tensor, device_step: Tensor | None = None
     ) -> PieceResult:
-        """The same, with the gradients of half weights in their own type; this function is recorded and replayed."""
+        """Loss sums and gradients of sentences on the device, those of half weights in their type; recorded and replayed."""
         options: dict[str, Any] = {"seed": self._seed, "step": step, "sentence_keys": keys, "device_step": device_step}
         halves = self._half_weights
         leaves: Sequence[Tensor] = self._parameters

@@ -400,12 +400,17 @@ def correction_rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     reference = next((members for group, members in by_group.items() if group.system == REFERENCE), None)
     rows: list[dict[str, Any]] = []
     for group, members in by_group.items():
-        common = {
+        common: dict[str, Any] = {
             "benchmark": "correction",
             **group._asdict(),
             "seeds": sorted(each.seed for each in members),
-            "decoder": ", ".join(dict.fromkeys(each.facts["decoder"] for each in members)),
-            **{key: value for key, value in members[0].facts.items() if key != "decoder"},
+            **members[0].facts,
+            # Models may have been measured at different times and places.
+            **{
+                key: "; ".join(dict.fromkeys(str(each.facts[key]) for each in members))
+                for key in ("decoder", "commit", "hardware")
+                if key in members[0].facts
+            },
         }
         for order in members[0].corrected:
             rows.append({**common, "order": order.value, "given": None, **_fix_values(members, reference, order)})
