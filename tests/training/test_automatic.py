@@ -91,6 +91,16 @@ def test_what_is_given_wins_over_corpus_and_recipe(tmp_path: Path) -> None:
     assert choose_config(path, [f"data.dev={path}"], device_type="cpu").config.data.held_out == 0
 
 
+def test_settings_given_may_need_those_of_the_recipe(tmp_path: Path) -> None:
+    """Features need a window, which the recipe chooses for small corpora."""
+    path = tmp_path / "train.txt"
+    path.write_text("\n".join(f"w{index % 7} N\nsees V\nit P\n" for index in range(20)))
+    config = choose_config(path, ["encoder.features=true", "encoder.word_width=0"], device_type="cpu").config
+    assert (config.encoder.kind, config.encoder.word_width) == ("window", 0)
+    with pytest.raises(InputError, match="features need kind"):
+        choose_config(path, ["encoder.features=true", "encoder.kind=scratch"], device_type="cpu")
+
+
 def test_settings_given_are_checked_first(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"training.epoch;.*epochs"):
         choose_config(tmp_path / "none.txt", ["training.epoch=7"], device_type="cpu")

@@ -56,7 +56,8 @@ def choose_config(
     given = nested_overrides(overrides)
     given.get("data", {}).pop("train", None)
     # Any task serves to validate the settings given.
-    asked, _ = validated(layered_settings([(_SET, {"task": "pos", "system": DEFAULT_SYSTEM}), (_SET, given)]))
+    defaults = {"task": "pos", "system": DEFAULT_SYSTEM, **_BEFORE_THE_RECIPE}
+    asked, _ = validated(layered_settings([(_SET, defaults), (_SET, given)]))
     settings = asked.data
     found = detect(
         train,
@@ -89,7 +90,7 @@ def choose_config(
 
     if settings.dev is None:
         corpus["data"]["held_out"] = held_out_size(found.num_sentences)
-    config, _ = configured({})
+    config, _ = configured(_BEFORE_THE_RECIPE)
     corpora = read_corpora(config)
     train_sentences = prepared_sentences(corpora.train, config)
     size = corpus_size(train_sentences)
@@ -107,6 +108,8 @@ def choose_config(
 
 
 _SET = SettingSource(None, option="--set")
+_BEFORE_THE_RECIPE = {"encoder": {"kind": "window"}}
+"""while the recipe has not chosen an encoder: the one that takes all settings that others take"""
 
 
 def _counted(number: int, noun: str) -> str:
