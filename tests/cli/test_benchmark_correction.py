@@ -25,6 +25,7 @@ from diffusion_mf.lab.benchmarks.correction import (
     accuracy_of_others,
     correct,
     correction_rows,
+    kept_name,
 )
 from diffusion_mf.tagger import Tagger, load_model
 from diffusion_mf.training.loop import train
@@ -250,6 +251,20 @@ def test_the_command(dmf, models: dict[str, Path], documents: Path, tmp_path: Pa
             other = again.pop(tuple(row[key] for key in CORRECTION_ROW_KEY))
             assert {**row, "command": None, "date": None} == {**other, "command": None, "date": None}
         assert not again
+
+
+def test_measurements_with_rows_of_their_own_are_kept_apart() -> None:
+    facts = {"corpus": "c", "file": "dev.txt", "calls": None}
+    nothing = np.zeros(1, dtype=np.int64)
+    first = Measured(ModelGroup("diffusion-mf", 0, 0.5), 1, facts, {}, {}, nothing, 1)
+    others = [
+        first._replace(group=ModelGroup("diffusion-mf", 8, 0.5)),
+        first._replace(group=ModelGroup("diffusion-mf", 0, 0.25)),
+        first._replace(group=ModelGroup("diffusion-uni", 0, 0.5)),
+        first._replace(seed=2),
+        *(first._replace(facts={**facts, key: value}) for key, value in (("corpus", "d"), ("file", "t"), ("calls", 2))),
+    ]
+    assert len({kept_name(each) for each in (first, *others)}) == 1 + len(others)
 
 
 def test_measurements_of_other_data_are_refused(dmf, models: dict[str, Path], documents: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -83,6 +83,7 @@ def test_the_limit_of_a_process_counts() -> None:
         MemoryError(),
         RuntimeError("DefaultCPUAllocator: can't allocate memory"),
         RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     ],
 )
 def test_work_ends_quietly_where_memory_runs_out(error: Exception) -> None:

@@ -614,8 +614,7 @@ def correction(
         for each in benchmark.measure_models(folders, sentences, device=place, calls=calls, workers=workers):
             found.append(each._replace(facts={**facts, **each.facts, **here}))
             if keep is not None:
-                name = f"{facts['corpus']}.{each.group.title.lower().replace(', ', '-')}.seed{each.seed}.json"
-                benchmark.write_measured(Path(keep, name), found[-1])
+                benchmark.write_measured(Path(keep, benchmark.kept_name(found[-1])), found[-1])
             yield []
         # The comparisons need all models.
         yield benchmark.correction_rows(found)

@@ -330,6 +330,17 @@ def _measure_folder(
     return measure_model(load_model(folder), sentences, device=device, calls=calls)
 
 
+def kept_name(measured: Measured) -> str:
+    """The name of a file for `write_measured`: another for everything that has rows of its own, and for every seed."""
+    facts, group = measured.facts, measured.group
+    calls = "own" if facts["calls"] is None else facts["calls"]
+    parts = (
+        *(facts["corpus"], Path(facts["file"]).stem, group.system),
+        *(f"recall{group.recall}", f"clamps{group.clamp_share:g}", f"calls-{calls}", f"seed{measured.seed}"),
+    )
+    return ".".join(parts) + ".json"
+
+
 def write_measured(path: Path, measured: Measured) -> None:
     """Keep the measurements of one model in a JSON file."""
     content = {
