@@ -273,8 +273,10 @@ def test_measurements_of_other_data_are_refused(dmf, models: dict[str, Path], do
     (kept,) = (tmp_path / "kept").iterdir()
     for path, options, message in [
         (kept, ("--calls", 3), "it was measured on dev.txt"),
+        (kept, ("--calls", 3), "with its own calls"),
         (kept, ("--corpus", "another"), "it was measured on dev.txt"),
         (models["unigram"] / "metrics.json", (), "these are not the measurements of a model"),
+        (tmp_path / "none.json", (), "none.json: no such file"),
     ]:
         outcome = dmf("benchmark", "correction", path, *arguments, *options)
         assert outcome.status == 2

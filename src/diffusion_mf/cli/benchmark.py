@@ -592,8 +592,9 @@ def correction(
     for path in (Path(model) for model in models if model.endswith(".json")):
         found.append(benchmark.read_measured(path))
         if (source := {key: found[-1].facts.get(key) for key in facts}) != facts:
+            schedule = "its own calls" if source["calls"] is None else f"--calls {source['calls']}"
             raise InputError(
-                f"it was measured on {source['file']} of {source['corpus']}, with --calls {source['calls']}",
+                f"it was measured on {source['file']} of {source['corpus']}, with {schedule}",
                 path=path,
                 remedy="compare models on the same file, with the same --calls",
             )

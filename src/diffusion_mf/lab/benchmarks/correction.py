@@ -373,9 +373,8 @@ def read_measured(path: Path) -> Measured:
             content["num_targets"],
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            "these are not the measurements of a model", path=path, remedy="name a model folder, or a file of --keep"
-        ) from error
+        problem = "these are not the measurements of a model" if path.exists() else "no such file"
+        raise InputError(problem, path=path, remedy="name a model folder, or a file of --keep") from error
 
 
 def measure_model(
