@@ -240,6 +240,33 @@ def test_a_state_sees_the_others_and_not_itself(layout, recall_of) -> None:
     torch.testing.assert_close(added, expected)
 
 
+@pytest.mark.parametrize("layout", [PaddedLayout, CompactLayout.of_units])
+def test_in_training_some_sentences_see_only_their_own_units(layout) -> None:
+    recall = RecalledStates(EncoderConfig(recall=2, recall_dropout=0.5), 6)
+    torch.nn.init.normal_(recall.recalled.weight)
+    batch = batch_in(1, 1, 1, 1)
+    lay = layout(torch.arange(7) < batch.lengths[:, None])
+    states = lay.pack(torch.randn(4, 7, 6))
+    places = torch.arange(4 * 7).view(4, 7, 1)
+    # The first unit of every sentence recurs at the end of the same sentence, and in the next sentence.
+    others = torch.full((4, 7, 2), -1)
+    others[:, 0, 0] = places[:, 6, 0]
+    others[:, 0, 1] = places[:, 0, 0].roll(-1)
+    rows = torch.arange(4)[:, None, None]
+    alone = recall.eval()(states, torch.where(others // 7 == rows, others, -1), lay)
+    seen = recall(states, others, lay)
+    recall.train()
+    torch.manual_seed(0)
+    counts = torch.zeros(2)
+    for _ in range(50):
+        firsts = [lay.unpack(each)[:, 0] for each in (recall(states, others, lay), alone, seen)]
+        for found, one, both in zip(*firsts, strict=True):
+            is_alone, is_whole = (torch.allclose(found, each, atol=1e-6) for each in (one, both))
+            assert is_alone != is_whole
+            counts[int(is_alone)] += 1
+    assert 60 < counts[1] < 140
+
+
 def test_the_loss_of_a_unit_reaches_the_states_of_the_others() -> None:
     labeller = small_labeller("unigram", encoder={"recall": 2})
     batch, found = batch_in(1, 2, 1, 2), []

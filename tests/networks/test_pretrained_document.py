@@ -17,7 +17,7 @@ DOCUMENT = (ROOT / "docs" / "pretrained.md").read_text(encoding="utf-8")
 OF_OTHER_ENCODERS = {
     "kind", "window", "word_width", "character_width", "character_hidden", "max_characters", "width", "layers", "heads",
     "pair_width", "min_pair_count", "affix_width", "affix_dropout", "features", "min_feature_count", "word_dropout", "unit_dropout",
-    "embedding_dropout",
+    "embedding_dropout", "positions",
 }  # fmt: skip
 
 

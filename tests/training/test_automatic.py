@@ -108,6 +108,26 @@ def test_settings_given_are_checked_first(tmp_path: Path) -> None:
         choose_config(tmp_path / "none.txt", device_type="cpu")
 
 
+def test_names_are_recalled_where_documents_are_marked(tmp_path: Path) -> None:
+    path = tmp_path / "train.txt"
+    documents = [
+        f"-DOCSTART- O\n\nAda{place} B-PER\nsings O\n\nI O\nmet O\nAda{place} B-PER\n\n" for place in range(130)
+    ]
+    path.write_text("".join(documents))
+    config, sources, lines, *_ = choose_config(path, device_type="cpu")
+    assert (config.encoder.recall, config.encoder.recall_dropout) == (8, 0.25)
+    assert sources["encoder", "recall"].option == "recipe"
+    assert any(line.startswith("documents: ") and "encoder.recall=0" in line for line in lines)
+    # Something else is asked for.
+    assert choose_config(path, ["encoder.recall=0"], device_type="cpu").config.recall == 0
+    of_beliefs = choose_config(path, ["denoiser.recall=4"], device_type="cpu").config
+    assert (of_beliefs.recall, of_beliefs.encoder.recall) == (4, 0)
+    path.write_text("".join(documents).replace("-DOCSTART- O\n\n", ""))
+    config, _, lines, *_ = choose_config(path, device_type="cpu")
+    assert config.recall == 0
+    assert not any(line.startswith("documents: ") for line in lines)
+
+
 def test_a_pretrained_encoder_is_taken(tmp_path: Path) -> None:
     path = write_tags(tmp_path / "train.txt", 20)
     given = ["encoder.kind=pretrained", "encoder.model=some/encoder"]

@@ -30,6 +30,33 @@ def config_of(settings: dict[str, object], *, task: Task, system: str) -> Config
     return Config.model_validate({"task": task, "system": system, **values})
 
 
+def in_documents(number: int, size: int) -> list[Sentence]:
+    return [Sentence(("Ada",), ("S-PER",), document=1 + index // size) for index in range(number * size)]
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "expected"),
+    [
+        (in_documents(100, 2), None, True),
+        (in_documents(100, 2), in_documents(1, 2), True),
+        (in_documents(99, 8), None, False),
+        (in_documents(200, 1), None, False),
+        (in_documents(100, 2), in_documents(4, 1), False),
+        (in_documents(100, 2), [Sentence(("Ada",), ("S-PER",))] * 4, False),
+        ([Sentence(("Ada",), ("S-PER",))] * 200, in_documents(1, 2), False),
+    ],
+)
+def test_names_are_recalled_where_train_and_dev_have_documents(train, dev, expected) -> None:
+    size = corpus_size(train, dev)
+    assert size.has_documents is expected
+    for system in SYSTEMS:
+        settings = {
+            task: recipe_settings(size, task=task, system=system, device_type="cpu") for task in (Task.NER, Task.POS)
+        }
+        assert config_of(settings[Task.NER], task=Task.NER, system=system).encoder.recall == 8 * expected
+        assert "encoder.recall" not in settings[Task.POS]
+
+
 def test_the_size_of_a_corpus() -> None:
     sentences = [Sentence(("Ada", "sleeps"), ("N", "V")), Sentence(("Ada", "a", "b", "c"), ("N",) * 4, document=1)]
     assert corpus_size(sentences) == CorpusSize(num_sentences=2, num_units=6, mean_form_length=2.5)

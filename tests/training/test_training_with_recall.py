@@ -130,3 +130,11 @@ def test_a_document_beyond_memory_ends_training_with_a_message(
 def test_a_corpus_without_marks_is_refused(corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no documents are marked, so recall has no effect"):
         train(small_runs.small_config(corpus, RECALL), output=tmp_path / "run", device="cpu")
+
+
+def test_a_model_that_recalls_can_go_on_without_marks(
+    run: Path, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = {"data": {"start": str(run / "model")}, "training": {"epochs": 1}}
+    train(small_runs.small_config(corpus, RECALL, changes), output=tmp_path / "run", device="cpu")
+    assert "train.txt marks no documents, so there is nothing to recall" in caplog.text

@@ -124,7 +124,8 @@ ColumnName = Annotated[str, pydantic.BeforeValidator(_number_as_text)]
 class DataConfig(Section):
     """The corpora; ``$NAME`` in a path is an environment variable, and relative paths start at the current directory.
 
-    An empty path means no file, so that ``--set data.test=`` removes the file that a configuration names.
+    An empty path means no file, so that ``--set data.test=`` removes the file that a configuration names. A configuration file may list
+    several paths for a file, of which the first that exists is used.
     """
 
     train: str | None = None
@@ -208,6 +209,8 @@ class EncoderConfig(Section):
     """of the Transformer"""
     heads: Heads = 8
     """of attention"""
+    positions: Literal["rotary", "none"] = "rotary"
+    """scratch: how attention sees the order of the units; none: not at all (the paper does not say what its encoder does)"""
     window: Annotated[int, Field(ge=0, le=64)] = 2
     """window: number of words seen on either side"""
     features: bool = False
@@ -232,6 +235,8 @@ class EncoderConfig(Section):
     """with recall: what is seen of them, the mean of their states, or only that there are any"""
     recall_layers: Layers = 0
     """with recall: Transformer layers that follow, so that the neighbours of a recurring unit see it, too"""
+    recall_dropout: Dropout = 0.0
+    """with recall: share of the training sentences that see none of other sentences, so that the model can do without documents"""
 
     model: str | None = None
     """pretrained: a folder (``$NAME`` is an environment variable), or a name on the Hugging Face hub"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -25,12 +26,14 @@ class RecalledStates(nn.Module):
     """Encoder states that have seen the other occurrences of their form; ours, the paper has no such thing.
 
     eᵢ + W·mean of the others' states or, with ``recall_of = "flag"``, eᵢ + W·1 if there are others. W is initialised to zero. The
-    states then pass through ``recall_layers`` Transformer layers, in which the neighbours of a recurring unit see this, too.
+    states then pass through ``recall_layers`` Transformer layers, in which the neighbours of a recurring unit see this, too. In
+    training, a share ``recall_dropout`` of the sentences sees only its own units.
     """
 
     def __init__(self, config: EncoderConfig, width: int) -> None:
         super().__init__()
         self.is_flag = config.recall_of == "flag"
+        self.dropout = config.recall_dropout
         self.recalled = nn.Linear(1 if self.is_flag else width, width, bias=False)
         nn.init.zeros_(self.recalled.weight)
         if config.recall_layers and width % (2 * config.heads):
@@ -47,7 +50,7 @@ class RecalledStates(nn.Module):
         self, states: Float[Tensor, "*units D"], others: Int[Tensor, "B N M"], layout: Layout
     ) -> Float[Tensor, "*units D"]:
         """The states with what is recalled; ``others`` are those of the batch."""
-        places = layout.pack(others)
+        places = layout.pack(self._kept(others))
         if self.is_flag:
             seen = (places >= 0).any(-1, keepdim=True).to(states.dtype)
         else:
@@ -59,3 +62,12 @@ class RecalledStates(nn.Module):
         for layer in self.layers:
             states = layer(states, layout, rotation)
         return self.norm(states)
+
+    def _kept(self, others: Int[Tensor, "B N M"]) -> Int[Tensor, "B N M"]:
+        """In training, without those in other sentences for some of the sentences."""
+        if not self.training or self.dropout == 0:
+            return others
+        num_sentences, num_units, _ = others.shape
+        is_alone = torch.rand(num_sentences, 1, 1, device=others.device) < self.dropout
+        sentences = torch.arange(num_sentences, device=others.device)[:, None, None]
+        return torch.where(is_alone & (others // num_units != sentences), -1, others)

@@ -134,7 +134,7 @@ def _check(model: StoredModel, decoder: str) -> None:
     if isinstance(core, StructuredCore) and core.structure not in (Unigram, MeanField, LinearChain):
         raise refused(f"the structure {config.system_entry.structure}", "choose a system of this package")
     if config.recall:
-        raise refused("a model with recall", "choose one that was trained without denoiser.recall and encoder.recall")
+        raise refused("a model with recall", "train it with --set encoder.recall=0 --set denoiser.recall=0")
     if isinstance(core, CategoricalCore) and config.inference.posterior == "sampled":
         raise refused("sampled labels", "choose a model with another inference.posterior")
     if isinstance(core, CategoricalCore) and config.inference.exit_tolerance is not None:

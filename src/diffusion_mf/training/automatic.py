@@ -15,7 +15,7 @@ from diffusion_mf.data.detection import detect
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.model.storage import read_config
 from diffusion_mf.training.corpora import Corpora, prepared_sentences, read_corpora
-from diffusion_mf.training.recipe import CorpusSize, corpus_size, recipe_settings
+from diffusion_mf.training.recipe import RECALL, CorpusSize, corpus_size, recipe_settings
 
 DEFAULT_SYSTEM = "diffusion-mf"
 
@@ -93,13 +93,15 @@ def choose_config(
     config, _ = configured(_BEFORE_THE_RECIPE)
     corpora = read_corpora(config)
     train_sentences = prepared_sentences(corpora.train, config)
-    size = corpus_size(train_sentences)
+    size = corpus_size(train_sentences, None if corpora.dev is None else corpora.dev.sentences)
     task, system, is_pretrained = config.task, config.system, config.encoder.kind == "pretrained"
 
     def by_recipe(minutes: float | None) -> tuple[Config, dict[Key, SettingSource]]:
         recipe = recipe_settings(
             size, task=task, system=system, device_type=device_type, is_pretrained=is_pretrained, minutes=minutes
         )
+        if asked.denoiser.recall:  # of beliefs, and therefore not of states
+            recipe = {key: value for key, value in recipe.items() if key not in RECALL}
         return configured(nested((tuple(key.split(".")), value) for key, value in recipe.items()))
 
     config, sources = by_recipe(minutes)
@@ -138,6 +140,10 @@ def _described(config: Config, corpora: Corpora, size: CorpusSize) -> list[str]:
     else:
         few = f", for {_counted(size.num_sentences, 'sentence')} cannot be divided" if size.num_sentences < 5 else ""
         lines.append(f"dev: none{few}: the last model is kept, and how good it is will not be known (--dev FILE)")
+    if config.encoder.recall:
+        lines.append(
+            "documents: a word is labelled with its other occurrences in the document in view (--set encoder.recall=0)"
+        )
     if config.data.test is not None:
         lines.append(f"test: {_counted(len(corpora.test or ()), 'sentence')} of {config.data.test}")
     encoder, training = config.encoder, config.training

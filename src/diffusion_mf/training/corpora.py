@@ -79,7 +79,8 @@ def read_training_data(
     settings = config.data
     train, dev, test = corpora or read_corpora(config)
     prepared = prepared_sentences(train, config)
-    if config.recall and not any(sentence.document for sentence in prepared):
+    lacks_documents = config.recall > 0 and not any(sentence.document for sentence in prepared)
+    if lacks_documents and settings.start is None:
         raise InputError(
             "no documents are marked, so recall has no effect",
             path=settings.train,
@@ -95,6 +96,8 @@ def read_training_data(
         vocabulary = dataclasses.replace(vocabulary, labels=tuple(complete_labels(vocabulary.labels, train.scheme)))
     by_path = {corpus.path: corpus for corpus in (train, dev, test) if corpus is not None}
     notes = [corpus.repaired for corpus in by_path.values()]
+    if lacks_documents:
+        notes.append(f"{settings.train} marks no documents, so there is nothing to recall in training")
     for corpus in (dev, test):
         if corpus is not None:
             owner = f"{settings.train} does not have"
