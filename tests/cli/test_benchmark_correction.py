@@ -22,6 +22,7 @@ from diffusion_mf.lab.benchmarks.correction import (
     Measured,
     ModelGroup,
     Order,
+    Way,
     accuracy_of_others,
     correct,
     correction_rows,
@@ -64,12 +65,32 @@ def models(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     }
 
 
-def by_hand(tagger: Tagger, sentences: list[Any], order: Order) -> tuple[int, int]:
+def applied(sentences: list[Any], fixes: list[tuple[list[str], list[str]]], held: list[dict[int, str]]) -> list[Any]:
+    """Clamps of what is held and, where nothing is, of fixes at the same words: the longest first, then the latest."""
+    clamps = [dict(row) for row in held]
+    for words, labels in [fix for size in range(9, 0, -1) for fix in fixes[::-1] if len(fix[0]) == size]:
+        for sentence, clamp in zip(sentences, clamps, strict=True):
+            for start in range(len(sentence.units) - len(words) + 1):
+                places = range(start, start + len(words))
+                before, after = clamp.get(start - 1, "O"), clamp.get(start + len(words), "O")
+                is_cut = before[0] in "BM" or after[0] in "ME"
+                if (
+                    [*sentence.units[start : start + len(words)]] == words
+                    and not is_cut
+                    and not clamp.keys() & {*places}
+                ):
+                    clamp.update(zip(places, labels, strict=True))
+    return clamps
+
+
+def by_hand(tagger: Tagger, sentences: list[Any], order: Order, *, apply_to_all: bool = False) -> tuple[int, int]:
     """Errors and fixes of one document, with nothing but the tagger's clamps."""
     held: list[dict[int, str]] = [{} for _ in sentences]
+    fixed: list[tuple[list[str], list[str]]] = []
     errors = fixes = -1
     while True:
-        results = tagger.tag(sentences, clamp=held, scheme="bmes", documents=[1] * len(sentences))
+        clamps = applied(sentences, fixed, held) if apply_to_all else held
+        results = tagger.tag(sentences, clamp=clamps, scheme="bmes", documents=[1] * len(sentences))
         fixes += 1
         if errors < 0:
             errors = 0
@@ -96,29 +117,32 @@ def by_hand(tagger: Tagger, sentences: list[Any], order: Order) -> tuple[int, in
             first = 0 if order is Order.READING else right[0].start
             for unit in {column, *range(first, right[0].end)}:
                 held[row][unit] = gold[unit]
+            start, end = right[0].start, right[0].end
+            fixed.append(([*sentences[row].units[start:end]], [*gold[start:end]]))
             break
         else:
             return errors, fixes
 
 
+@pytest.mark.parametrize("apply_to_all", [False, True])
 @pytest.mark.parametrize("order", list(Order))
 @pytest.mark.parametrize("name", list(SYSTEMS))
 def test_all_annotators_in_lockstep_are_as_one_by_hand(
-    name: str, order: Order, models: dict[str, Path], documents: Path
+    name: str, order: Order, apply_to_all: bool, models: dict[str, Path], documents: Path
 ) -> None:
     sentences = read_task(documents / "dev.txt", load_model(models[name]).config.task).sentences
     corrector = Corrector(load_model(models[name]), sentences, device=CPU)
-    found = correct(corrector, order)
+    found = correct(corrector, Way(order, apply_to_all))
     tagger = Tagger.load(models[name], device="cpu")
     numbers = sorted({sentence.document for sentence in sentences})
     assert len(numbers) == 4
     for place, number in enumerate(numbers):
         own = [sentence for sentence in sentences if sentence.document == number]
-        if order is Order.UNCERTAIN and name != "recall":
+        if order is Order.UNCERTAIN and name != "recall" and not apply_to_all:
             # Without recall, sentences have annotators of their own: the same fixes in another order.
             expected = tuple(np.sum([by_hand(tagger, [sentence], order) for sentence in own], axis=0))
         else:
-            expected = by_hand(tagger, own, order)
+            expected = by_hand(tagger, own, order, apply_to_all=apply_to_all)
         members = corrector.documents == place
         assert (found.errors[members].sum(), found.fixes[members].sum()) == expected
     assert found.errors.sum() > 10
@@ -129,7 +153,7 @@ def test_unigram_fixes_are_errors_where_nothing_follows(models: dict[str, Path],
     model = load_model(models["unigram"])
     sentences = read_task(documents / "dev.txt", model.config.task).sentences
     corrector = Corrector(model, sentences, device=CPU)
-    found = correct(corrector, Order.READING)
+    found = correct(corrector, Way(Order.READING))
     assert found.fixes.sum() == pytest.approx(found.errors.sum(), rel=0.25)
 
 
@@ -190,10 +214,10 @@ def test_the_accuracy_on_the_others(models: dict[str, Path], documents: Path) ->
 def _measured(system: str, seed: int, fixes: list[int]) -> Measured:
     counts = Corrected(np.array([4, 4, 2]), np.array(fixes))
     return Measured(
-        ModelGroup(system, 0, 0.0),
+        ModelGroup(system, "scratch", "nothing", 0.0),
         seed,
         {"decoder": "argmax", "per": "1,000 units"},
-        {Order.READING: counts},
+        {Way(Order.READING): counts},
         {5.0: GivenResult(90.0 + seed, 80.0)},
         np.array([0, 0, 1]),
         100,
@@ -226,10 +250,13 @@ def test_the_command(dmf, models: dict[str, Path], documents: Path, tmp_path: Pa
     rows = json.loads(outcome.stdout)
     assert rows == json.loads(output.read_text())
     assert plot.stat().st_size > 10_000
-    assert {(row["system"], row["recall"], row["order"], row["given"]) for row in rows} == {
-        (system, recall, order, given)
-        for system, recall in (("unigram", 0), ("lcrf", 0), ("diffusion-mf", 3))
-        for order, given in (("reading", None), ("uncertain", None), *((None, share) for share in (1, 5, 10, 25, 50)))
+    assert {(row["system"], row["recall"], row["order"], row["applied_to_all"], row["given"]) for row in rows} == {
+        (system, recall, *way, given)
+        for system, recall in (("unigram", "nothing"), ("lcrf", "nothing"), ("diffusion-mf", "beliefs"))
+        for way, given in (
+            *(((order, is_applied), None) for order in ("reading", "uncertain") for is_applied in (False, True)),
+            *(((None, False), share) for share in (1, 5, 10, 25, 50)),
+        )
     }
     for row in rows:
         assert {"command", "commit", "hardware", "versions", "date", "seeds", "corpus", "file"} <= set(row)
@@ -238,7 +265,7 @@ def test_the_command(dmf, models: dict[str, Path], documents: Path, tmp_path: Pa
             assert ("minus_lcrf" in row) == (row["system"] != "lcrf")
     printed = dmf("benchmark", "correction", models["recall"], *arguments[-4:])
     assert printed.status == 0
-    assert b"clamps, recall" in printed.stdout
+    assert b"clamps, recall of beliefs" in printed.stdout
     assert len(json.loads(output.read_text())) == len(rows)
     # Several at a time, and those measured before, come to the same.
     kept = tmp_path / "kept"
@@ -256,11 +283,12 @@ def test_the_command(dmf, models: dict[str, Path], documents: Path, tmp_path: Pa
 def test_measurements_with_rows_of_their_own_are_kept_apart() -> None:
     facts = {"corpus": "c", "file": "dev.txt", "calls": None}
     nothing = np.zeros(1, dtype=np.int64)
-    first = Measured(ModelGroup("diffusion-mf", 0, 0.5), 1, facts, {}, {}, nothing, 1)
+    first = Measured(ModelGroup("diffusion-mf", "scratch", "nothing", 0.5), 1, facts, {}, {}, nothing, 1)
     others = [
-        first._replace(group=ModelGroup("diffusion-mf", 8, 0.5)),
-        first._replace(group=ModelGroup("diffusion-mf", 0, 0.25)),
-        first._replace(group=ModelGroup("diffusion-uni", 0, 0.5)),
+        first._replace(group=ModelGroup("diffusion-mf", "scratch", "beliefs", 0.5)),
+        first._replace(group=ModelGroup("diffusion-mf", "scratch", "nothing", 0.25)),
+        first._replace(group=ModelGroup("diffusion-uni", "scratch", "nothing", 0.5)),
+        first._replace(group=ModelGroup("diffusion-mf", "window", "nothing", 0.5)),
         first._replace(seed=2),
         *(first._replace(facts={**facts, key: value}) for key, value in (("corpus", "d"), ("file", "t"), ("calls", 2))),
     ]
@@ -321,6 +349,6 @@ def test_a_fixed_name_carries_over_to_its_other_occurrences(tmp_path: Path) -> N
     )
     model = load_model(train(config, output=tmp_path / "run", device="cpu"))
     sentences = read_task(tmp_path / "dev.txt", model.config.task).sentences
-    found = correct(Corrector(model, sentences, device=CPU), Order.READING)
+    found = correct(Corrector(model, sentences, device=CPU), Way(Order.READING))
     # About half of the names are wrong at first, and each needs one fix.
     assert found.fixes.sum() < 0.75 * found.errors.sum()

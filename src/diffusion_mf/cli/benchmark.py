@@ -555,7 +555,7 @@ def correction(
         list[str],
         typer.Argument(
             metavar="MODEL…",
-            help="Model folders, or files of --keep; models that differ by their seed only are one system.",
+            help="Models, or files of --keep; models that differ by their seed only are one system.",
         ),
     ],
     *,
@@ -582,9 +582,10 @@ def correction(
     from diffusion_mf.data.corpus import check_labels
     from diffusion_mf.data.files import make_folder
     from diffusion_mf.lab.benchmarks import correction as benchmark
-    from diffusion_mf.lab.results import commit, hardware, read_rows
+    from diffusion_mf.lab.results import commit, hardware, read_rows, versions
     from diffusion_mf.model.storage import read_config
     from diffusion_mf.prediction.devices import choose_device
+    from diffusion_mf.tagger.shipped import model_folder
 
     place = choose_device(device)
     facts = {"corpus": corpus or Path(data).resolve().parent.name, "file": Path(data).name, "calls": calls}
@@ -598,7 +599,7 @@ def correction(
                 path=path,
                 remedy="compare models on the same file, with the same --calls",
             )
-    folders = [model for model in models if not model.endswith(".json")]
+    folders = [model_folder(model) for model in models if not model.endswith(".json")]
     configs = [read_config(folder) for folder in folders]
     if len({config.task for config in configs}) > 1:
         raise InputError("the models have different tasks", remedy="measure those of one task at a time")
@@ -609,7 +610,7 @@ def correction(
         sentences = read.sentences
     if keep is not None:
         make_folder(keep)
-    here = {"commit": commit(), "hardware": hardware()}
+    here = {"commit": commit(), "hardware": hardware(), "versions": versions()}
 
     def measured() -> "Iterator[list[Row]]":
         for each in benchmark.measure_models(folders, sentences, device=place, calls=calls, workers=workers):
@@ -631,18 +632,18 @@ def correction(
 
 
 def _print_correction(rows: "Sequence[Row]") -> None:
-    from diffusion_mf.lab.benchmarks.correction import ModelGroup
+    from diffusion_mf.lab.benchmarks.correction import ModelGroup, Way
 
     titles = [ModelGroup.of_row(row).title for row in rows]
     fixing = [
-        {**row, **_compared(row), "title": title, "seeds": len(row["seeds"])}
+        {**row, **_compared(row), "title": title, "seeds": len(row["seeds"]), "way": way.title}
         for row, title in zip(rows, titles, strict=True)
-        if row["order"] is not None
+        if (way := Way.of_row(row)) is not None
     ]
     columns: dict[str, Column] = {
         "system": "title",
         "seeds": "seeds",
-        "order": "order",
+        "order": "way",
         "errors": ("errors", 2),
         "fixes": ("fixes", 2),
         "% saved": ("saved", 1),

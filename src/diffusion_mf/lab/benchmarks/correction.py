@@ -4,15 +4,17 @@ A simulated annotator goes through a document in reading order, or starting with
 first wrong one is fixed, and for entities the whole span. Confirmed and fixed labels are held (clamped), and the document is labelled again,
 until everything is right. If labels did not depend on each other, there would be as many fixes as errors at the start.
 
-The annotators of all documents work in lockstep: every round labels the documents that still have errors, in shared batches. Without recall,
-sentences do not depend on each other, and each has its own annotator.
+An annotator may also apply every fix to the same words elsewhere in the document, as many tools allow: such labels count like those of
+the model, and are fixed where they are wrong.
+
+The annotators of all documents work in lockstep: every round labels the documents that still have errors, in shared batches. Where no fix
+reaches another sentence, each sentence has its own annotator.
 """
 
 from __future__ import annotations
 
 import enum
 import functools
-import itertools
 import multiprocessing
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,12 +43,18 @@ from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.prediction.sentences import predict_sentences
 from diffusion_mf.systems import SYSTEMS
 
-CORRECTION_ROW_KEY = ("benchmark", "corpus", "file", "system", "recall", "clamp_share", "order", "given", "calls")
+CORRECTION_ROW_KEY = (
+    *("benchmark", "corpus", "file", "system", "encoder", "recall", "clamp_share"),
+    *("order", "applied_to_all", "given", "calls"),
+)
 GIVEN = (1.0, 5.0, 10.0, 25.0, 50.0)
 """shares of the labels, in per cent"""
 REFERENCE = "lcrf"
-"""the system that the others are compared with"""
+"""the system that the others with the same encoder are compared with"""
 NUM_RESAMPLES = 10_000
+
+NONE = -1
+"""no label"""
 
 Flags = Bool[np.ndarray, " N"]
 
@@ -57,6 +65,31 @@ class Order(enum.StrEnum):
     READING = "reading"
     UNCERTAIN = "uncertain"
     """those with the lowest scores first"""
+
+
+class Way(NamedTuple):
+    """How an annotator works."""
+
+    order: Order
+    applied_to_all: bool = False
+    """whether every fix is applied to the same words of the document"""
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Way | None:
+        """The way of a result row; None if it is about given labels."""
+        return cls(Order(row["order"]), row["applied_to_all"]) if row["order"] else None
+
+    @property
+    def title(self) -> str:
+        """The name in tables and plots."""
+        return self.order.value + ", applied to all" * self.applied_to_all
+
+
+class Fix(NamedTuple):
+    """What an annotator decides about one sentence."""
+
+    sentence: int
+    units: range
 
 
 class Labelled(NamedTuple):
@@ -90,9 +123,9 @@ class Corrector:
         """of every sentence, the number of its document, for all models the same"""
         self.sentences = [*cut_documents(kept)] if self._predictor.recall else kept
         self.gold = [np.array([ids[label] for label in sentence.labels or ()]) for sentence in kept]
-        self.groups = grouped([sentence.document if self._predictor.recall else 0 for sentence in self.sentences])
         self._names = model.vocabulary.labels
         self._has_spans = model.config.task is Task.NER
+        self._legality = labeller.legality
         self._gold_spans = [self.spans(gold) for gold in self.gold] if self._has_spans else []
 
     @property
@@ -105,13 +138,29 @@ class Corrector:
         """What fixes are counted per: gold spans for entities, otherwise units."""
         return sum(map(len, self._gold_spans)) if self._has_spans else self.num_units
 
+    @property
+    def can_apply_to_all(self) -> bool:
+        """Whether there are documents, and units that are words."""
+        return self.model.config.task is not Task.SEG_POS and len(set(self.documents.tolist())) < len(self.documents)
+
+    def groups(self, *, by_document: bool) -> list[list[int]]:
+        """The sentences of every annotator: a document's where its sentences depend on each other, otherwise a single one."""
+        if by_document:
+            return grouped(self.documents.tolist())
+        return grouped([sentence.document if self._predictor.recall else 0 for sentence in self.sentences])
+
     def spans(self, labels: Int[np.ndarray, " N"]) -> list[LabelledSpan]:
         """The spans that labels encode."""
         return extract_spans([self._names[index] for index in labels], LabelScheme.BMES)
 
     @torch.inference_mode()
-    def label(self, members: Sequence[int], held: Sequence[Flags]) -> dict[int, Labelled]:
-        """Label some sentences, with the gold labels where ``held`` is set, by the best decoder whose output is legal."""
+    def label(
+        self, members: Sequence[int], held: Sequence[Flags], applied: Mapping[int, Int[np.ndarray, " N"]] | None = None
+    ) -> dict[int, Labelled]:
+        """Label some sentences by the best decoder whose output is legal, with gold labels where ``held`` is set.
+
+        Elsewhere, labels ``applied`` to a sentence are kept (`applied_labels`).
+        """
         decoder = DECODERS[self.model.tagging_decoder]
 
         def finish(prediction: Prediction, *, members: Sequence[int], allowed: Tensor | None) -> list[Tensor]:
@@ -125,7 +174,7 @@ class Corrector:
             finish,
             budget=self.model.config.inference.budget,
             num_calls=self._calls,
-            allowed=[self._allowed(index, held[index]) for index in members],
+            allowed=[self._allowed(index, held[index], (applied or {}).get(index)) for index in members],
         )
         found = {}
         for places, (labels, scores) in batches:
@@ -135,14 +184,41 @@ class Corrector:
                 found[index] = Labelled(labels[row, :size].numpy().copy(), scores[row, :size].numpy().copy())
         return found
 
-    def _allowed(self, index: int, held: Flags) -> Bool[Tensor, "_ K"] | None:
-        if not held.any():
+    def _allowed(self, index: int, held: Flags, applied: Int[np.ndarray, " N"] | None) -> Bool[Tensor, "_ K"] | None:
+        decided = np.where(held, self.gold[index], NONE if applied is None else applied)
+        (places,) = np.nonzero(decided != NONE)
+        if not len(places):
             return None
         allowed = torch.ones(len(held), len(self._names), dtype=torch.bool)
-        allowed[torch.from_numpy(held)] = False
-        places = torch.from_numpy(np.flatnonzero(held))
-        allowed[places, torch.from_numpy(self.gold[index])[places]] = True
+        allowed[torch.from_numpy(places)] = False
+        allowed[torch.from_numpy(places), torch.from_numpy(decided[places])] = True
         return allowed
+
+    def applied_labels(self, index: int, fixes: Sequence[Fix], held: Flags) -> Int[np.ndarray, " N"]:
+        """The labels of fixes at the same words in sentence ``index``, `NONE` elsewhere; the longest and latest of them count.
+
+        A fix is not applied where something is held, nor beside labels that it cannot stand next to.
+        """
+        units = self.sentences[index].units
+        decided = np.where(held, self.gold[index], NONE)
+        for _, fix in sorted(
+            enumerate(fixes), key=lambda numbered: (len(numbered[1].units), numbered[0]), reverse=True
+        ):
+            words = self.sentences[fix.sentence].units[fix.units.start : fix.units.stop]
+            labels = self.gold[fix.sentence][fix.units.start : fix.units.stop]
+            for start in range(len(units) - len(words) + 1):
+                end = start + len(words)
+                if (
+                    units[start:end] == words
+                    and (decided[start:end] == NONE).all()
+                    and self._may_follow(decided[start - 1] if start else NONE, labels[0])
+                    and self._may_follow(labels[-1], decided[end] if end < len(units) else NONE)
+                ):
+                    decided[start:end] = labels
+        return np.where(held, NONE, decided)
+
+    def _may_follow(self, previous: int, label: int) -> bool:
+        return self._legality is None or NONE in (previous, label) or bool(self._legality.transitions[previous, label])
 
     def num_errors(self, index: int, labels: Int[np.ndarray, " N"]) -> int:
         """How many fixes a sentence would need if no fix changed any other label."""
@@ -182,32 +258,39 @@ class Corrected:
     fixes: Int[np.ndarray, " S"]
 
 
-def correct(corrector: Corrector, order: Order) -> Corrected:
+def correct(corrector: Corrector, way: Way) -> Corrected:
     """Simulate the annotators of all documents."""
     number = len(corrector.sentences)
     held = [np.zeros(len(gold), dtype=bool) for gold in corrector.gold]
     errors, fixes = np.zeros(number, dtype=np.int64), np.zeros(number, dtype=np.int64)
-    active = corrector.groups
+    applied: dict[int, Int[np.ndarray, " N"]] = {}
+    # A document and the fixes in it so far.
+    active: list[tuple[list[int], list[Fix]]] = [
+        (group, []) for group in corrector.groups(by_document=way.applied_to_all)
+    ]
     is_first = True
     while active:
-        found = corrector.label([*itertools.chain.from_iterable(active)], held)
+        found = corrector.label([index for group, _ in active for index in group], held, applied)
         if is_first:
             errors[:] = [corrector.num_errors(index, found[index].labels) for index in range(number)]
             is_first = False
         remaining = []
-        for group in active:
-            fixed = _next_fix(corrector, group, found, held, order)
-            if fixed is not None:
-                fixes[fixed] += 1
-                remaining.append(group)
+        for group, earlier in active:
+            fix = _next_fix(corrector, group, found, held, way.order)
+            if fix is None:
+                continue
+            fixes[fix.sentence] += 1
+            remaining.append((group, [*earlier, fix]))
+            if way.applied_to_all:
+                applied |= {index: corrector.applied_labels(index, [*earlier, fix], held[index]) for index in group}
         active = remaining
     return Corrected(errors, fixes)
 
 
 def _next_fix(
     corrector: Corrector, group: Sequence[int], found: Mapping[int, Labelled], held: Sequence[Flags], order: Order
-) -> int | None:
-    """Confirm and fix labels of a group in ``held`` until one was wrong; the sentence with the fix, None if all are right."""
+) -> Fix | None:
+    """Confirm and fix labels of a group in ``held`` until one was wrong; the fix, None if all are right."""
     sizes = [len(held[index]) for index in group]
     starts = np.cumsum([0, *sizes])
     is_wrong = np.concatenate([found[index].labels != corrector.gold[index] for index in group])
@@ -231,7 +314,7 @@ def _next_fix(
     flags[decided] = True
     for start, size, each in zip(starts, sizes, group, strict=False):
         held[each] |= flags[start : start + size]
-    return index
+    return Fix(index, units)
 
 
 class GivenResult(NamedTuple):
@@ -271,26 +354,35 @@ class ModelGroup(NamedTuple):
     """What models of different seeds have in common."""
 
     system: str
-    recall: int
+    encoder: str
+    recall: str
+    """of the other occurrences of a word: states, beliefs, states and beliefs, or nothing"""
     clamp_share: float
 
     @classmethod
     def of(cls, model: StoredModel) -> ModelGroup:
         """The group of a model; direct systems are never trained for clamps, whatever the configuration says."""
         config = model.config
-        is_diffusion = config.system_entry.is_diffusion
-        return cls(config.system, config.recall, config.diffusion.clamp_share if is_diffusion else 0.0)
+        encoder = Path(config.encoder.model or config.encoder.kind).name
+        is_categorical = config.system_entry.process == "categorical"
+        recalled = ["states"] * bool(config.encoder.recall) + ["beliefs"] * bool(
+            is_categorical and config.denoiser.recall
+        )
+        clamp_share = config.diffusion.clamp_share if config.system_entry.is_diffusion else 0.0
+        return cls(config.system, encoder, " and ".join(recalled) or "nothing", clamp_share)
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> ModelGroup:
         """The group of a result row."""
-        return cls(row["system"], row["recall"], row["clamp_share"])
+        return cls(*(row[name] for name in cls._fields))
 
     @property
     def title(self) -> str:
         """The name in tables and plots."""
-        parts = [SYSTEMS[self.system].title, "clamps" * (self.clamp_share > 0), "recall" * (self.recall > 0)]
-        return ", ".join(part for part in parts if part)
+        encoder = "" if self.encoder == "scratch" else self.encoder
+        recall = "" if self.recall == "nothing" else f"recall of {self.recall}"
+        parts = [SYSTEMS[self.system].title, encoder, "clamps" * (self.clamp_share > 0), recall]
+        return ", ".join(filter(None, parts))
 
 
 class Measured(NamedTuple):
@@ -300,7 +392,7 @@ class Measured(NamedTuple):
     seed: int
     facts: dict[str, Any]
     """the same for all seeds"""
-    corrected: dict[Order, Corrected]
+    corrected: dict[Way, Corrected]
     given: dict[float, GivenResult]
     documents: Int[np.ndarray, " S"]
     num_targets: int
@@ -335,8 +427,13 @@ def kept_name(measured: Measured) -> str:
     facts, group = measured.facts, measured.group
     calls = "own" if facts["calls"] is None else facts["calls"]
     parts = (
-        *(facts["corpus"], Path(facts["file"]).stem, group.system),
-        *(f"recall{group.recall}", f"clamps{group.clamp_share:g}", f"calls-{calls}", f"seed{measured.seed}"),
+        *(facts["corpus"], Path(facts["file"]).stem, group.system, group.encoder),
+        *(
+            f"recall-{group.recall.replace(' ', '-')}",
+            f"clamps{group.clamp_share:g}",
+            f"calls-{calls}",
+            f"seed{measured.seed}",
+        ),
     )
     return ".".join(parts) + ".json"
 
@@ -346,10 +443,10 @@ def write_measured(path: Path, measured: Measured) -> None:
     content = {
         **measured._asdict(),
         "group": measured.group._asdict(),
-        "corrected": {
-            order: {"errors": found.errors.tolist(), "fixes": found.fixes.tolist()}
-            for order, found in measured.corrected.items()
-        },
+        "corrected": [
+            {**way._asdict(), "errors": found.errors.tolist(), "fixes": found.fixes.tolist()}
+            for way, found in measured.corrected.items()
+        ],
         "given": {str(share): found._asdict() for share, found in measured.given.items()},
         "documents": measured.documents.tolist(),
     }
@@ -365,8 +462,10 @@ def read_measured(path: Path) -> Measured:
             content["seed"],
             content["facts"],
             {
-                Order(order): Corrected(np.array(found["errors"]), np.array(found["fixes"]))
-                for order, found in content["corrected"].items()
+                Way(Order(found["order"]), found["applied_to_all"]): Corrected(
+                    np.array(found["errors"]), np.array(found["fixes"])
+                )
+                for found in content["corrected"]
             },
             {float(share): GivenResult(**found) for share, found in content["given"].items()},
             np.array(content["documents"]),
@@ -384,11 +483,12 @@ def measure_model(
     device: torch.device,
     calls: int | None,
 ) -> Measured:
-    """Correct ``sentences`` in both orders, and measure the accuracy on the others for every share of given labels."""
+    """Correct ``sentences`` in every way that they allow, and measure the accuracy on the others for every share of given labels."""
     corrector = Corrector(
         model, sentences, device=device, calls=calls if model.config.system_entry.is_diffusion else None
     )
-    corrected = {order: correct(corrector, order) for order in Order}
+    ways = [Way(order, is_applied) for is_applied in (False, corrector.can_apply_to_all) for order in Order]
+    corrected = {way: correct(corrector, way) for way in dict.fromkeys(ways)}
     given = dict(zip(GIVEN, accuracy_of_others(corrector, GIVEN), strict=True))
     facts = {
         "decoder": model.tagging_decoder,
@@ -403,13 +503,13 @@ def measure_model(
 
 
 def correction_rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
-    """A row per system and order, and per system and share of given labels, with means over seeds."""
+    """A row per system and way to correct, and per system and share of given labels, with means over seeds."""
     by_group: dict[ModelGroup, list[Measured]] = {}
     for each in measured:
         by_group.setdefault(each.group, []).append(each)
-    reference = next((members for group, members in by_group.items() if group.system == REFERENCE), None)
     rows: list[dict[str, Any]] = []
     for group, members in by_group.items():
+        reference = by_group.get(group._replace(system=REFERENCE, recall="nothing", clamp_share=0.0), [])
         common: dict[str, Any] = {
             "benchmark": "correction",
             **group._asdict(),
@@ -422,14 +522,15 @@ def correction_rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
                 if key in members[0].facts
             },
         }
-        for order in members[0].corrected:
-            rows.append({**common, "order": order.value, "given": None, **_fix_values(members, reference, order)})
+        for way in members[0].corrected:
+            rows.append({**common, **way._asdict(), "given": None, **_fix_values(members, reference, way)})
         for share in members[0].given:
             results = [each.given[share] for each in members]
             rows.append(
                 {
                     **common,
                     "order": None,
+                    "applied_to_all": False,
                     "given": share,
                     "accuracy_of_others": statistics.fmean(result.accuracy for result in results),
                     "accuracy_without": statistics.fmean(result.without for result in results),
@@ -439,14 +540,14 @@ def correction_rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     return rows
 
 
-def _fix_values(members: Sequence[Measured], reference: Sequence[Measured] | None, order: Order) -> dict[str, Any]:
-    """Errors and fixes per 1,000, what is saved (%), and the comparison with the reference."""
+def _fix_values(members: Sequence[Measured], reference: Sequence[Measured], way: Way) -> dict[str, Any]:
+    """Errors and fixes per 1,000, what is saved (%), and the comparison with the reference corrected in the same way."""
 
     def per_thousand(each: Measured, counts: Int[np.ndarray, " S"]) -> float:
         return 1000 * float(counts.sum()) / max(each.num_targets, 1)
 
-    errors = {str(each.seed): per_thousand(each, each.corrected[order].errors) for each in members}
-    fixes = {str(each.seed): per_thousand(each, each.corrected[order].fixes) for each in members}
+    errors = {str(each.seed): per_thousand(each, each.corrected[way].errors) for each in members}
+    fixes = {str(each.seed): per_thousand(each, each.corrected[way].fixes) for each in members}
     total_errors, total_fixes = statistics.fmean(errors.values()), statistics.fmean(fixes.values())
     values: dict[str, Any] = {
         "errors": total_errors,
@@ -456,9 +557,9 @@ def _fix_values(members: Sequence[Measured], reference: Sequence[Measured] | Non
         "errors_by_seed": errors,
         "fixes_by_seed": fixes,
     }
-    if reference is None or members[0].group == reference[0].group:
+    if not reference or members[0].group == reference[0].group:
         return values
-    ours, theirs = (_fixes_by_document(each, order) for each in (members, reference))
+    ours, theirs = (_fixes_by_document(each, way) for each in (members, reference))
     scale = 1000 / max(members[0].num_targets, 1)
     drawn = scale * bootstrap(lambda weights: weights @ (ours - theirs), len(ours), num_resamples=NUM_RESAMPLES)
     low, high = np.percentile(drawn, [2.5, 97.5])
@@ -474,12 +575,12 @@ def _fix_values(members: Sequence[Measured], reference: Sequence[Measured] | Non
     }
 
 
-def _fixes_by_document(members: Sequence[Measured], order: Order) -> Float[np.ndarray, " D"]:
+def _fixes_by_document(members: Sequence[Measured], way: Way) -> Float[np.ndarray, " D"]:
     """The mean number of fixes over seeds in every document."""
     number = 1 + max(int(each.documents.max(initial=0)) for each in members)
     totals = np.zeros(number)
     for each in members:
-        np.add.at(totals, each.documents, each.corrected[order].fixes / len(members))
+        np.add.at(totals, each.documents, each.corrected[way].fixes / len(members))
     return totals
 
 
@@ -494,31 +595,32 @@ def write_correction_plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None
     for corpus, bars, curves in zip(corpora, *panels, strict=True):
         here = [row for row in rows if row["corpus"] == corpus]
         groups = [*dict.fromkeys(ModelGroup.of_row(row) for row in here)]
-        orders = [*dict.fromkeys(row["order"] for row in here if row["order"])]
+        ways = sorted({way for way in map(Way.of_row, here) if way is not None}, key=lambda way: way[::-1])
         for place, group in enumerate(groups):
             own = [row for row in here if all(row[key] == value for key, value in group._asdict().items())]
-            fixing = {row["order"]: row for row in own if row["order"]}
+            fixing = {Way.of_row(row): row for row in own}
             colour = system_colour(group.system)
-            if fixing:
-                bars.bar(place, fixing[orders[0]]["errors"], color="#DDDDDD", width=0.8)
-            for turn, order in enumerate(orders):
-                if order in fixing:
-                    width = 0.7 / len(orders)
-                    at = place - 0.35 + width * (turn + 0.5)
-                    bars.bar(at, fixing[order]["fixes"], width=width, color=colour, alpha=1 - 0.4 * turn)
+            for turn, way in enumerate(ways):
+                if way not in fixing:
+                    continue
+                width = 0.8 / len(ways)
+                at = place - 0.4 + width * (turn + 0.5)
+                bars.bar(at, fixing[way]["errors"], width=width, color="#DDDDDD")
+                look = {"alpha": 1 if way.order is Order.READING else 0.6, "hatch": "///" * way.applied_to_all}
+                bars.bar(at, fixing[way]["fixes"], width=0.9 * width, color=colour, edgecolor="white", **look)
             points = sorted((row["given"], row) for row in own if row["given"] is not None)
             if points:
                 curves.plot(
                     [share for share, _ in points],
                     [100 - row["accuracy_of_others"] for _, row in points],
                     color=colour,
-                    linestyle="--" if group.recall else ":" if group.clamp_share else "-",
+                    linestyle="--" if group.recall != "nothing" else ":" if group.clamp_share else "-",
                     marker="o",
                     markersize=3,
                     label=group.title,
                 )
         bars.set_xticks(range(len(groups)), [group.title.replace(", ", "\n") for group in groups], fontsize=7)
-        bars.set_title(f"{corpus}: errors (grey) and fixes ({', '.join(orders)})", fontsize=9)
+        bars.set_title(f"{corpus}: errors (grey) and fixes\n({'; '.join(way.title for way in ways)})", fontsize=8)
         bars.set_ylabel(f"per {here[0]['per']}")
         curves.set_xlabel("labels given (%)")
         curves.set_ylabel("wrong among the others (%)")
