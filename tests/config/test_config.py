@@ -146,6 +146,16 @@ def test_a_size_on_the_command_line_wins_over_the_file_and_a_dimension_there_ove
     assert load_config(path, ["denoiser.layers=2", "size=M"]).denoiser.layers == 2
 
 
+def test_of_several_paths_the_first_that_exists_is_used(write, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("CORPORA", str(tmp_path))
+    path = write(GOOD + '[data]\ntrain = ["$CORPORA/a.txt", "$CORPORA/b.txt"]\n')
+    assert load_config(path).data.train == f"{tmp_path}/a.txt"
+    (tmp_path / "b.txt").touch()
+    assert load_config(path).data.train == f"{tmp_path}/b.txt"
+    with pytest.raises(InputError, match=r"data\.train"):
+        load_config(write(GOOD + "[data]\ntrain = [1]\n"))
+
+
 def test_paths_name_environment_variables(write, monkeypatch) -> None:
     path = write(GOOD + '[data]\ntrain = "$SOME_FOLDER/train.txt"\ndev = "$NOT_SET_ANYWHERE/dev.txt"\n')
     monkeypatch.setenv("SOME_FOLDER", "/corpora")

@@ -38,7 +38,7 @@ from diffusion_mf.config.sections import (
     preset,
 )
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.files import StrPath
+from diffusion_mf.data.files import StrPath, first_existing
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.errors import InputError
 from diffusion_mf.plugins import check_imported, import_named, owners, short_name
@@ -298,6 +298,9 @@ def _expand_paths(values: dict[str, Any]) -> None:
     data = values.get("data")
     if isinstance(data, dict):
         for split in ("train", "dev", "test", "teacher", "start"):
+            names = data.get(split)
+            if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+                data[split] = first_existing(names)
             if isinstance(data.get(split), str):
                 # An unset variable stays visible in the message that there is no such file.
                 data[split] = os.path.expandvars(data[split])

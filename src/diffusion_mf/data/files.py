@@ -16,7 +16,7 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 from diffusion_mf.data.sentence import Sentence
@@ -206,6 +206,11 @@ class _Unpacked(io.RawIOBase):
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]
         return size
+
+
+def first_existing(names: Sequence[str]) -> str:
+    """Of several paths, the first that exists once its ``$NAME`` are replaced, as it is written; if none does, the first."""
+    return next((name for name in names if os.path.exists(os.path.expandvars(name))), names[0])
 
 
 def make_folder(path: StrPath) -> None:

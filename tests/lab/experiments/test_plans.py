@@ -181,7 +181,7 @@ def test_controls_of_recall_share_runs_with_recall() -> None:
         *((system, "sentences") for system in ("unigram", "lcrf", "diffusion-uni", "diffusion-mf")),
         *((system, "documents") for system in ("diffusion-uni", "diffusion-mf")),
     }
-    assert len({run.name for run in controls}) == len(controls) == 17 * 2 * 4
+    assert len({run.name for run in controls}) == len(controls) == 23 * 2 * 4
     for run in controls:
         assert (run.config.recall > 0) == (run.variant not in ("sentences", "deep", "wide"))
         if run.variant == "stacked":

@@ -20,7 +20,7 @@ from diffusion_mf.config import Config, load_config
 from diffusion_mf.config.errors import explained, line_of, read_toml
 from diffusion_mf.config.files import flat, import_listed, locate_config
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.files import StrPath
+from diffusion_mf.data.files import StrPath, first_existing
 from diffusion_mf.errors import InputError
 from diffusion_mf.plugins import import_named
 from diffusion_mf.systems import SYSTEMS
@@ -73,8 +73,7 @@ class CorpusEntry(Section):
         for split, names in (("train", self.train), ("dev", self.dev), ("test", self.test)):
             candidates = [names] if isinstance(names, str) else names or []
             if candidates:
-                existing = (name for name in candidates if os.path.exists(os.path.expandvars(name)))
-                found[split] = next(existing, candidates[0])
+                found[split] = first_existing(candidates)
         return found
 
 
