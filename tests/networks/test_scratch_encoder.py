@@ -42,6 +42,16 @@ def test_states_have_the_configured_width_and_order_matters(encoder) -> None:
     assert not torch.allclose(forwards, backwards.flip(1), atol=1e-3)
 
 
+def test_without_positions_order_does_not_matter() -> None:
+    torch.manual_seed(0)
+    encoder = build_encoder(CONFIG.model_copy(update={"positions": "none"}), VOCABULARY).eval()
+    forwards = _states(
+        encoder, collate([Sentence(("one", "bird", "sang")), Sentence(("one", "small", "bird", "sang"))], VOCABULARY)
+    )
+    backwards = _states(encoder, collate([Sentence(("sang", "bird", "one"))], VOCABULARY))
+    torch.testing.assert_close(forwards[:1, :3], backwards.flip(1), rtol=1e-5, atol=1e-5)
+
+
 def test_states_depend_on_no_other_sentence_and_on_no_padding(encoder) -> None:
     encoder.eval()
     together, alone = (

@@ -34,7 +34,7 @@ RECALL = {"denoiser": {"recall": 3}}
 STATES = {"encoder": {"recall": 3, "recall_layers": 1}}
 FLAG = {"encoder": {"recall": 3, "recall_of": "flag"}}
 SAMPLED = {"inference": {"posterior": "sampled"}}
-WINDOW = {"encoder": {"kind": "window", "features": True, "affix_width": 8, "min_pair_count": 1}}
+WINDOW = {"encoder": {"kind": "window", "features": True, "affix_width": 8, "affix_dropout": 0.0, "min_pair_count": 1}}
 WINDOW_OF_CHARACTERS = {"encoder": {"kind": "window", "character_hidden": 0, "pair_width": 8, "window": 3}}
 LABELS = {"denoiser": {"state_scores": True, "state_input": False}}
 

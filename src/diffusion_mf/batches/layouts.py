@@ -39,6 +39,10 @@ class Rotation(NamedTuple):
         angles = positions.float()[..., None, None] * rates
         return cls(angles.cos(), angles.sin())
 
+    def none(self) -> Rotation:
+        """By no angle: attention does not see positions."""
+        return Rotation(torch.ones_like(self.cosine), torch.zeros_like(self.sine))
+
     def turn(self, values: Float[Tensor, "*units H d"]) -> Float[Tensor, "*units H d"]:
         """Rotate; the product of two rotated vectors depends only on the distance of their positions."""
         return turn(values, self.cosine, self.sine)

@@ -29,13 +29,15 @@ from diffusion_mf.plugins import Table
 class ScratchEncoder(WordEncoder):
     """States e₁…eₙ from units s₁…sₙ (paper: “Neural Architecture”).
 
-    Positions are rotary and layers are pre-norm: our choices, since the paper does not specify them.
+    Positions are rotary (or, with ``positions = "none"``, unknown) and layers are pre-norm: our choices, since the paper does not
+    specify them.
     """
 
     def __init__(self, config: EncoderConfig, vocabulary: Vocabulary) -> None:
         super().__init__(config, vocabulary)
         self.unit_dropout = config.unit_dropout
         self.head_width = config.width // config.heads
+        self.has_positions = config.positions == "rotary"
         self.pairs = (
             NeighbourPairs(vocabulary, width=config.pair_width, dropout=config.word_dropout)
             if config.pair_width
@@ -91,6 +93,8 @@ class ScratchEncoder(WordEncoder):
     def transform(self, states: Float[Tensor, "*units D"], layout: Layout) -> Float[Tensor, "*units D"]:
         """The layers, from projected words on."""
         rotation = layout.rotation(self.head_width)
+        if not self.has_positions:
+            rotation = rotation.none()
         for layer in self.layers:
             states = layer(states, layout, rotation)
         return self.norm(states)
