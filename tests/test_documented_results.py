@@ -49,9 +49,14 @@ def rows_of(name: str) -> list[Row]:
     return read_rows(ROOT / "results" / f"{name}.json")
 
 
+def matching(name: str, **wanted: Any) -> list[Row]:
+    """The rows of a result file with these values."""
+    return [row for row in rows_of(name) if all(row.get(key) == value for key, value in wanted.items())]
+
+
 def one(name: str, **wanted: Any) -> Row:
-    """The row of a result file with these values."""
-    found = [row for row in rows_of(name) if all(row.get(key) == value for key, value in wanted.items())]
+    """The only row of a result file with these values."""
+    found = matching(name, **wanted)
     assert len(found) == 1, f"results/{name}.json has {len(found)} rows with {wanted}"
     return found[0]
 
@@ -72,6 +77,11 @@ def tables_of(document: str) -> list[MarkdownTable]:
 def grouped(value: float) -> str:
     """A whole number with commas."""
     return f"{int(half_up(value, 0)):,}"
+
+
+def signed(value: float, digits: int) -> str:
+    """A difference, with its sign."""
+    return ("−" if value < 0 else "+") + half_up(abs(value), digits)
 
 
 Expected = Callable[[MarkdownTable, tuple[str, ...]], list[str]]
@@ -256,11 +266,46 @@ def little_data(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     seeds = [str(len(found["seeds"])) for found in here]
 
     def shown(found: Row) -> str:
-        sign = "−" if found["difference"] < 0 else "+"
         star = " *" if found["is_below"] else ""
-        return f"{half_up(found['test'], 2)} ({sign}{half_up(abs(found['difference']), 2)}{star})"
+        return f"{half_up(found['test'], 2)} ({signed(found['difference'], 2)}{star})"
 
     return [*row[:2], seeds[0] if len(set(seeds)) == 1 else ", ".join(seeds), *map(shown, here)]
+
+
+def scores_by_seed(score: str, **place: Any) -> dict[int, float]:
+    """The scores of a system on a sample, or on the whole of a corpus."""
+    found = matching("sizes", **place)
+    assert len({row["seed"] for row in found}) == len(found) > 0, place
+    return {row["seed"]: row[score] for row in found}
+
+
+def few_sentences(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    """Means over seeds, and the differences to python-crfsuite with the same ones; there are no tests below 500 sentences."""
+    place = {"experiment": "sizes", "corpus": row[0], "sentences": int(row[1])}
+    base = scores_by_seed("test", system="python-crfsuite", **place)
+    cells = []
+    for title in table.header[3:]:
+        scores = scores_by_seed("test", system=SYSTEM_OF_TITLE[title], device="cuda", **place)
+        assert str(len(scores)) == row[2]
+        mean = statistics.fmean(scores.values())
+        cells.append(f"{half_up(mean, 2)} ({signed(mean - statistics.fmean(base[seed] for seed in scores), 2)})")
+    return [*row[:3], *cells]
+
+
+def nothing_lost(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    """Dev means of whole corpora, their differences to our recipe's, and two standard errors of these: no mean falls by more."""
+    place = {"experiment": "sizes", "corpus": row[0], "size": "all", "device": "cuda"}
+    cells = [row[0]]
+    for title in table.header[1:]:
+        system = SYSTEM_OF_TITLE[title]
+        here = list(scores_by_seed("dev", system=system, **place).values())
+        before = list(selected("scratch", system, row[0])["dev_scores"].values())
+        assert len(here) == len(before) == 4
+        limit = 2 * (statistics.variance(here) / 4 + statistics.variance(before) / 4) ** 0.5
+        difference = statistics.fmean(here) - statistics.fmean(before)
+        assert difference >= -limit
+        cells.append(f"{half_up(statistics.fmean(here), 2)} ({signed(difference, 3)}, {half_up(limit, 3)})")
+    return cells
 
 
 def bases(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
@@ -359,13 +404,18 @@ def controls_of_recall(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
 
 
 def corrected(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
-    """Errors at the start and fixes in both orders."""
+    """Errors at the start, fixes in both orders, and the difference to LCRF in the first, with its interval."""
     title, *options = row[0].split(", ")
-    place = {"system": SYSTEM_OF_TITLE[title], "recall": 8 * ("recall" in options), "corpus": "conll2003"}
-    place["clamp_share"] = 0.5 * ("clamps" in options)
+    place = {"system": SYSTEM_OF_TITLE[title], "encoder": "scratch", "clamp_share": 0.5 * ("clamps" in options)}
+    place["recall"] = "beliefs" if "recall of beliefs" in options else "nothing"
+    place["applied_to_all"] = False
+    place["corpus"] = CORPUS_OF_TITLE[table.header[0].split()[0]]
     orders = [one("correction", order=order, **place) for order in ("reading", "uncertain")]
     fixes = [f"{half_up(found['fixes'], 1)} ({half_up(found['saved'], 1)} % fewer)" for found in orders]
-    return [row[0], str(len(orders[0]["seeds"])), half_up(orders[0]["errors"], 1), *fixes]
+    below = orders[0].get("minus_lcrf")
+    ends = [signed(below[key], 1) for key in ("difference", "low", "high")] if below else []
+    compared = "{} ({} to {})".format(*ends) if ends else "–"
+    return [row[0], str(len(orders[0]["seeds"])), half_up(orders[0]["errors"], 1), *fixes, compared]
 
 
 def tokens_of_raw_text(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
@@ -441,6 +491,8 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/results.md", "Diffusion-MF, sentences/s"): speed_of_diffusion_mf,
     ("docs/results.md", "test, trained on a GPU"): little_data,
     ("docs/results.md", "test, trained on one core"): little_data,
+    ("docs/results.md", "test, few sentences, on a GPU"): few_sentences,
+    ("docs/results.md", "dev, settings chosen by dmf train"): nothing_lost,
     ("docs/notebook.md", "dev | EN-EWT"): dev_of_four_seeds,
     ("docs/notebook.md", "argmax, % of the sentences"): invalid_sentences,
     ("docs/notebook.md", "test (dev) | EN-EWT"): objectives,
@@ -449,7 +501,11 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/findings.md", "exact match on dev (score), by calls"): exact_match_by_calls,
     ("docs/findings.md", "CoNLL-2003, other occurrences"): controls_of_recall,
     ("docs/findings.md", "CoNLL-2003 dev, per 1,000 spans"): corrected,
+    ("docs/findings.md", "EN-EWT dev, per 1,000 units"): corrected,
+    ("docs/findings.md", "ZH-GSDSimp dev, per 1,000 units"): corrected,
     ("docs/correction.md", "CoNLL-2003 dev, per 1,000 spans"): corrected,
+    ("docs/correction.md", "EN-EWT dev, per 1,000 units"): corrected,
+    ("docs/correction.md", "ZH-GSDSimp dev, per 1,000 units"): corrected,
     ("docs/pretrained.md", "dev | EN-EWT, mpnet"): dev_with_pretrained_encoders,
     ("docs/benchmarks.md", "operation, forward and backward"): operations,
     ("docs/crf-migration.md", "one H200, ms"): crf_on_a_gpu,
@@ -485,6 +541,7 @@ TRIALS = {
         "more calls, dev",
         "kernels | ms",
         "tweets, F1",
+        "documents, one core",
     )
 }
 
@@ -548,6 +605,19 @@ def test_trials_that_have_rows_have_their_scores_there() -> None:
                 assert key in scores, row
                 num_checked += 1
     assert num_checked > 25
+
+
+@pytest.mark.parametrize(("corpus", "p"), [("conll2003", "< .0001"), ("en-ewt", "= .02")])
+def test_fixes_with_recall_are_as_many_fewer_than_those_of_lcrf_as_the_text_says(corpus: str, p: str) -> None:
+    place = {"corpus": corpus, "encoder": "scratch", "order": "reading", "applied_to_all": False}
+    found = one("correction", system="diffusion-mf", recall="beliefs", **place)
+    fewer = half_up(100 * (1 - found["fixes"] / one("correction", system="lcrf", **place)["fixes"]), 0)
+    chance = found["minus_lcrf"]["p_fewer"]
+    assert p == ("< .0001" if chance < 1e-4 else f"= {half_up(chance, 2).lstrip('0')}")
+    documents = ["docs/findings.md", "docs/correction.md", *(["README.md"] if corpus == "conll2003" else [])]
+    for document in documents:
+        text = " ".join((ROOT / document).read_text(encoding="utf-8").split())
+        assert re.search(rf"\b{fewer} % fewer [^.]*\b(LCRF|reading order)[^.]*p {re.escape(p)}", text), document
 
 
 def test_differences_between_systems_are_those_of_the_rows() -> None:
