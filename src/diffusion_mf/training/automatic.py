@@ -105,7 +105,7 @@ def choose_config(
         return configured(nested((tuple(key.split(".")), value) for key, value in recipe.items()))
 
     config, sources = by_recipe(minutes)
-    lines = [*found.lines(), *_described(config, corpora, size)]
+    lines = [*found.lines(), *_described(config, corpora, size, is_timed=minutes is not None)]
     return ChosenConfig(config, sources, lines, by_recipe(None)[0].training.epochs, corpora)
 
 
@@ -118,7 +118,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _described(config: Config, corpora: Corpora, size: CorpusSize) -> list[str]:
+def _described(config: Config, corpora: Corpora, size: CorpusSize, *, is_timed: bool) -> list[str]:
     units = "character" if size.mean_form_length == 1 else "word"
     documents = len({sentence.document for sentence in corpora.train} - {0})
     marked = _counted(documents, "document") if documents else "no documents marked"
@@ -150,7 +150,7 @@ def _described(config: Config, corpora: Corpora, size: CorpusSize) -> list[str]:
     network = encoder.title if encoder.kind == "pretrained" else f"an encoder of width {encoder.width} from scratch"
     lines.append(f"system: {config.system} on {network} (--system, --encoder)")
     lines.append(
-        f"training: {_counted(training.epochs, 'epoch')}, batches of {training.budget:,} units, learning rate {training.learning_rate:g}, "
+        f"training: {'about ' * is_timed}{_counted(training.epochs, 'epoch')}, batches of {training.budget:,} units, learning rate {training.learning_rate:g}, "
         f"warm-up of {training.warmup_steps:,} steps (--minutes, --set; --print-config shows everything)"
     )
     return lines
