@@ -509,26 +509,14 @@ def correction_rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
         by_group.setdefault(each.group, []).append(each)
     rows: list[dict[str, Any]] = []
     for group, members in by_group.items():
-        reference = by_group.get(group._replace(system=REFERENCE, recall="nothing", clamp_share=0.0), [])
-        common: dict[str, Any] = {
-            "benchmark": "correction",
-            **group._asdict(),
-            "seeds": sorted(each.seed for each in members),
-            **members[0].facts,
-            # Models may have been measured at different times and places.
-            **{
-                key: "; ".join(dict.fromkeys(str(each.facts[key]) for each in members))
-                for key in ("decoder", "commit", "hardware")
-                if key in members[0].facts
-            },
-        }
-        for way in members[0].corrected:
-            rows.append({**common, **way._asdict(), "given": None, **_fix_values(members, reference, way)})
+        rows += [
+            _fix_row(by_group, group, way) for way in dict.fromkeys(way for each in members for way in each.corrected)
+        ]
         for share in members[0].given:
             results = [each.given[share] for each in members]
             rows.append(
                 {
-                    **common,
+                    **_common_values(members),
                     "order": None,
                     "applied_to_all": False,
                     "given": share,
@@ -540,16 +528,37 @@ def correction_rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     return rows
 
 
-def _fix_values(members: Sequence[Measured], reference: Sequence[Measured], way: Way) -> dict[str, Any]:
-    """Errors and fixes per 1,000, what is saved (%), and the comparison with the reference corrected in the same way."""
+def _common_values(members: Sequence[Measured]) -> dict[str, Any]:
+    """What all rows of a system's models begin with."""
+    return {
+        "benchmark": "correction",
+        **members[0].group._asdict(),
+        "seeds": sorted(each.seed for each in members),
+        **members[0].facts,
+        # Models may have been measured at different times and places.
+        **{
+            key: "; ".join(dict.fromkeys(str(each.facts[key]) for each in members))
+            for key in ("decoder", "commit", "hardware")
+            if key in members[0].facts
+        },
+    }
 
-    def per_thousand(each: Measured, counts: Int[np.ndarray, " S"]) -> float:
-        return 1000 * float(counts.sum()) / max(each.num_targets, 1)
 
-    errors = {str(each.seed): per_thousand(each, each.corrected[way].errors) for each in members}
-    fixes = {str(each.seed): per_thousand(each, each.corrected[way].fixes) for each in members}
+def _fix_row(by_group: Mapping[ModelGroup, Sequence[Measured]], group: ModelGroup, way: Way) -> dict[str, Any]:
+    """Errors and fixes per 1,000, what is saved (%), and the comparisons with LCRF: corrected in the same way, and at its best."""
+
+    def corrected_so(other: ModelGroup, way: Way) -> list[Measured]:
+        # Measurements of earlier versions lack some ways.
+        return [each for each in by_group.get(other, ()) if way in each.corrected]
+
+    members = corrected_so(group, way)
+    errors = {str(each.seed): _per_thousand(each, each.corrected[way].errors) for each in members}
+    fixes = {str(each.seed): _per_thousand(each, each.corrected[way].fixes) for each in members}
     total_errors, total_fixes = statistics.fmean(errors.values()), statistics.fmean(fixes.values())
-    values: dict[str, Any] = {
+    row: dict[str, Any] = {
+        **_common_values(members),
+        **way._asdict(),
+        "given": None,
         "errors": total_errors,
         "fixes": total_fixes,
         "fixes_sd": statistics.stdev(fixes.values()) if len(fixes) > 1 else None,
@@ -557,21 +566,45 @@ def _fix_values(members: Sequence[Measured], reference: Sequence[Measured], way:
         "errors_by_seed": errors,
         "fixes_by_seed": fixes,
     }
-    if not reference or members[0].group == reference[0].group:
-        return values
-    ours, theirs = (_fixes_by_document(each, way) for each in (members, reference))
-    scale = 1000 / max(members[0].num_targets, 1)
-    drawn = scale * bootstrap(lambda weights: weights @ (ours - theirs), len(ours), num_resamples=NUM_RESAMPLES)
+    plain = group._replace(system=REFERENCE, recall="nothing", clamp_share=0.0)
+    if group != plain and (reference := corrected_so(plain, way)):
+        row[f"minus_{REFERENCE}"] = _compared((members, way), (reference, way))
+    rivals = {
+        (other, rival_way): found
+        for other in by_group
+        for rival_way in (Way(way.order), Way(way.order, True))
+        if (other.system, other.encoder) == (REFERENCE, group.encoder) and (found := corrected_so(other, rival_way))
+    }
+    if rivals and group.system != REFERENCE:
+        (best, best_way), found = min(rivals.items(), key=lambda item: _mean_fixes(item[1], item[0][1]))
+        difference = _compared((members, way), (found, best_way))
+        row[f"minus_best_{REFERENCE}"] = {
+            "recall": best.recall,
+            "applied_to_all": best_way.applied_to_all,
+            **difference,
+        }
+    return row
+
+
+def _per_thousand(each: Measured, counts: Int[np.ndarray, " S"]) -> float:
+    return 1000 * float(counts.sum()) / max(each.num_targets, 1)
+
+
+def _mean_fixes(members: Sequence[Measured], way: Way) -> float:
+    return statistics.fmean(_per_thousand(each, each.corrected[way].fixes) for each in members)
+
+
+def _compared(ours: tuple[Sequence[Measured], Way], theirs: tuple[Sequence[Measured], Way]) -> dict[str, float]:
+    """The difference in fixes per 1,000, its 95 % interval and the one-sided p of “fewer”, by paired bootstrap over documents."""
+    differences = _fixes_by_document(*ours) - _fixes_by_document(*theirs)
+    scale = 1000 / max(ours[0][0].num_targets, 1)
+    drawn = scale * bootstrap(lambda weights: weights @ differences, len(differences), num_resamples=NUM_RESAMPLES)
     low, high = np.percentile(drawn, [2.5, 97.5])
     return {
-        **values,
-        f"minus_{REFERENCE}": {
-            "difference": scale * float((ours - theirs).sum()),
-            "low": float(low),
-            "high": float(high),
-            # One-sided, of “fewer fixes than the reference”.
-            "p_fewer": float(np.mean(drawn >= 0)),
-        },
+        "difference": scale * float(differences.sum()),
+        "low": float(low),
+        "high": float(high),
+        "p_fewer": float(np.mean(drawn >= 0)),
     }
 
 
