@@ -93,12 +93,7 @@ def generated(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     if "mpnet" in " ".join(table.header):
         text = pretrained_table(rows_of("pretrained"), source="results/pretrained.json")
     else:
-        text = results_table(
-            rows_of("scratch"),
-            source="results/scratch.json",
-            recall=rows_of("recall"),
-            recall_source="results/recall.json",
-        )
+        text = results_table(rows_of("scratch"), source="results/scratch.json")
     (expected,) = markdown_tables(text, table.document)
     assert expected.header == table.header
     assert [line[0] for line in expected.rows] == [line[0] for line in table.rows]
@@ -403,35 +398,79 @@ def controls_of_recall(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     return [row[0], str(len(found["seeds"])), *scores, half_up(found["metrics"]["exact_match"]["test_mean"], 1)]
 
 
+def without_positions(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    """Test scores without positions, in brackets those with them, and the paper's."""
+    cells = [row[0]]
+    for heading in table.header[1:]:
+        place = {"experiment": "variants", "corpus": CORPUS_OF_TITLE[heading.split()[0]], "selected": True}
+        found = {each["setting"]: each for each in matching("paper", system=SYSTEM_OF_TITLE[row[0]], **place)}
+        rotary = found["rotary"]
+        published = paper_score(rotary["corpus"], rotary["system"], "scratch", rotary["metric"])
+        assert published is not None
+        none = half_up(found["none"]["test_mean"], 2) if "none" in found else "–"
+        cells.append(f"{none} ({half_up(rotary['test_mean'], 2)}) {half_up(published.mean, 2)}")
+    return cells
+
+
+def sweep(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    experiment, key = ("depth", "layers") if "layers" in table.header[0] else ("iterations", "num_iterations")
+    place = {"experiment": experiment, "corpus": "en-ewt", "system": SYSTEM_OF_TITLE[row[0]], "selected": True}
+    found = [one("sweeps", setting=f"{key}={value}", **place) for value in table.header[2:]]
+    (seeds,) = {len(each["seeds"]) for each in found}
+    return [row[0], str(seeds), *(half_up(each["dev_mean"], 2) for each in found)]
+
+
+def exact_match_of_systems(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    cells = [row[0]]
+    for title in table.header[1:]:
+        place = {"experiment": "sizes", "corpus": CORPUS_OF_TITLE[title], "size": "all", "device": "cuda"}
+        scores = list(scores_by_seed("exact_match", system=SYSTEM_OF_TITLE[row[0]], **place).values())
+        assert len(scores) == 4
+        cells.append(f"{half_up(statistics.fmean(scores), 1)} ± {half_up(statistics.stdev(scores), 1)}")
+    return cells
+
+
+def corrected_models(table: MarkdownTable, row: tuple[str, ...]) -> dict[str, Any]:
+    """Which rows of correction.json a line is about."""
+    title, *options = row[0].split(", ")
+    recalled = [option.removeprefix("recall of ") for option in options if option.startswith("recall of ")]
+    return {
+        "corpus": CORPUS_OF_TITLE[table.header[0].split()[0]],
+        "system": SYSTEM_OF_TITLE[title],
+        "encoder": "scratch",
+        "clamp_share": 0.5 * ("clamps" in options),
+        "recall": recalled[0] if recalled else "nothing",
+    }
+
+
+def fixes_of(row: Row) -> str:
+    return f"{half_up(row['fixes'], 1)} ({half_up(row['saved'], 1)} % fewer)"
+
+
 def corrected(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     """Errors at the start, fixes in both orders, and the difference to LCRF in the first, with its interval."""
-    title, *options = row[0].split(", ")
-    place = {"system": SYSTEM_OF_TITLE[title], "encoder": "scratch", "clamp_share": 0.5 * ("clamps" in options)}
-    place["recall"] = "beliefs" if "recall of beliefs" in options else "nothing"
-    place["applied_to_all"] = False
-    place["corpus"] = CORPUS_OF_TITLE[table.header[0].split()[0]]
+    place = {**corrected_models(table, row), "applied_to_all": False}
     orders = [one("correction", order=order, **place) for order in ("reading", "uncertain")]
-    fixes = [f"{half_up(found['fixes'], 1)} ({half_up(found['saved'], 1)} % fewer)" for found in orders]
-    return [row[0], str(len(orders[0]["seeds"])), half_up(orders[0]["errors"], 1), *fixes, minus_lcrf(orders[0])]
+    cells = [str(len(orders[0]["seeds"])), half_up(orders[0]["errors"], 1), *map(fixes_of, orders)]
+    return [row[0], *cells, minus_lcrf(orders[0].get("minus_lcrf"))]
 
 
 def applied_to_all(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
-    """The same for small models in reading order, with fixes of one occurrence and of all."""
-    title, *options = row[0].split(", ")
-    place = {"corpus": "conll2003", "encoder": "window", "order": "reading", "system": SYSTEM_OF_TITLE[title]}
-    recalled = [option.removeprefix("recall of ") for option in options if option.startswith("recall of ")]
-    place["recall"] = recalled[0] if recalled else "nothing"
-    once, everywhere = (one("correction", applied_to_all=is_applied, **place) for is_applied in (False, True))
-    fixes = [f"{half_up(found['fixes'], 1)} ({half_up(found['saved'], 1)} % fewer)" for found in (once, everywhere)]
-    return [row[0], str(len(once["seeds"])), half_up(once["errors"], 1), *fixes, minus_lcrf(everywhere)]
+    """In reading order, fixes of one occurrence and of all, and the difference of the better way to the best LCRF."""
+    ways = matching("correction", order="reading", **corrected_models(table, row))
+    found = {each["applied_to_all"]: each for each in ways}
+    seeds = dict.fromkeys(str(len(found[way]["seeds"])) for way in sorted(found))
+    fixes = [fixes_of(found[way]) if way in found else "–" for way in (False, True)]
+    best = min(ways, key=lambda each: each["fixes"])
+    difference = minus_lcrf(best.get("minus_best_lcrf"))
+    return [row[0], ", ".join(seeds), half_up(found[False]["errors"], 1), *fixes, difference]
 
 
-def minus_lcrf(row: Row) -> str:
-    """The difference to LCRF in fixes, with its interval."""
-    below = row.get("minus_lcrf")
-    if not below:
+def minus_lcrf(difference: Row | None) -> str:
+    """A difference to an LCRF in fixes, with its interval."""
+    if not difference:
         return "–"
-    return "{} ({} to {})".format(*(signed(below[key], 1) for key in ("difference", "low", "high")))
+    return "{} ({} to {})".format(*(signed(difference[key], 1) for key in ("difference", "low", "high")))
 
 
 def tokens_of_raw_text(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
@@ -516,12 +555,13 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/findings.md", "test score (exact match, %)"): under_the_papers_settings,
     ("docs/findings.md", "exact match on dev (score), by calls"): exact_match_by_calls,
     ("docs/findings.md", "CoNLL-2003, other occurrences"): controls_of_recall,
-    ("docs/findings.md", "CoNLL-2003 dev, per 1,000 spans"): corrected,
-    ("docs/findings.md", "EN-EWT dev, per 1,000 units"): corrected,
-    ("docs/findings.md", "ZH-GSDSimp dev, per 1,000 units"): corrected,
-    ("docs/correction.md", "CoNLL-2003 dev, per 1,000 spans"): corrected,
+    ("docs/findings.md", "test, without positions in the encoder"): without_positions,
+    ("docs/findings.md", "EN-EWT dev, Mean-Field iterations"): sweep,
+    ("docs/findings.md", "EN-EWT dev, denoiser layers"): sweep,
+    ("docs/findings.md", "whole corpora, test: exact match"): exact_match_of_systems,
+    ("docs/findings.md", "CoNLL-2003 dev, per 1,000 spans"): applied_to_all,
+    ("docs/correction.md", "CoNLL-2003 dev, per 1,000 spans"): applied_to_all,
     ("docs/correction.md", "EN-EWT dev, per 1,000 units"): corrected,
-    ("docs/correction.md", "CoNLL-2003 dev, one core, per 1,000 spans"): applied_to_all,
     ("docs/correction.md", "ZH-GSDSimp dev, per 1,000 units"): corrected,
     ("docs/pretrained.md", "dev | EN-EWT, mpnet"): dev_with_pretrained_encoders,
     ("docs/benchmarks.md", "operation, forward and backward"): operations,
@@ -631,13 +671,38 @@ def test_trials_that_have_rows_have_their_scores_there() -> None:
 def test_fixes_with_recall_are_as_many_fewer_than_those_of_lcrf_as_the_text_says(corpus: str, p: str) -> None:
     place = {"corpus": corpus, "encoder": "scratch", "order": "reading", "applied_to_all": False}
     found = one("correction", system="diffusion-mf", recall="beliefs", **place)
-    fewer = half_up(100 * (1 - found["fixes"] / one("correction", system="lcrf", **place)["fixes"]), 0)
+    plain = one("correction", system="lcrf", recall="nothing", **place)
+    fewer = half_up(100 * (1 - found["fixes"] / plain["fixes"]), 0)
     chance = found["minus_lcrf"]["p_fewer"]
     assert p == ("< .0001" if chance < 1e-4 else f"= {half_up(chance, 2).lstrip('0')}")
-    documents = ["docs/findings.md", "docs/correction.md", *(["README.md"] if corpus == "conll2003" else [])]
+    documents = ["docs/correction.md", *(["docs/findings.md", "README.md"] if corpus == "conll2003" else [])]
     for document in documents:
         text = " ".join((ROOT / document).read_text(encoding="utf-8").split())
         assert re.search(rf"\b{fewer} % fewer [^.]*\b(LCRF|reading order)[^.]*p {re.escape(p)}", text), document
+
+
+def test_recall_of_beliefs_and_of_states_differ_as_the_text_says() -> None:
+    """Diffusion-MF with recall of beliefs minus LCRF with states, on both splits, and what states bring to LCRF: paired t-tests."""
+
+    def scores(system: str, setting: str, split: str) -> dict[int, float]:
+        place = {"experiment": "variants", "corpus": "conll2003", "selected": True}
+        found = one("recall", system=system, setting=setting, **place)[f"{split}_scores"]
+        return {int(seed): score for seed, score in found.items()}
+
+    def compared(first: tuple[str, str], second: tuple[str, str], split: str) -> tuple[str, str]:
+        difference = paired_difference(scores(*first, split), scores(*second, split))
+        assert difference is not None
+        assert len(difference.seeds) == 4
+        p = difference.p_value
+        assert p is not None
+        return half_up(difference.mean, 2).replace("-", "−"), half_up(p, 2).lstrip("0")
+
+    beliefs, states, sentences = ("diffusion-mf", "documents"), ("lcrf", "states"), ("lcrf", "sentences")
+    text = " ".join((ROOT / "docs/findings.md").read_text(encoding="utf-8").split())
+    on_test, on_dev = (compared(beliefs, states, split) for split in ("test", "dev"))
+    assert "differ by {} on test (p = {}) and {} on dev (p = {})".format(*on_test, *on_dev) in text
+    assert "`states` gains {} F1 over LCRF without (p = {}".format(*compared(states, sentences, "test")) in text
+    assert f"p = {on_test[1]}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_differences_between_systems_are_those_of_the_rows() -> None:

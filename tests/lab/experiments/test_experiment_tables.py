@@ -17,7 +17,14 @@ from diffusion_mf.cli import app
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.comparisons import TABLES
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome
-from diffusion_mf.lab.experiments.plots import calibration_points, draw_learning_curves, error_rates, read_logs
+from diffusion_mf.lab.experiments.plots import (
+    calibration_points,
+    draw_exact_match,
+    draw_learning_curves,
+    draw_variants,
+    error_rates,
+    read_logs,
+)
 from diffusion_mf.lab.experiments.record import marks, pretrained_table, results_table, save_rows, update_readme
 from diffusion_mf.lab.experiments.selection import read_outcomes
 from diffusion_mf.lab.experiments.tables import PAPER_NOTE, comma_separated, json_text, latex, markdown, paper_note
@@ -410,27 +417,17 @@ def test_pretrained_encoders_stand_beside_the_papers_own() -> None:
     assert "**" not in pretrained_table([*rows[:1], _row("lcrf", "small", [90.0])], source="rows.json")
 
 
-def test_systems_that_recall_stand_below_the_others(tmp_path: Path) -> None:
+def test_the_table_of_the_readme_has_no_systems_that_see_documents(tmp_path: Path) -> None:
     rows = [_row("lcrf", "scratch", [88.0, 89.0]), _row("diffusion-mf", "scratch", [87.0, 88.0])]
-    recall = [
-        {**rows[0], "variant": "sentences"},
-        {**_row("diffusion-mf", "scratch", [90.0, 91.0]), "variant": "documents"},
-    ]
-    text = results_table(rows, source="rows.json", recall=recall, recall_source="recall.json")
-    assert "| Diffusion-MF | – <sub>95.06</sub> | – <sub>97.39</sub> | 87.50 ± .50 <sub>80.65</sub> |" in text
-    assert "| Diffusion-MF, recalling documents | – | – | **90.50 ± .50** | – |" in text
-    assert text.count("recalling documents") == 1
-    assert "`rows.json` and, with recall, `recall.json` have every row" in text
-    paths = [tmp_path / name for name in ("scratch.json", "recall.json")]
-    for path, content in zip(paths, (rows, recall), strict=True):
-        path.write_text(json.dumps(content))
+    for name, content in (("scratch", rows), ("recall", [_row("diffusion-mf", "scratch", [90.0, 91.0])])):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
     readme = tmp_path / "README.md"
     readme.write_text("\n".join(marks("results")))
     update_readme(readme, tmp_path)
-    assert "recalling documents | – | – | **90.50" in readme.read_text()
-    paths[1].unlink()
-    update_readme(readme, tmp_path)
-    assert "recalling" not in readme.read_text()
+    text = readme.read_text()
+    assert "| Diffusion-MF | – <sub>95.06</sub> | – <sub>97.39</sub> | 87.50 ± .50 <sub>80.65</sub> |" in text
+    assert "90.50" not in text
+    assert "scratch.json` has every row" in text
 
 
 @pytest.mark.parametrize(
@@ -480,6 +477,33 @@ def test_plots_of_sweeps_and_analyses(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     wanted = "base calibration calls depth errors-by-ambiguity errors-by-length errors-by-rarity invalid-spans iterations size"
     assert sorted(path.stem for path in (folder / "plots").glob("*.svg")) == wanted.split()
+
+
+def test_plots_of_variants_and_of_exact_match(tmp_path: Path) -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    schedules = {
+        f"posterior={reading} calls={calls}": {"dev": {"argmax": 1.0}}
+        for reading in ("product", "mixture")
+        for calls in (10, 2)
+    }
+    runs = []
+    for variant, score in (("rotary", 80.0), ("none", 70.0)):
+        for seed in (1, 2):
+            scores = {"argmax": score + seed}
+            place, result = _ner("diffusion-mf", seed, scores, scores, variant=variant, schedules=schedules)
+            for name, schedule in result["schedules"].items():
+                schedule["dev"]["argmax"]["exact_match"] = float(name.rpartition("=")[2]) + 10 * ("mixture" in name)
+            runs.append((place, result))
+    _, outcomes = read_outcomes(ExperimentFolder(write_experiment(tmp_path / "x", runs)))
+    axes = figure.add_subplot()
+    assert draw_variants(axes, outcomes, "conll2003", has_paper=True)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["Diffusion-MF, rotary", "Diffusion-MF, none"]
+    points = {(*map(float, line.get_xdata()), *map(float, line.get_ydata())) for line in axes.get_lines()}
+    assert {(81.5, 0.0), (71.5, 1.0), (80.65, 0.0), (80.65, 1.0)} <= points
+    axes = figure.add_subplot()
+    assert draw_exact_match(axes, outcomes, "conll2003")
+    (line,) = axes.get_lines()
+    assert [*zip(line.get_xdata(), line.get_ydata(), strict=True)] == [(2, 2), (10, 10)]
 
 
 def test_runs_without_a_result_are_named_with_the_reason(tmp_path: Path) -> None:

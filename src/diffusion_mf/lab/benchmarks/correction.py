@@ -618,46 +618,39 @@ def _fixes_by_document(members: Sequence[Measured], way: Way) -> Float[np.ndarra
 
 
 def write_correction_plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw, for every corpus, errors and fixes by system, and the errors among the other units by the share of given labels."""
+    """Draw, for every corpus, errors and fixes in reading order by system, and the errors among the other units by the share given."""
     from diffusion_mf.lab.experiments.plots import new_figure, save_figure, system_colour
 
     corpora = [*dict.fromkeys(row["corpus"] for row in rows)]
     figure = new_figure()
-    figure.set_size_inches(5 * len(corpora), 6.4)
+    figure.set_size_inches(5.4 * len(corpora), 7)
     panels = figure.subplots(2, len(corpora), squeeze=False)
     for corpus, bars, curves in zip(corpora, *panels, strict=True):
         here = [row for row in rows if row["corpus"] == corpus]
-        groups = [*dict.fromkeys(ModelGroup.of_row(row) for row in here)]
-        ways = sorted({way for way in map(Way.of_row, here) if way is not None}, key=lambda way: way[::-1])
+        systems = [*SYSTEMS]
+        groups = sorted({ModelGroup.of_row(row) for row in here}, key=lambda group: (systems.index(group[0]), group))
         for place, group in enumerate(groups):
-            own = [row for row in here if all(row[key] == value for key, value in group._asdict().items())]
-            fixing = {Way.of_row(row): row for row in own}
+            own = [row for row in here if ModelGroup.of_row(row) == group]
             colour = system_colour(group.system)
-            for turn, way in enumerate(ways):
-                if way not in fixing:
-                    continue
-                width = 0.8 / len(ways)
-                at = place - 0.4 + width * (turn + 0.5)
-                bars.bar(at, fixing[way]["errors"], width=width, color="#DDDDDD")
-                look = {"alpha": 1 if way.order is Order.READING else 0.6, "hatch": "///" * way.applied_to_all}
-                bars.bar(at, fixing[way]["fixes"], width=0.9 * width, color=colour, edgecolor="white", **look)
-            points = sorted((row["given"], row) for row in own if row["given"] is not None)
+            for row in own:
+                if row["order"] == Order.READING:
+                    half = {"y": place + 0.2 * (1 if row["applied_to_all"] else -1), "height": 0.4}
+                    bars.barh(**half, width=row["errors"], color="#DDDDDD")
+                    hatch = "///" * row["applied_to_all"]
+                    bars.barh(**half, width=row["fixes"], color=colour, edgecolor="white", hatch=hatch)
+            points = sorted((row["given"], 100 - row["accuracy_of_others"]) for row in own if row["given"] is not None)
             if points:
-                curves.plot(
-                    [share for share, _ in points],
-                    [100 - row["accuracy_of_others"] for _, row in points],
-                    color=colour,
-                    linestyle="--" if group.recall != "nothing" else ":" if group.clamp_share else "-",
-                    marker="o",
-                    markersize=3,
-                    label=group.title,
-                )
-        bars.set_xticks(range(len(groups)), [group.title.replace(", ", "\n") for group in groups], fontsize=7)
-        bars.set_title(f"{corpus}: errors (grey) and fixes\n({'; '.join(way.title for way in ways)})", fontsize=8)
-        bars.set_ylabel(f"per {here[0]['per']}")
+                line = "--" if group.recall != "nothing" else ":" if group.clamp_share else "-"
+                marker = "s" if group.recall == "states and beliefs" else "o"
+                look = {"color": colour, "linestyle": line, "marker": marker}
+                curves.plot(*zip(*points, strict=True), markersize=3, label=group.title, **look)
+        bars.set_yticks(range(len(groups)), [group.title for group in groups], fontsize=7)
+        bars.invert_yaxis()
+        bars.set_title(f"{corpus}: errors (grey) and fixes\n(hatched: each fix applied to all occurrences)", fontsize=8)
+        bars.set_xlabel(f"per {here[0]['per']}, reading order")
         curves.set_xlabel("labels given (%)")
         curves.set_ylabel("wrong among the others (%)")
-        curves.legend(fontsize=7, frameon=False)
+        curves.legend(fontsize=6, frameon=False)
         for axes in (bars, curves):
             axes.spines[["top", "right"]].set_visible(False)
     save_figure(figure, path)

@@ -13,6 +13,8 @@ from diffusion_mf.data.files import make_folder, open_output
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.comparisons import groups_by_setting
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
+from diffusion_mf.lab.experiments.paper import paper_score
+from diffusion_mf.lab.experiments.plan import DEFAULT
 from diffusion_mf.lab.experiments.selection import Group, Outcomes, summarise
 from diffusion_mf.lab.experiments.tables import short_title, system_title
 from diffusion_mf.systems import SYSTEMS
@@ -30,6 +32,8 @@ _COLOURS = dict(
 FEWEST_LABELS = 20
 FEWEST_SENTENCES = 5
 """groups with fewer are too small to be drawn"""
+PAPER_SETTINGS = "paper.json"
+"""the result file of plans with the paper's settings, beside whose scores the paper's are drawn"""
 LEAST_RANGE = 0.5
 """minimum range of a score axis, in points"""
 
@@ -54,6 +58,8 @@ def write_plots(
         "errors-by-rarity": _errors("rarity", "occurrences of the form in training"),
         "errors-by-ambiguity": _errors("ambiguity", "distance to the nearest other ambiguous form"),
         "invalid-spans": _invalid_spans,
+        "variants": functools.partial(draw_variants, has_paper=Path(record.get("record") or "").name == PAPER_SETTINGS),
+        "exact-match": draw_exact_match,
     }
     encoders = outcomes.values("encoder")
     parts = {encoder: outcomes.only(encoder=encoder) for encoder in encoders}
@@ -347,3 +353,63 @@ def _invalid_spans(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
     axes.set_xticks([])
     axes.set_ylabel("invalid sentences, argmax, dev, %")
     return any(found.values())
+
+
+def draw_variants(axes: Axes, outcomes: Outcomes, corpus: str, *, has_paper: bool) -> bool:
+    """The test score of every system with every named variant, from top to bottom; variants of a grid have plots of their own."""
+    found = outcomes.only(corpus=corpus)
+    groups = [
+        group
+        for system in found.values("system")
+        for group in found.only(system=system).groups
+        if group.variant != DEFAULT and "=" not in group.variant
+    ]
+    if len({group.variant for group in groups}) < 2:
+        return False
+    for place, group in enumerate(groups):
+        summary = group.summary("test", group.selected_decoder())
+        if summary is not None:
+            axes.errorbar(
+                summary.mean,
+                place,
+                xerr=summary.deviation or 0.0,
+                color=system_colour(group.system),
+                marker="o",
+                markersize=5,
+                capsize=2,
+                label=system_title(group.system),
+            )
+        published = paper_score(corpus, group.system, group.encoder, group.metric) if has_paper else None
+        if published is not None:
+            axes.plot(published.mean, place, "D", label="paper", markersize=4, color="black", fillstyle="none")
+    names = [f"{system_title(group.system)}, {group.variant}" for group in groups]
+    axes.set_yticks(range(len(groups)), names, fontsize=7)
+    axes.invert_yaxis()
+    axes.grid(axis="y", linewidth=0.3)
+    axes.set_xlabel("test score")
+    return True
+
+
+def draw_exact_match(axes: Axes, outcomes: Outcomes, corpus: str) -> bool:
+    """Dev sentences without any error by the number of calls, with every decoder; of several readings, with the product."""
+    ticks: set[float] = set()
+    for system, group in _selected(outcomes, corpus).items():
+        names = group.schedules("calls=") or group.schedules("posterior=product calls=")
+        for decoder, style in zip(group.decoders, ("-", "--"), strict=False):
+            summaries = {
+                float(name.rpartition("=")[2]): summary.mean
+                for name in names
+                if (summary := group.summary("dev", decoder, "exact_match", schedule=name)) is not None
+            }
+            if summaries:
+                title = f"{system_title(system)}, {decoder}"
+                calls, means = zip(*sorted(summaries.items()), strict=True)
+                axes.plot(calls, means, style, color=system_colour(system), marker="o", label=title)
+            ticks |= set(summaries)
+    axes.set_xscale("log")
+    axes.set_xticks(sorted(ticks), [f"{tick:g}" for tick in sorted(ticks)])
+    axes.minorticks_off()
+    axes.set_xlabel("denoiser calls")
+    axes.set_ylabel("sentences without any error, dev, %")
+    _widen(axes)
+    return bool(ticks)

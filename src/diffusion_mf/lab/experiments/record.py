@@ -165,10 +165,6 @@ README_CORPORA = {
 """with their titles, in the order of columns"""
 
 
-RECALL_VARIANT = "documents"
-"""of the plan ours-recall.toml"""
-
-
 class ResultColumn(NamedTuple):
     """What a column shows."""
 
@@ -176,24 +172,16 @@ class ResultColumn(NamedTuple):
     encoder: str
 
 
-def results_table(
-    rows: Sequence[Mapping[str, Any]],
-    *,
-    source: StrPath,
-    recall: Sequence[Mapping[str, Any]] = (),
-    recall_source: StrPath = "",
-) -> str:
-    """Test scores with a scratch encoder and the paper's, followed by those of systems with document recall."""
+def results_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> str:
+    """Test scores with a scratch encoder, and the paper's."""
     chosen = _selected(rows, "scratch")
     columns = {ResultColumn(corpus, "scratch"): title for corpus, title in README_CORPORA.items()}
-    recalling = {key: row for key, row in _selected(recall, "scratch").items() if row["variant"] == RECALL_VARIANT}
     return _described(
         chosen,
         columns,
-        f"{os.fspath(source)}` and, with recall, `{os.fspath(recall_source)}" if recalling else source,
+        source,
         about="with encoders trained from scratch",
         paper="the paper's scores",
-        recalling=recalling,
         has_choice=_has_choice(rows),
     )
 
@@ -216,7 +204,6 @@ def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> s
         source,
         about="with the pretrained encoders named above",
         paper=paper,
-        recalling={},
         has_choice=_has_choice(rows),
     )
 
@@ -242,7 +229,6 @@ def _described(
     *,
     about: str,
     paper: str,
-    recalling: Mapping[tuple[str, ResultColumn], Mapping[str, Any]],
     has_choice: bool,
 ) -> str:
     """The table, and a sentence on where it comes from."""
@@ -256,12 +242,8 @@ def _described(
             paper_value = None if published is None else PaperValue(published.mean)
             cells.append(Cell(summary=_summary(chosen.get((system, place))), paper=paper_value))
         table_rows.append(((system_title(system),), cells))
-    for system in dict.fromkeys(system for system, _ in recalling):
-        summaries = [_summary(recalling.get((system, place))) for place in columns]
-        own = [None if summary is None else Cell(summary=summary, paper=None) for summary in summaries]
-        table_rows.append(((f"{system_title(system)}, recalling documents",), own))
     table = Table(title="", headings=("test",), columns=list(columns.values()), rows=table_rows)
-    counts = sorted({len(row["seeds"]) for row in (*chosen.values(), *recalling.values())})
+    counts = sorted({len(row["seeds"]) for row in chosen.values()})
     hardware = ", ".join(dict.fromkeys(str(row["hardware"]).split(";")[0] for row in chosen.values()))
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     is_single = counts == [1]
@@ -269,7 +251,7 @@ def _described(
     shown = "One run each, too few to compare systems" if is_single else f"Mean ± sample deviation over {seeds} seeds"
     note = (
         f"{shown}, {about}{selected}. In small type: {paper}. "
-        f"Measured on {hardware}; `{os.fspath(source)}` {'have' if recalling else 'has'} every row with its configuration."
+        f"Measured on {hardware}; `{os.fspath(source)}` has every row with its configuration."
     )
     return f"{markdown([table.with_best()])}\n{note}"
 
@@ -294,11 +276,9 @@ def update_readme(path: StrPath, folder: StrPath = "results") -> list[str]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise InputError("cannot be read", path=path, remedy="give a Markdown file") from None
-    scratch, pretrained, recall = (Path(folder, name) for name in ("scratch.json", "pretrained.json", "recall.json"))
+    scratch, pretrained = (Path(folder, name) for name in ("scratch.json", "pretrained.json"))
     tables = {
-        "results": lambda: results_table(
-            read_rows(scratch), source=scratch, recall=read_rows(recall), recall_source=recall
-        ),
+        "results": lambda: results_table(read_rows(scratch), source=scratch),
         "pretrained": lambda: pretrained_table(read_rows(pretrained), source=pretrained),
     }
     written = []
