@@ -505,13 +505,15 @@ def measure_model(
 def correction_rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """A row per system and way to correct, and per system and share of given labels, with means over seeds."""
     by_group: dict[ModelGroup, list[Measured]] = {}
+    # Measurements of earlier versions lack some ways.
+    corrected: dict[tuple[ModelGroup, Way], list[Measured]] = {}
     for each in measured:
         by_group.setdefault(each.group, []).append(each)
+        for way in each.corrected:
+            corrected.setdefault((each.group, way), []).append(each)
     rows: list[dict[str, Any]] = []
     for group, members in by_group.items():
-        rows += [
-            _fix_row(by_group, group, way) for way in dict.fromkeys(way for each in members for way in each.corrected)
-        ]
+        rows += [_fix_row(corrected, *place) for place in corrected if place[0] == group]
         for share in members[0].given:
             results = [each.given[share] for each in members]
             rows.append(
@@ -544,16 +546,21 @@ def _common_values(members: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
-def _fix_row(by_group: Mapping[ModelGroup, Sequence[Measured]], group: ModelGroup, way: Way) -> dict[str, Any]:
+def _fix_row(
+    corrected: Mapping[tuple[ModelGroup, Way], Sequence[Measured]], group: ModelGroup, way: Way
+) -> dict[str, Any]:
     """Errors and fixes per 1,000, what is saved (%), and the comparisons with LCRF: corrected in the same way, and at its best."""
+    members = corrected[group, way]
 
-    def corrected_so(other: ModelGroup, way: Way) -> list[Measured]:
-        # Measurements of earlier versions lack some ways.
-        return [each for each in by_group.get(other, ()) if way in each.corrected]
+    def per_thousand(each: Measured, counts: Int[np.ndarray, " S"]) -> float:
+        return 1000 * float(counts.sum()) / max(each.num_targets, 1)
 
-    members = corrected_so(group, way)
-    errors = {str(each.seed): _per_thousand(each, each.corrected[way].errors) for each in members}
-    fixes = {str(each.seed): _per_thousand(each, each.corrected[way].fixes) for each in members}
+    def minus(other: ModelGroup, other_way: Way) -> dict[str, float]:
+        theirs = _fixes_by_document(corrected[other, other_way], other_way)
+        return _difference(_fixes_by_document(members, way) - theirs, members[0].num_targets)
+
+    errors = {str(each.seed): per_thousand(each, each.corrected[way].errors) for each in members}
+    fixes = {str(each.seed): per_thousand(each, each.corrected[way].fixes) for each in members}
     total_errors, total_fixes = statistics.fmean(errors.values()), statistics.fmean(fixes.values())
     row: dict[str, Any] = {
         **_common_values(members),
@@ -567,37 +574,26 @@ def _fix_row(by_group: Mapping[ModelGroup, Sequence[Measured]], group: ModelGrou
         "fixes_by_seed": fixes,
     }
     plain = group._replace(system=REFERENCE, recall="nothing", clamp_share=0.0)
-    if group != plain and (reference := corrected_so(plain, way)):
-        row[f"minus_{REFERENCE}"] = _compared((members, way), (reference, way))
-    rivals = {
-        (other, rival_way): found
-        for other in by_group
-        for rival_way in (Way(way.order), Way(way.order, True))
-        if (other.system, other.encoder) == (REFERENCE, group.encoder) and (found := corrected_so(other, rival_way))
-    }
+    if group != plain and (plain, way) in corrected:
+        row[f"minus_{REFERENCE}"] = minus(plain, way)
+    rivals = [
+        (other, other_way)
+        for other, other_way in corrected
+        if (other.system, other.encoder, other_way.order) == (REFERENCE, group.encoder, way.order)
+    ]
     if rivals and group.system != REFERENCE:
-        (best, best_way), found = min(rivals.items(), key=lambda item: _mean_fixes(item[1], item[0][1]))
-        difference = _compared((members, way), (found, best_way))
+        best, best_way = min(rivals, key=lambda rival: _fixes_by_document(corrected[rival], rival[1]).sum())
         row[f"minus_best_{REFERENCE}"] = {
             "recall": best.recall,
             "applied_to_all": best_way.applied_to_all,
-            **difference,
+            **minus(best, best_way),
         }
     return row
 
 
-def _per_thousand(each: Measured, counts: Int[np.ndarray, " S"]) -> float:
-    return 1000 * float(counts.sum()) / max(each.num_targets, 1)
-
-
-def _mean_fixes(members: Sequence[Measured], way: Way) -> float:
-    return statistics.fmean(_per_thousand(each, each.corrected[way].fixes) for each in members)
-
-
-def _compared(ours: tuple[Sequence[Measured], Way], theirs: tuple[Sequence[Measured], Way]) -> dict[str, float]:
-    """The difference in fixes per 1,000, its 95 % interval and the one-sided p of “fewer”, by paired bootstrap over documents."""
-    differences = _fixes_by_document(*ours) - _fixes_by_document(*theirs)
-    scale = 1000 / max(ours[0][0].num_targets, 1)
+def _difference(differences: Float[np.ndarray, " D"], num_targets: int) -> dict[str, float]:
+    """A difference in fixes per 1,000, its 95 % interval and the one-sided p of “fewer”, by bootstrap over documents."""
+    scale = 1000 / max(num_targets, 1)
     drawn = scale * bootstrap(lambda weights: weights @ differences, len(differences), num_resamples=NUM_RESAMPLES)
     low, high = np.percentile(drawn, [2.5, 97.5])
     return {
