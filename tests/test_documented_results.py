@@ -101,7 +101,7 @@ def generated(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
 
 
 def throughput(corpus: str, system: str, phase: str, implementation: str = "fast") -> Row:
-    place = {"corpus": corpus, "system": system, "phase": phase, "implementation": implementation}
+    place = {"corpus": corpus, "system": system, "phase": phase, "implementation": implementation, "setting": None}
     return one("efficiency", benchmark="throughput", **place)
 
 
@@ -115,6 +115,22 @@ def speed_of_diffusion_mf(table: MarkdownTable, row: tuple[str, ...]) -> list[st
         grouped(fast["sentences_per_second"]),
         f"{half_up(fast['ratio_to_paper'], 0)}×",
         grouped(plain["sentences_per_second"]),
+    ]
+
+
+def speed_of_trained_models(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    corpus = "en-ewt" if row[0].startswith("POS") else "conll2003"
+    place = {"benchmark": "throughput", "setting": "trained", "corpus": corpus, "num_calls": int(row[2])}
+    found = one("efficiency", **place)
+    assert (found["num_calls"] == found["chosen_calls"]) == row[0].endswith("selected")
+    return [
+        row[0],
+        half_up(found["parameters"] / 1e6, 1),
+        row[2],
+        half_up(found["dev_score"], 2),
+        half_up(found["dev_exact_match"], 1),
+        grouped(found["sentences_per_second"]),
+        f"{half_up(found['ratio_to_paper'], 0)}×",
     ]
 
 
@@ -544,6 +560,7 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("README.md", "test | EN-EWT POS accuracy"): generated,
     ("docs/results.md", "test | EN-EWT POS accuracy"): generated,
     ("docs/results.md", "Diffusion-MF, sentences/s"): speed_of_diffusion_mf,
+    ("docs/results.md", "Diffusion-MF with our recipe, inference"): speed_of_trained_models,
     ("docs/results.md", "test, trained on a GPU"): little_data,
     ("docs/results.md", "test, trained on one core"): little_data,
     ("docs/results.md", "test, few sentences, on a GPU"): few_sentences,
