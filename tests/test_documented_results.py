@@ -407,11 +407,24 @@ def exact_match_by_calls(table: MarkdownTable, row: tuple[str, ...]) -> list[str
 
 
 def controls_of_recall(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
-    title, variant = row[0].split(", ")
-    place = {"experiment": "variants", "corpus": "conll2003", "setting": variant, "selected": True}
-    found = one("recall", system=SYSTEM_OF_TITLE[title], **place)
-    scores = (half_up(found[f"{split}_mean"], 2) for split in ("dev", "test"))
-    return [row[0], str(len(found["seeds"])), *scores, half_up(found["metrics"]["exact_match"]["test_mean"], 1)]
+    """Scores with the selected decoder, exact match with the one whose output is legal."""
+    found = [
+        each
+        for each in rows_seeing_other_occurrences(*row[0].split(", "))
+        if each["selected"] or each["decoder"] in ("viterbi", "mask-viterbi")
+    ]
+    (selected,) = (each for each in found if each["selected"])
+    (legal,) = (each for each in found if each["decoder"] in ("viterbi", "mask-viterbi"))
+    scores = (half_up(selected[f"{split}_mean"], 2) for split in ("dev", "test"))
+    return [row[0], str(len(selected["seeds"])), *scores, half_up(legal["metrics"]["exact_match"]["test_mean"], 1)]
+
+
+def rows_seeing_other_occurrences(title: str, variant: str) -> list[Row]:
+    """Those of a variant of the controls of recall, or of the models of the corrections."""
+    place = {"corpus": "conll2003", "system": SYSTEM_OF_TITLE[title]}
+    if variant.startswith("clamps"):
+        return matching("correction-models", variant=variant, **place)
+    return matching("recall", experiment="variants", setting=variant, **place)
 
 
 def without_positions(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
@@ -426,6 +439,25 @@ def without_positions(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
         none = half_up(found["none"]["test_mean"], 2) if "none" in found else "–"
         cells.append(f"{none} ({half_up(rotary['test_mean'], 2)}) {half_up(published.mean, 2)}")
     return cells
+
+
+def by_decoder(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    """Test scores with argmax and with Mask-Viterbi: the paper's, without positions, and with them."""
+    system, corpus = SYSTEM_OF_TITLE[row[0].split(", ")[0]], CORPUS_OF_TITLE[row[0].split(", ")[1]]
+    pairs = []
+    for setting in (None, "none", "rotary"):
+        scores = []
+        for decoder in ("argmax", "mask-viterbi"):
+            place = {"experiment": "variants", "corpus": corpus, "system": system, "decoder": decoder}
+            if setting is None:
+                metric = one("paper", setting="rotary", **place)["metric"]
+                published = paper_score(corpus, system, "scratch", metric, decoder=decoder)
+                assert published is not None
+                scores.append(published.mean)
+            else:
+                scores.append(one("paper", setting=setting, **place)["test_mean"])
+        pairs.append(" / ".join(half_up(score, 2) for score in scores))
+    return [row[0], *pairs]
 
 
 def sweep(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
@@ -573,6 +605,7 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/findings.md", "exact match on dev (score), by calls"): exact_match_by_calls,
     ("docs/findings.md", "CoNLL-2003, other occurrences"): controls_of_recall,
     ("docs/findings.md", "test, without positions in the encoder"): without_positions,
+    ("docs/findings.md", "test, argmax / Mask-Viterbi"): by_decoder,
     ("docs/findings.md", "EN-EWT dev, Mean-Field iterations"): sweep,
     ("docs/findings.md", "EN-EWT dev, denoiser layers"): sweep,
     ("docs/findings.md", "whole corpora, test: exact match"): exact_match_of_systems,
@@ -701,24 +734,51 @@ def test_fixes_with_recall_are_as_many_fewer_than_those_of_lcrf_as_the_text_says
 def test_recall_of_beliefs_and_of_states_differ_as_the_text_says() -> None:
     """Diffusion-MF with recall of beliefs minus LCRF with states, on both splits, and what states bring to LCRF: paired t-tests."""
 
-    def scores(system: str, setting: str, split: str) -> dict[int, float]:
-        place = {"experiment": "variants", "corpus": "conll2003", "selected": True}
-        found = one("recall", system=system, setting=setting, **place)[f"{split}_scores"]
-        return {int(seed): score for seed, score in found.items()}
+    def row(title: str, variant: str) -> Row:
+        (found,) = (each for each in rows_seeing_other_occurrences(title, variant) if each["selected"])
+        return found
 
-    def compared(first: tuple[str, str], second: tuple[str, str], split: str) -> tuple[str, str]:
-        difference = paired_difference(scores(*first, split), scores(*second, split))
+    def compared(first: Row, second: Row, split: str) -> tuple[str, str]:
+        pair = [{int(seed): score for seed, score in each[f"{split}_scores"].items()} for each in (first, second)]
+        difference = paired_difference(*pair)
         assert difference is not None
         assert len(difference.seeds) == 4
         p = difference.p_value
         assert p is not None
-        return half_up(difference.mean, 2).replace("-", "−"), half_up(p, 2).lstrip("0")
+        p_value = "< .001" if p < 0.001 else half_up(p, 3 if p < 0.01 else 2).lstrip("0")
+        return half_up(difference.mean, 2).replace("-", "−"), p_value
 
-    beliefs, states, sentences = ("diffusion-mf", "documents"), ("lcrf", "states"), ("lcrf", "sentences")
+    beliefs, both = row("Diffusion-MF", "documents"), row("Diffusion-MF", "clamps-both")
+    sentences, states, with_dropout = (row("LCRF", name) for name in ("sentences", "states", "states-dropout"))
+    two_calls = row("Diffusion-Uni", "two-calls")
+    earlier = {name: selected("recall", name, "conll2003") for name in ("diffusion-mf", "diffusion-uni")}
+    place = {"experiment": "calls", "corpus": "conll2003", "system": "diffusion-mf", "selected": True}
+    by_calls = {calls: one("recall", setting=f"calls={calls}", **place) for calls in (1, 2, 5, 10)}
     text = " ".join((ROOT / "docs/findings.md").read_text(encoding="utf-8").split())
     on_test, on_dev = (compared(beliefs, states, split) for split in ("test", "dev"))
     assert "differ by {} on test (p = {}) and {} on dev (p = {})".format(*on_test, *on_dev) in text
     assert "`states` gains {} F1 over LCRF without (p = {}".format(*compared(states, sentences, "test")) in text
+    assert "LCRF gains {} on test (p = {}), and Diffusion-MF is ahead by {} (p = {})".format(
+        *compared(with_dropout, sentences, "test"), *compared(beliefs, with_dropout, "test")
+    ) in text
+    assert "they are {} above LCRF with `states-dropout` (p {}) and {} above LCRF with `states` (p = {})".format(
+        *compared(both, with_dropout, "test"), *compared(both, states, "test")
+    ) in text
+    on_dev = [compared(both, each, "dev") for each in (with_dropout, states)]
+    assert "on dev {} and {} (p = {} and {})".format(*(each[0] for each in on_dev), *(each[1] for each in on_dev)) in text
+    means = [half_up(each["test_mean"], 2) for each in by_calls.values()]
+    assert "{} on test after one call, {} after two, {} after five and {} after ten".format(*means) in text
+    assert f"ten minus one: p = {compared(by_calls[10], by_calls[1], 'test')[1]}" in text
+    assert "was {} above `two-calls` in the earlier measurement (p = {})".format(
+        *compared(earlier["diffusion-uni"], two_calls, "test")
+    ) in text
+    later = [compared(beliefs, earlier["diffusion-mf"], split) for split in ("test", "dev")]
+    assert f"lower on test (p = {later[0][1]}) and on dev (p = {later[1][1]})" in text
+    assert later[0][0] == later[1][0]
+    assert f"is {later[0][0].removeprefix('−')} lower" in text
+    assert "would be {} above LCRF with `states` (p = {}) and {} above `states-dropout` (p = {})".format(
+        *(part for each in (states, with_dropout) for part in compared(earlier["diffusion-mf"], each, "test"))
+    ) in text
     assert f"p = {on_test[1]}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
