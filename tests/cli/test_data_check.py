@@ -99,16 +99,55 @@ def test_seg_pos_characters_outside_words_are_unusable(check: Callable) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "task"),
     [
-        ("a.conllu", "1\ta\t_\tX\t_\t_\t_\t_\t_\t_\n", "pos"),
-        ("a.txt", "a B-X\n", "ner"),
-        ("a.txt", "a NN\n", "pos"),
-        ("a.jsonl", '{"units": ["a"], "labels": ["S-X"]}\n', "ner"),
+        ("a.conllu", "1\ta\t_\tX\t_\t_\t_\t_\t_\t_\n2\tb\t_\tY\t_\t_\t_\t_\t_\t_\n", "pos"),
+        ("a.txt", "ab B-X\n", "ner"),
+        ("a.txt", "a NN\nb VB\n", "pos"),
+        ("a.jsonl", '{"units": ["ab"], "labels": ["S-X"]}\n', "ner"),
     ],
 )
 def test_the_task_is_told_by_the_file(name: str, content: str, task: str, check: Callable) -> None:
     Path(name).write_text(content)
     status, answer, _ = check(name)
     assert (status, answer["task"]) == (0, task)
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "fragment"),
+    [
+        ("a O\nb O\n", None, "nothing to learn"),
+        ("a PER\nb O\nc O\n", None, "write prefixes"),
+        ("a,B-X\nb,O\n", None, "separated by commas"),
+        ("Dogs bark .\nThe cats do not .\n", None, "text without labels"),
+        ("Wort Marke\na NN\nb VB\n", 1, "looks like a header"),
+    ],
+)
+def test_what_training_refuses_is_unusable(content: str, line: int | None, fragment: str, check: Callable) -> None:
+    status, answer, kinds = check("a.txt", a_txt=content)
+    assert (status, answer["usable"]) == (2, False)
+    assert [place[1] for place in kinds["unusable"]] == [line]
+    assert fragment in kinds["unusable"][0][2]
+    # A dev split need not be good for training.
+    if "nothing" in fragment:
+        assert check("--dev", "a.txt", a_txt=content)[0] == 0
+
+
+def test_what_was_read_is_said(dmf: Callable, tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("id\ttoken\tner_tag\tcomment\n1\ta\tB-X\t\n2\tb\tO\twho?\n\n1\tc\tO\t\n")
+    outcome = dmf("data", "check", path)
+    assert outcome.status == 0
+    first, second, *_ = outcome.stdout.decode().splitlines()
+    assert first.startswith(
+        "format: columns, 4 tab-separated columns after a header line, units in column 2, tags in column 3"
+    )
+    assert second.startswith("task: ner, spans of 1 type (X)")
+
+
+def test_decomposed_characters_are_named_once_a_file(check: Callable) -> None:
+    composed, decomposed = "K\u00f6ln\tB-X\nis\tO\n", "Ko\u0308ln\tB-X\nis\tO\n"
+    status, _, kinds = check("--train", "train.tsv", "--dev", "dev.tsv", train_tsv=composed, dev_tsv=decomposed)
+    assert status == 0
+    assert kinds["decomposed characters"] == [["dev.tsv", None, "1 of 2 forms, such as Ko\u0308ln"]]
 
 
 def test_standard_input_needs_a_task(dmf: Callable) -> None:
@@ -122,7 +161,7 @@ def test_standard_input_needs_a_task(dmf: Callable) -> None:
 
 def test_many_problems_are_cut_and_counted_unless_all_are_asked_for(dmf: Callable, tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
-    path.write_text("a\tB-X\nb\tI-X\n\n" * 20 + "c\tI-X\n\n" * 15)
+    path.write_text("ab\tB-X\nb\tI-X\n\n" * 20 + "c\tI-X\n\n" * 15)
     outcome = dmf("data", "check", path)
     text = outcome.stdout.decode()
     assert outcome.status == 0

@@ -79,6 +79,14 @@ CASES = {
         "spans of 1 type (PER)",
         "units in column 2",
     ),
+    "a rare tag first": ("a.tsv", "Bonjour\tINTJ\nAda\tNOUN\nis\tVERB\n", "pos", "3 labels", "columns"),
+    "a header with an unknown name": (
+        "a.tsv",
+        "id\ttoken\tlemma\tner_tag\tcomment\n1\tAda\tAda\tB-PER\t\n2\tis\tbe\tO\tsure?\n",
+        "ner",
+        "spans of 1 type (PER)",
+        "units in column 2, tags in column 4",
+    ),
     "many labels": (
         "a.tsv",
         "".join(f"{word}\t{tag}\n" for word, tag in zip("abcdefgh", "VVNNAAPQ", strict=True)),
@@ -120,6 +128,19 @@ QUESTIONS = {
         "wort\tmarke x\nAda\tB-PER\nis\tO\n",
         ("line 1", "looks like a header", "--form-column wort --tag-column 'marke x'"),
     ),
+    "a header above plain tags": (
+        "a.tsv",
+        "Mot\tCatégorie\nAda\tNOUN\nis\tVERB\n",
+        ("line 1", "looks like a header", "--form-column Mot --tag-column 'Catégorie'"),
+    ),
+    "a header of common words above plain tags": (
+        "a.tsv",
+        "WORD\tLABEL_1\n\nAda\tNOUN\nis\tVERB\n",
+        ("line 1", "looks like a header"),
+    ),
+    "a small o": ("a.txt", "We o\nmet o\nAda B-PER\n", ("line 1", "'o', on 2 units,", "write O")),
+    "a zero": ("a.txt", "We 0\nAda B-PER\n", ("line 1", "'0', on 1 unit,", "write O")),
+    "a missing tag in the first lines": ("a.txt", "Ada B-PER\nis\n" + "here O\n" * 30, ("line 2", "found 1")),
     "tags before words": (
         "a.tsv",
         "O\tThe\nB-PER\tE-mail\nO\tis\n",

@@ -375,7 +375,7 @@ def check(
     if as_json:
         print_json(_check_values(result, list_all=list_all))
     else:
-        _print_check(result, list_all=list_all)
+        _print_check(result, list_all=list_all, is_task_known=task is not None or result.detection is not None)
     if not result.is_usable:
         raise typer.Exit(2)
 
@@ -388,6 +388,7 @@ def _check_values(result: "CheckResult", *, list_all: bool) -> dict[str, Any]:
     return {
         "usable": result.is_usable,
         "task": result.task.value,
+        "detected": None if result.detection is None else result.detection.lines(),
         "files": [
             {"file": str(each.path), "split": each.split, "sentences": each.sentences, "units": each.units}
             for each in result.files
@@ -408,7 +409,9 @@ def _check_values(result: "CheckResult", *, list_all: bool) -> dict[str, Any]:
     }
 
 
-def _print_check(result: "CheckResult", *, list_all: bool) -> None:
+def _print_check(result: "CheckResult", *, list_all: bool, is_task_known: bool) -> None:
+    if result.detection is not None:
+        print(*result.detection.lines(), "", sep="\n")
     for kind, problems in _by_kind(result):
         # A note summarises a file, so the number of notes means nothing.
         count = "" if kind.severity == "note" else f": {len(problems):,}"
@@ -422,9 +425,9 @@ def _print_check(result: "CheckResult", *, list_all: bool) -> None:
     severities = Counter(problem.kind.severity.value for problem in result.problems)
     names = ("error", "repaired", "warning", "note")
     found = ", ".join(f"{name} {severities[name]:,}" for name in names if severities[name])
-    print(
-        f"The corpus {'can' if result.is_usable else 'cannot'} be used as {result.task} data ({found or 'no problems'})."
-    )
+    verdict = "can be used" if result.is_usable else "cannot be used"
+    purpose = f" as {result.task} data" if is_task_known or result.is_usable else ""
+    print(f"The corpus {verdict}{purpose} ({found or 'no problems'}).")
 
 
 @app.command()

@@ -9,12 +9,14 @@ import dataclasses
 import enum
 import os
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Corpus, Task, missing_labels
+from diffusion_mf.data.detection import Detection, detect
 from diffusion_mf.data.files import DETECTED, FieldChoice, StrPath
 from diffusion_mf.data.formats import FileFormat, FormatOptions, input_format, read_source, read_task, task_format
 from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, split_label
@@ -85,6 +87,12 @@ class Kind(enum.Enum):
     )
     BLANK = ("blank form", Severity.WARNING, "The form is only white space.")
     CONTROL = ("control character", Severity.WARNING, "The form contains an invisible character.")
+    DECOMPOSED = (
+        "decomposed characters",
+        Severity.WARNING,
+        "Letters and their accents are separate characters here. To a model, the same word in composed characters (Unicode's NFC), as "
+        "most texts have it, is another word: use one form in all files and texts.",
+    )
     AMBIGUOUS = (
         "forms with several labels",
         Severity.NOTE,
@@ -122,6 +130,8 @@ class CheckResult:
     task: Task
     files: Sequence[CheckedFile]
     problems: Sequence[Problem]
+    detection: Detection | None = None
+    """what the first file contains, unless the task was given or the file could not be understood"""
 
     @property
     def is_usable(self) -> bool:
@@ -141,20 +151,39 @@ def check_files(
 ) -> CheckResult:
     """Check ``files``, each a path and the name of its split or None; ``advance`` is called after every file.
 
-    The default ``task`` is POS for CoNLL-U; for other formats it follows from the first file, where labels with boundaries mean NER.
+    Without ``task``, the first file determines it, as in training, and has to be usable for training unless it is a dev or test split.
     """
-    task = task or _detect_task(files[0][0], column, file_format, fields)
+    detection: Detection | None = None
+    refusal: InputError | None = None
+    if task is None:
+        path, split = files[0]
+        if not _is_stream(path):
+            try:
+                detection = detect(path, column=column, scheme=scheme, file_format=file_format, fields=fields)
+            except InputError as error:
+                refusal = error if split in (None, "train") else None
+        task = _likely_task(path, column, file_format, fields) if detection is None else detection.task
+        column = column or (detection.column if detection else None)
     problems: list[Problem] = []
     checked: list[CheckedFile] = []
     corpora: list[Corpus] = []
     for path, split in files:
         collected = _Collected(path)
+        if refusal is not None and refusal.line is None:
+            # The file as a whole is not what it should be, and so are all of its lines.
+            collected.refuse(refusal)
+            checked.append(CheckedFile(path, split, 0, 0))
+            problems += collected.problems
+            refusal = None
+            advance(1)
+            continue
         try:
             corpus = read_task(
                 path, task, column=column, scheme=scheme, file_format=file_format, fields=fields, repairs=collected
             )
         except InputError as error:
-            collected.refuse(error)
+            if not (error.line is None and collected.problems):
+                collected.refuse(error)
             checked.append(CheckedFile(path, split, 0, 0))
         else:
             corpora.append(corpus)
@@ -162,13 +191,16 @@ def check_files(
             for missing in missing_labels(corpus):
                 collected.refuse(missing)
             collected.problems += _own_problems(corpus)
+        if refusal is not None and refusal.line not in [problem.line for problem in collected.problems]:
+            collected.refuse(refusal)
+        refusal = None
         problems += collected.problems
         advance(1)
     problems += _overlaps(corpora)
     problems += _lonely_labels(corpora)
     kinds, paths = list(Kind), [path for path, _ in files]
     problems.sort(key=lambda problem: (kinds.index(problem.kind), paths.index(problem.path), problem.line or 0))
-    return CheckResult(task, checked, problems)
+    return CheckResult(task, checked, problems, detection)
 
 
 class _Collected(Repairs):
@@ -192,15 +224,21 @@ class _Collected(Repairs):
         self.problems.append(Problem(Kind.REFUSED, self.path, error.line, f"{error.problem}{remedy}"))
 
 
-def _detect_task(
+def _is_stream(path: StrPath) -> bool:
+    """Whether it can be read only once."""
+    return path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path))
+
+
+def _likely_task(
     path: StrPath, column: ConlluColumn | None, file_format: FileFormat | None, fields: FieldChoice
 ) -> Task:
+    """The task of a stream, or of a file that cannot be used as it is, to look for all of its problems."""
     named = file_format or input_format(path)
     if named is not None and named.annotation is not None:
         return Task.NER
     if named is FileFormat.CONLLU:
         return Task.POS
-    if path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)):
+    if _is_stream(path):
         raise InputError(
             "the task of a stream that can be read only once cannot be detected",
             path=path,
@@ -230,6 +268,10 @@ def _own_problems(corpus: Corpus) -> list[Problem]:
             if unit.isspace() or _CONTROL.search(unit):
                 kind = Kind.CONTROL if _CONTROL.search(unit) else Kind.BLANK
                 problems.append(Problem(kind, corpus.path, corpus.unit_line(sentence, index), ascii(unit)))
+    decomposed = [unit for unit in labels_of if unicodedata.normalize("NFC", unit) != unit]
+    if decomposed:
+        text = f"{len(decomposed):,} of {len(labels_of):,} forms, such as {decomposed[0]}"
+        problems.append(Problem(Kind.DECOMPOSED, corpus.path, None, text))
     ambiguous = {unit: counts for unit, counts in labels_of.items() if len(counts) > 1}
     if ambiguous:
         most = sorted(ambiguous.items(), key=lambda item: (-len(item[1]), -item[1].total(), item[0]))

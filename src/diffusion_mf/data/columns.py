@@ -112,6 +112,11 @@ class ColumnLayout:
         return has_blanks and self.form_column == 0 and num_fields == self.num_columns - 1 and line[0] == " "
 
 
+def names_a_column(field: str) -> bool:
+    """Whether ``field`` is a common name for a column of forms or tags."""
+    return field.lower() in _FORM_NAMES | _TAG_NAMES
+
+
 def detect_layout(
     path: StrPath,
     *,
@@ -189,7 +194,8 @@ class _Head:
         names = {name.lower() for name in self.first}
         if any(name.lower() in names for name in given if not name.isdecimal()):
             return True
-        is_known = names <= _FORM_NAMES | _TAG_NAMES | _OTHER_NAMES
+        # A row of three columns or more whose fields all differ and include both names is no word with its tag.
+        is_known = names <= _FORM_NAMES | _TAG_NAMES | _OTHER_NAMES or len(names) == self.num_columns > 2
         return is_known and bool(names & _FORM_NAMES) and bool(names & _TAG_NAMES)
 
     def _given(self, column: str, kind: str) -> int:
@@ -327,7 +333,7 @@ def _bad_line(line: str, fields: Sequence[str], layout: ColumnLayout, path: StrP
         f"expected {columns} as in the first line, found {len(fields)}",
         path=path,
         line=number,
-        remedy="complete the line, or convert the file with dmf data convert --separator",
+        remedy="complete the line, or separate all columns in the same way, best by tabs",
     )
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from diffusion_mf.data.annotations import read_json_values
-from diffusion_mf.data.columns import ColumnLayout
+from diffusion_mf.data.columns import ColumnLayout, names_a_column
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import DETECTED, FieldChoice, StrPath, read_lines
@@ -35,6 +35,8 @@ _SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER"
 _NUM_SAMPLED = 200
 _BARE_BOUNDARIES = frozenset("BIMESLU")
 _NUM_KINDS_SHOWN = 4
+_NOT_LABELS = frozenset("o0_-")
+"""what some files have in place of O"""
 _LONGEST_ALONE = 500
 """units: a longer sentence that is a whole file lacks the blank lines between its sentences"""
 _ODD_BOUNDARY = re.compile(r"[BIMESLU]_(.+)|[bimeslu][-_](.+)")
@@ -264,13 +266,14 @@ class _Reading:
             return Task.SEG_POS if are_characters and "O" not in counts and kinds else Task.NER
         if bounded:
             label, place = next(self._places(kinds - bounded))
-            if self.layout is not None and kinds - bounded == {label} and place == self.sentences[0].line:
-                form = self.sentences[0].units[0]
+            if kinds - bounded == {label} and label in _NOT_LABELS:
                 self._refuse(
-                    f"the first line ({form}, {label}) looks like a header",
-                    f"remove it, or name its columns: --form-column {shlex.quote(form)} --tag-column {shlex.quote(label)}",
+                    f"{label!r}, on {counts[label]:,} unit{'s' * (counts[label] > 1)}, is neither O nor the label of a span",
+                    "write O for units outside of spans, or choose --task pos",
                     place,
                 )
+            if kinds - bounded == {label} and counts[label] == 1:
+                self._check_header(label)
             self._refuse(
                 f"{label!r} has no span prefix, but {min(bounded)!r} has one: these could be entities or labels of single words",
                 "correct it for --task ner, or choose --task pos",
@@ -281,8 +284,32 @@ class _Reading:
                 f"O and labels without span prefixes ({', '.join(sorted(kinds)[:3])}) could be entities or labels of single words",
                 f"write prefixes for entities, as in B-{min(kinds)}, or choose --task pos",
             )
+        label = self.sentences[0].labels[0] if self.sentences[0].labels else ""
+        if counts[label] == 1 and self._is_odd(label, counts.keys() - {label}):
+            self._check_header(label)
         self._check_repetition(counts)
         return Task.POS
+
+    def _is_odd(self, label: str, others: Collection[str]) -> bool:
+        """Whether the label of the first unit may be the name of its column: it, or the unit, is one, or no other is spelled like it."""
+
+        def case(text: str) -> tuple[bool, bool]:
+            return text == text.upper(), text == text.lower()
+
+        cases = {case(other) for other in others if any(map(str.isalpha, other))}
+        is_name = names_a_column(label) or names_a_column(self.sentences[0].units[0])
+        return bool(cases) and (is_name or case(label) not in cases)
+
+    def _check_header(self, label: str) -> None:
+        """`InputError` if the first row of a column file has the only ``label``, and its unit occurs nowhere else."""
+        line, form = self.sentences[0].line, self.sentences[0].units[0]
+        num_forms = sum(sentence.units.count(form) for sentence in self.sentences)
+        if self.layout is not None and num_forms == 1 and next(self._places({label}))[1] == line:
+            self._refuse(
+                f"the first line ({form}, {label}) looks like a header",
+                f"remove it, or name its columns: --form-column {shlex.quote(form)} --tag-column {shlex.quote(label)}",
+                line,
+            )
 
     def _check_sentences(self) -> None:
         """`InputError` if the file as a whole is one sentence that no sentence can be."""

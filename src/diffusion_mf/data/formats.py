@@ -12,7 +12,8 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple, NoReturn
 
@@ -298,6 +299,8 @@ def suffix_format(path: StrPath) -> FileFormat | None:
 
 _HEAD_LINES = 100
 _MIN_CONLLU_FIELDS = 8
+_ALIKE = 0.9
+"""the share of a table's rows that have the same number of fields"""
 _TAG = re.compile(r"[BIESMLU]-\S+|[A-Z][^a-z]*|\W+")
 _PUNCTUATION = re.compile(r"\W+")
 
@@ -307,7 +310,7 @@ def content_format(path: StrPath) -> FileFormat | None:
 
     JSON Lines begin with a brace; the first unit of CoNLL-U has the ID 1 and eight columns or more. Columns are lines with the
     same number of fields, two or more, separated by tabs, or by spaces if the last fields look like tags (``B-PER``, ``O``,
-    ``NOUN``, ``.``). Everything else is plain text.
+    ``NOUN``, ``.``); a few lines among many may differ, which their reader then names. Everything else is plain text.
     """
     if not os.path.isfile(path) and (path == "-" or os.path.exists(path)):
         return None
@@ -320,13 +323,17 @@ def content_format(path: StrPath) -> FileFormat | None:
     if any(line.startswith(DOCUMENT_START) for line in lines):
         return FileFormat.COLUMNS
     rows = [line for line in lines if not line.startswith("# ")] or lines
-    if len({line.count("\t") for line in rows}) == 1 and "\t" in rows[0]:
+    if len(_alike([line.split("\t") for line in rows])[0]) > 1:
         return FileFormat.COLUMNS
-    fields = [Separator.SPACE.fields_of(line) for line in rows]
-    tags = [row[-1] for row in fields]
-    is_table = len({len(row) for row in fields}) == 1 and len(fields[0]) > 1
+    tags = [row[-1] for row in _alike([Separator.SPACE.fields_of(line) for line in rows]) if len(row) > 1]
     has_tags = all(map(_TAG.fullmatch, tags)) and not all(map(_PUNCTUATION.fullmatch, tags))
-    return FileFormat.COLUMNS if is_table and has_tags else FileFormat.TEXT
+    return FileFormat.COLUMNS if has_tags else FileFormat.TEXT
+
+
+def _alike(rows: Sequence[list[str]]) -> Sequence[list[str]]:
+    """The rows with the most common number of fields if nearly all have it; a single empty row if not."""
+    number, count = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
+    return [row for row in rows if len(row) == number] if count > _ALIKE * len(rows) else [[""]]
 
 
 def input_format(path: StrPath) -> FileFormat | None:
