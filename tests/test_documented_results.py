@@ -758,27 +758,41 @@ def test_recall_of_beliefs_and_of_states_differ_as_the_text_says() -> None:
     on_test, on_dev = (compared(beliefs, states, split) for split in ("test", "dev"))
     assert "differ by {} on test (p = {}) and {} on dev (p = {})".format(*on_test, *on_dev) in text
     assert "`states` gains {} F1 over LCRF without (p = {}".format(*compared(states, sentences, "test")) in text
-    assert "LCRF gains {} on test (p = {}), and Diffusion-MF is ahead by {} (p = {})".format(
-        *compared(with_dropout, sentences, "test"), *compared(beliefs, with_dropout, "test")
-    ) in text
-    assert "they are {} above LCRF with `states-dropout` (p {}) and {} above LCRF with `states` (p = {})".format(
-        *compared(both, with_dropout, "test"), *compared(both, states, "test")
-    ) in text
+    assert (
+        "LCRF gains {} on test (p = {}), and Diffusion-MF is ahead by {} (p = {})".format(
+            *compared(with_dropout, sentences, "test"), *compared(beliefs, with_dropout, "test")
+        )
+        in text
+    )
+    assert (
+        "they are {} above LCRF with `states-dropout` (p {}) and {} above LCRF with `states` (p = {})".format(
+            *compared(both, with_dropout, "test"), *compared(both, states, "test")
+        )
+        in text
+    )
     on_dev = [compared(both, each, "dev") for each in (with_dropout, states)]
-    assert "on dev {} and {} (p = {} and {})".format(*(each[0] for each in on_dev), *(each[1] for each in on_dev)) in text
+    assert (
+        "on dev {} and {} (p = {} and {})".format(*(each[0] for each in on_dev), *(each[1] for each in on_dev)) in text
+    )
     means = [half_up(each["test_mean"], 2) for each in by_calls.values()]
     assert "{} on test after one call, {} after two, {} after five and {} after ten".format(*means) in text
     assert f"ten minus one: p = {compared(by_calls[10], by_calls[1], 'test')[1]}" in text
-    assert "was {} above `two-calls` in the earlier measurement (p = {})".format(
-        *compared(earlier["diffusion-uni"], two_calls, "test")
-    ) in text
+    assert (
+        "was {} above `two-calls` in the earlier measurement (p = {})".format(
+            *compared(earlier["diffusion-uni"], two_calls, "test")
+        )
+        in text
+    )
     later = [compared(beliefs, earlier["diffusion-mf"], split) for split in ("test", "dev")]
     assert f"lower on test (p = {later[0][1]}) and on dev (p = {later[1][1]})" in text
     assert later[0][0] == later[1][0]
     assert f"is {later[0][0].removeprefix('−')} lower" in text
-    assert "would be {} above LCRF with `states` (p = {}) and {} above `states-dropout` (p = {})".format(
-        *(part for each in (states, with_dropout) for part in compared(earlier["diffusion-mf"], each, "test"))
-    ) in text
+    assert (
+        "would be {} above LCRF with `states` (p = {}) and {} above `states-dropout` (p = {})".format(
+            *(part for each in (states, with_dropout) for part in compared(earlier["diffusion-mf"], each, "test"))
+        )
+        in text
+    )
     assert f"p = {on_test[1]}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 

@@ -9,6 +9,7 @@ import pytest
 from small_models import WORDS, write_model
 
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.label_schemes import LabelScheme
 
 
 def gold_file(task: Task, folder: pathlib.Path) -> pathlib.Path:
@@ -100,6 +101,36 @@ def test_malformed_predictions_score_the_same_both_ways(dmf: Callable, tmp_path:
     evaluated = json.loads(dmf("evaluate", model, gold, "--decoder", "argmax", "--json").stdout)
     assert {name: evaluated[name] for name in scored} == scored
     assert evaluated["decoder"] == "argmax"
+
+
+def test_columns_are_those_of_the_training_data(dmf: Callable, tmp_path: pathlib.Path) -> None:
+    """Unless a file does not have them, or others are named."""
+    gold = gold_file(Task.NER, tmp_path)
+    text = gold.read_text()
+    scores = json.loads(dmf("evaluate", write_model(tmp_path / "plain", seed=3), gold, "--json").stdout)
+    model = write_model(tmp_path / "model", seed=3, settings={"data": {"form_column": "2", "tag_column": "3"}})
+    wide = tmp_path / "wide.bmes"
+    wide.write_text("".join(f"x\t{line}\tO\n" if line else "\n" for line in text.splitlines()))
+    for command in (
+        ("evaluate", model, wide),
+        ("evaluate", model, wide, "--tag-column", "3"),
+        ("evaluate", model, gold),
+    ):
+        outcome = dmf(*command, "--json")
+        assert outcome.status == 0, outcome.stderr
+        assert json.loads(outcome.stdout) == scores
+    assert json.loads(dmf("errors", model, wide, "--json").stdout)["metrics"]["f1"] == scores["f1"]
+    assert json.loads(dmf("evaluate", model, wide, "--tag-column", "4", "--json").stdout) != scores
+    tagged = dmf("tag", model, wide).stdout.decode().splitlines()
+    predicted = dmf("tag", tmp_path / "plain", gold).stdout.decode().splitlines()
+    assert tagged == [f"x\t{line}\tO" if line else "" for line in predicted]
+
+
+def test_the_scheme_shown_is_that_of_the_training_data(dmf: Callable, tmp_path: pathlib.Path) -> None:
+    model = write_model(tmp_path / "model", source_scheme=LabelScheme.BIO2)
+    shown = dmf("evaluate", model, gold_file(Task.NER, tmp_path)).stdout.decode()
+    assert "bio2" in shown
+    assert "bmes" not in shown
 
 
 def test_tables(dmf: Callable, tmp_path: pathlib.Path) -> None:

@@ -62,3 +62,17 @@ def test_what_does_not_go_together(dmf: Callable, tmp_path: pathlib.Path) -> Non
         outcome = dmf("export", folder, *arguments)
         assert outcome.status == 2
         assert message in outcome.stderr
+
+
+def test_commands_that_need_the_model_itself_say_so(dmf: Callable, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("onnx.defs", reason="the extra onnx is not installed")
+    folder, exported = write_model(tmp_path / "model", system="unigram"), tmp_path / "exported"
+    outcome = dmf("export", folder, exported, "--to", "onnx")
+    assert outcome.status == 0, outcome.stderr
+    for arguments in (("tag", exported), ("evaluate", exported, exported / "manifest.json")):
+        outcome = dmf(*arguments)
+        assert outcome.status == 2
+        assert outcome.stderr == (
+            f"dmf: {exported}: this is an ONNX export, which only diffusion_mf.onnx.Tagger reads; use that in Python "
+            "(docs/deployment.md), or name the model that was exported.\n"
+        )

@@ -206,6 +206,31 @@ def test_one_clear_sentence(dmf, tmp_path: Path, text: str, fragments: tuple[str
     assert not (tmp_path / "run").exists()
 
 
+def test_the_command_that_comes_next_names_what_was_named(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = write_pos(tmp_path / "train data", 20)
+    path.write_text("".join(f"x\t{line}\n" if line else "\n" for line in path.read_text().splitlines()))
+    choices = ("--format", "columns", "--form-column", "2", "--tag-column", "3")
+    settings = ("--set", "training.epochs=1")
+    outcome = dmf("train", path, "--test", path, "--output", tmp_path / "run", *choices, *settings, *OPTIONS)
+    assert outcome.status == 0, outcome.stderr
+    command = outcome.stderr.splitlines()[-1].removeprefix("dmf: next: ")
+    assert command.endswith(f"'{path}' --format columns --form-column 2 --tag-column 3")
+    assert dmf(*shlex.split(command)[1:]).status == 0
+
+
+def test_standard_input_cannot_be_trained_on(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    outcome = dmf("train", "-", "--output", tmp_path / "run", stdin=b"a X\nb Y\n\n")
+    assert outcome.status == 2
+    assert "save training data to a file first, since resuming reads it again" in outcome.stderr
+    path = write_pos(tmp_path / "train.tsv", 20)
+    outcome = dmf("train", path, "--dev", "-", "--output", tmp_path / "run", *OPTIONS)
+    assert outcome.stderr == (
+        "dmf: data.dev cannot be standard input, since resuming reads it again; save it to a file first.\n"
+    )
+    assert outcome.status == 2
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_name_of_a_configuration_is_one_beside_a_folder_of_that_name(  # type: ignore[no-untyped-def]
     dmf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -348,6 +348,12 @@ class TestFiles:
             assert labels[-5:][1:3] == ["B-ORG", "I-ORG"]
             assert labels[-1] == "B-LOC"
             assert set(labels[-5:]) <= set(tagger.labels)
+        # Lines of text have no columns.
+        path = path.with_suffix(".txt")
+        path.write_text("Ada _\nsings B-ORG\nin _\n")
+        tag_file(tagger, path, output, fields=_clamp_column("2"))
+        assert len(output.read_text().splitlines()) == 3
+        assert output.read_text().splitlines()[1].split()[-1] == "B-ORG"
         # Another column gets the labels.
         path.write_text("Ada\tx\tS-PER\nsings\ty\t_\n")
         tag_file(tagger, path, output, fields=_clamp_column("3")._replace(tag_column="2"))

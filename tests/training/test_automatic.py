@@ -62,6 +62,18 @@ def test_where_documents_are_too_long_sentences_are_held_out() -> None:
     assert (len(train), len(dev)) == (32, 8)
 
 
+def test_repeated_sentences_are_held_out_together() -> None:
+    """Otherwise dev would be in the training data."""
+    corpus = corpus_of(*(Sentence((str(index % 10),), ("X",), index) for index in range(40)))
+    for seed in range(8):
+        train, dev = hold_out(corpus, 10, seed=seed)
+        assert len(dev) in (8, 12)
+        assert not {sentence.units for sentence in train} & {sentence.units for sentence in dev}
+    # Two sentences make up the corpus: nothing could be held out without dividing them.
+    train, dev = hold_out(corpus_of(*(Sentence((str(i % 2),), ("XY"[i % 2],), i) for i in range(40))), 8, seed=1)
+    assert (len(train), len(dev)) == (32, 8)
+
+
 def test_no_label_is_held_out_altogether() -> None:
     sentences = [Sentence((str(i),), ("RARE",) if i < 2 else ("X",), i) for i in range(20)]
     for seed in range(20):
@@ -209,7 +221,8 @@ def warnings_of(tmp_path: Path, train: str, dev: str) -> list[str]:
         (tmp_path / name).write_text(text)
     values = {"task": "pos", "system": "unigram", "data": {"train": str(tmp_path / "train.txt")}}
     values["data"]["dev"] = str(tmp_path / "dev.txt")  # type: ignore[index]
-    return [*data_warnings(read_training_data(Config.model_validate(values)), Task.POS)]
+    config = Config.model_validate(values)
+    return [*data_warnings(read_training_data(config), config)]
 
 
 def test_a_small_dev_set_is_warned_about(tmp_path: Path) -> None:
@@ -226,13 +239,21 @@ def test_overlap_is_warned_about(tmp_path: Path) -> None:
     assert warnings_of(tmp_path, "".join(rows[:60]), "".join(rows)) == []
 
 
+def test_what_to_do_about_repeats_in_a_file_that_dev_is_held_out_from(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("".join(f"w{i % 2} {'XY'[i % 2]}\n\n" for i in range(2000)))
+    data = {"train": str(tmp_path / "train.txt"), "held_out": 600}
+    config = Config.model_validate({"task": "pos", "system": "unigram", "data": data})
+    (warning,) = data_warnings(read_training_data(config), config)
+    assert warning.endswith("leave out the repeats, or give other dev data with --dev")
+
+
 def test_test_data_that_are_not_new_are_warned_about(tmp_path: Path) -> None:
     rows = [f"w{i} X\n\n" for i in range(600)]
     for name, part in (("train", rows[:100]), ("dev", rows), ("test", rows)):
         (tmp_path / f"{name}.txt").write_text("".join(part))
     files = {name: str(tmp_path / f"{name}.txt") for name in ("train", "dev", "test")}
     config = Config.model_validate({"task": "pos", "system": "unigram", "data": files})
-    found = [*data_warnings(read_training_data(config), Task.POS)]
+    found = [*data_warnings(read_training_data(config), config)]
     assert [message.split(":")[0] for message in found] == [
         "17 % of the dev sentences (100 of 600) are also in the training data",
         "17 % of the test sentences (100 of 600) are also in the training data",

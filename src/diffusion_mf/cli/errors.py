@@ -49,10 +49,8 @@ def errors(
             f"there {'is 1 argument' if len(models_and_file) == 1 else f'are {len(models_and_file)} arguments'}",
             remedy="give one or two models, and then one labelled file",
         )
-    from diffusion_mf.data.corpus import check_labels
-    from diffusion_mf.data.formats import read_task
     from diffusion_mf.tagger import Tagger
-    from diffusion_mf.tagger.files import TaggingOptions
+    from diffusion_mf.tagger.files import TaggingOptions, read_gold
     from diffusion_mf.tagger.inspection import checked_corpus
 
     *models, file = models_and_file
@@ -65,16 +63,14 @@ def errors(
                 path=model,
                 remedy="compare models of one task",
             )
-    data = first.model.config.data
-    corpus = read_task(
+    corpus = read_gold(
+        first,
         file,
-        first.task,
-        column=column or data.column,
+        column=column,
         scheme=scheme,
         file_format=file_format,
-        fields=field_choice(form_column, tag_column, label_names, language or data.language),
+        fields=field_choice(form_column, tag_column, label_names, language),
     )
-    check_labels(corpus)
     if corpus.repaired is not None:
         note(corpus.repaired)
     options = TaggingOptions(batch_tokens=batch_tokens, calls=calls, decoder=decoder, scheme=first.scheme)

@@ -1,5 +1,6 @@
 """``dmf evaluate``: the metrics of a model on a labelled file."""
 
+import dataclasses
 from typing import Annotated, Literal
 
 import typer
@@ -64,27 +65,23 @@ def evaluate(
 ) -> None:
     """Tag a labelled file, and report its metrics (as ``dmf tag`` and ``dmf score`` would) and the model's calibration."""
     from diffusion_mf.batches.vocabulary import describe_unknown_labels
-    from diffusion_mf.data.corpus import check_labels
-    from diffusion_mf.data.formats import read_task
     from diffusion_mf.evaluation.report import detail_values, summary_values
     from diffusion_mf.tagger import Tagger
-    from diffusion_mf.tagger.files import TaggingOptions, evaluate_corpus
+    from diffusion_mf.tagger.files import TaggingOptions, evaluate_corpus, read_gold
 
     tagger = Tagger.load(model, device=device)
     settle(tagger, on_long=on_long, one_document=one_document)
     if posterior is not None:
         tagger.set_posterior(posterior)
-    column = column or tagger.model.config.data.column
-    corpus = read_task(
+    corpus = read_gold(
+        tagger,
         file,
-        tagger.task,
         column=column,
         scheme=scheme,
         file_format=file_format,
-        fields=field_choice(form_column, tag_column, label_names, language or tagger.model.config.data.language),
+        fields=field_choice(form_column, tag_column, label_names, language),
         strict=strict,
     )
-    check_labels(corpus)
     if corpus.repaired is not None:
         note(corpus.repaired)
     with progress("evaluating", total=len(corpus)) as advance:
@@ -100,17 +97,19 @@ def evaluate(
         unknown = describe_unknown_labels(corpus, tagger.model.vocabulary.labels, owner="the model does not know")
         if unknown is not None:
             note(unknown)
+    # The report is counted in the model's own scheme, but users know that of the training data.
+    report = dataclasses.replace(found.report, scheme=tagger.scheme, predicted_scheme=tagger.scheme)
     used = {"system": tagger.model.config.system, "decoder": decoder or tagger.model.decoder, "calls": calls}
     if tagger.model.config.system_entry.process == "categorical":
         used["posterior"] = posterior or tagger.model.config.inference.posterior
     if as_json:
-        values = summary_values(found.report) | used
+        values = summary_values(report) | used
         values |= {"mean_score": 100 * found.mean_score, "calibration_error": 100 * found.calibration_error}
         if found.span_calibration_error is not None:
             values["span_calibration_error"] = 100 * found.span_calibration_error
-        print_json(values | (detail_values(found.report) if details else {}))
+        print_json(values | (detail_values(report) if details else {}))
         return
-    print_report(found.report, details=details)
+    print_report(report, details=details)
     print_table(
         ["scores", "value"],
         [

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,11 +70,12 @@ def run(
 ) -> None:
     """Run a plan: finished runs are kept, interrupted runs continue, and runs that another process is working on are skipped.
 
-    The exit status is 0 if every run selected by --only is complete afterwards, 1 if not, and 2 if a corpus is missing (also with
-    --dry-run).
+    The exit status is 0 if every run selected by --only is complete afterwards, 1 if not, 130 or 143 if Ctrl-C or SIGTERM stopped
+    it, and 2 if a corpus is missing or runs were made with other data than the plan names (also with --dry-run).
     """
     from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunState
     from diffusion_mf.lab.experiments.plan import check_files, chosen_runs, load_plan
+    from diffusion_mf.lab.experiments.same_data import made_with_other_data, other_data
     from diffusion_mf.lab.experiments.scheduler import RunTable, SchedulerOptions, run_plan
 
     plan = load_plan(plan_path, overrides=overrides or (), corpora_file=corpora, configs=configs)
@@ -97,8 +98,10 @@ def run(
                 if not dry_run:
                     raise
                 missing.setdefault(each.corpus, error)
+    changed: dict[str, list[str]] = {}
     if dry_run:
         found = RunTable(states)
+        changed = made_with_other_data(folder, plan.files(only=variants), plan.digests)
     else:
         options = SchedulerOptions(
             workers=workers or plan.settings.workers,
@@ -134,10 +137,24 @@ def run(
     note(found.counts())
     for corpus, reason in missing.items():
         note(f"the corpus {corpus} is missing: {reason}")
+    if changed:
+        _note_changed(changed)
+        raise other_data(folder, changed)
     if missing:
         raise typer.Exit(2)
     if not dry_run and not found.is_complete:
-        raise typer.Exit(1)
+        raise _incomplete(found)
+
+
+def _note_changed(changed: Mapping[str, Iterable[str]]) -> None:
+    """The runs that were made with other data, and the files that differ."""
+    for name, files in changed.items():
+        note(f"made with other data: {name} ({', '.join(files)})")
+
+
+def _incomplete(table: "RunTable") -> BaseException:
+    """What ends a command that is not done: the signal that stopped it, or exit status 1."""
+    return table.stopped_by or typer.Exit(1)
 
 
 def note_failures(folder: "ExperimentFolder", table: "RunTable") -> None:
@@ -310,7 +327,8 @@ def search(
 ) -> None:
     """Search settings stage by stage, with the same number of trials for every system; test data are never read.
 
-    Finished trials are kept and interrupted ones continue. The exit status is 0 if the search is complete and 1 otherwise.
+    Finished trials are kept and interrupted ones continue. The exit status is 0 if the search is complete, 130 or 143 if Ctrl-C or
+    SIGTERM stopped it, and 1 otherwise.
     """
     from diffusion_mf.data.files import make_folder, open_output
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
@@ -368,7 +386,7 @@ def search(
     note_failures(experiment, table)
     if not is_finished:
         note(f"the search is not finished: the same command continues it; best so far in {folder / 'selected.toml'}")
-        raise typer.Exit(1)
+        raise _incomplete(table)
     note(f"the chosen settings are in {folder / 'selected.toml'}")
 
 
@@ -415,11 +433,12 @@ def sizes(
     """Scores by the number of training sentences, with the recipe, and which systems are significantly below python-crfsuite.
 
     Finished runs are kept and interrupted ones continue. The plot is DIR/sizes.png. The exit status is 0 if every run selected by
-    --only is complete afterwards, 1 if not.
+    --only is complete afterwards, 130 or 143 if Ctrl-C or SIGTERM stopped it, and 1 otherwise.
     """
     from diffusion_mf.config.files import flat, nested_overrides
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
     from diffusion_mf.lab.experiments.plan import chosen_runs
+    from diffusion_mf.lab.experiments.same_data import made_with_other_data, other_data
     from diffusion_mf.lab.experiments.scheduler import RunTable, SchedulerOptions, run_jobs
     from diffusion_mf.lab.experiments.size_curves import ROW_KEY, read_size_rows, significance_rows, write_size_plot
     from diffusion_mf.lab.experiments.sizes import load_sizes_plan
@@ -436,6 +455,11 @@ def sizes(
     folder = ExperimentFolder(output or Path("runs") / plan.name)
     if plan.left_out:
         note(f"skipped because their training files are missing: {', '.join(plan.left_out)}")
+    changed = made_with_other_data(folder, plan.files(), plan.digests)
+    if changed:
+        if dry_run:
+            _note_changed(changed)
+        raise other_data(folder, changed)
     jobs = plan.jobs(folder, runs=runs, command=shlex.join(["dmf", *sys.argv[1:]]))
     if dry_run:
         table = RunTable({job.name: folder.run(job.name).state() for job in jobs})
@@ -469,7 +493,7 @@ def sizes(
     note_failures(folder, table)
     note(table.counts())
     if not dry_run and not table.is_complete:
-        raise typer.Exit(1)
+        raise _incomplete(table)
 
 
 def _print_sizes(rows: list[dict[str, Any]], compared: list[dict[str, Any]]) -> None:

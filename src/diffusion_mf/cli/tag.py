@@ -177,6 +177,7 @@ def model_and_others(arguments: list[str], option: str | None) -> tuple[str, lis
 
     Without any, it is the default model of the package.
     """
+    from diffusion_mf.model.storage import is_exported
     from diffusion_mf.tagger.shipped import DEFAULT_MODEL, is_model
 
     if option is not None:
@@ -184,9 +185,9 @@ def model_and_others(arguments: list[str], option: str | None) -> tuple[str, lis
     if not arguments:
         return DEFAULT_MODEL, []
     first = arguments[0]
-    # The folder of a run is not a model, but loading it gives an error that says where its model is.
+    # The folders of a run and of an export are not models, but loading them gives an error that says what to do.
     is_run = os.path.isdir(os.path.join(first, "model"))
-    if len(arguments) > 1 or is_model(first) or is_run:
+    if len(arguments) > 1 or is_model(first) or is_run or is_exported(first):
         return first, arguments[1:]
     return DEFAULT_MODEL, arguments
 

@@ -360,7 +360,16 @@ def _next_commands(config: "Config", model: str) -> list[str]:
     text = next((text for text in texts if text.count(" ") >= 3 and "'" not in text), texts[0])
     commands = [f"echo {shlex.quote(text)} | dmf tag {model}"]
     if data.dev is not None or data.test is not None:
-        commands.append(f"dmf errors {model} {shlex.quote(path)}")
+        # The choices about the file that detection would not make.
+        choices = {
+            "--format": data.format,
+            "--scheme": data.scheme,
+            "--form-column": data.form_column,
+            "--tag-column": data.tag_column,
+            "--label-names": None if data.label_names is None else ",".join(data.label_names),
+        }
+        given = [f" {name} {shlex.quote(value)}" for name, value in choices.items() if value is not None]
+        commands.append(f"dmf errors {model} {shlex.quote(path)}{''.join(given)}")
     return commands
 
 

@@ -37,7 +37,10 @@ def read_toml(path: StrPath) -> tuple[dict[str, Any], str]:
         place = re.search(r" \(at line (\d+), column \d+\)$", str(error))
         problem = str(error) if place is None else str(error)[: place.start()]
         line = None if place is None else int(place[1])
-        raise InputError(f"not valid TOML ({problem})", path=path, line=line, remedy="correct it") from None
+        remedy = "correct it"
+        if str(path) == "-":
+            remedy += ", or save training data to a file first, since resuming reads it again"
+        raise InputError(f"not valid TOML ({problem})", path=path, line=line, remedy=remedy) from None
     except (ValueError, RecursionError) as error:
         problem = "nested too deeply" if isinstance(error, RecursionError) else "a number of thousands of digits"
         raise InputError(f"not usable TOML ({problem})", path=path, remedy="correct it") from None

@@ -452,6 +452,11 @@ def _encoder_copy(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
             raise InputError(error.problem, path=place, line=error.line, remedy=error.remedy) from None
 
 
+def is_exported(path: StrPath) -> bool:
+    """Whether a folder is one that ``dmf export --to onnx`` wrote."""
+    return os.path.isfile(os.path.join(path, "words.onnx")) and not os.path.lexists(os.path.join(path, CONFIG))
+
+
 def _check_files(path: Path) -> None:
     if not os.path.exists(path):
         # A mistyped path must never load the model of a stranger, so that names of the hub are marked as such.
@@ -464,6 +469,12 @@ def _check_files(path: Path) -> None:
     if not path.is_dir():
         raise InputError("this is a file, not a model folder", path=path, remedy="name the folder that holds it")
     missing = [name for name in (CONFIG, VOCABULARY, WEIGHTS) if not os.path.lexists(path / name)]
+    if is_exported(path):
+        raise InputError(
+            "this is an ONNX export, which only diffusion_mf.onnx.Tagger reads",
+            path=path,
+            remedy="use that in Python (docs/deployment.md), or name the model that was exported",
+        )
     if missing:
         inside = path / "model"
         hint = f"name {inside}" if (inside / CONFIG).is_file() else "name a folder that dmf train wrote"

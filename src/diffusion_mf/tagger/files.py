@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from diffusion_mf.config import DataConfig
 from diffusion_mf.data.annotations import AnnotationFormat, Record, TextSpan, records_of, sentences_of
-from diffusion_mf.data.columns import COLUMN_FIELD, FREE, ColumnBlock, read_column_blocks
+from diffusion_mf.data.columns import COLUMN_FIELD, FREE, ColumnBlock, detect_layout, read_column_blocks
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
-from diffusion_mf.data.corpus import Corpus, Task
+from diffusion_mf.data.corpus import Corpus, Task, check_labels
 from diffusion_mf.data.files import (
     BYTE_ORDER_MARK,
     DETECTED,
@@ -35,7 +36,9 @@ from diffusion_mf.data.formats import (
     input_format,
     read_json_rows,
     read_plain_text,
+    read_task,
     suffix_format,
+    task_format,
 )
 from diffusion_mf.data.hugging_face import TokenRow, read_token_rows
 from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_spans
@@ -421,6 +424,8 @@ _OTHER_READINGS = {
     FileFormat.RAW: "read as raw text; use --format columns if each line is a unit, --format text if each is a sentence",
 }
 
+_WITHOUT_COLUMNS = (None, FileFormat.TEXT, FileFormat.RAW)
+
 Advance = Callable[[int], None]
 """called with the number of sentences just done"""
 
@@ -436,6 +441,52 @@ class TaggingOptions:
     """treat the file as one document, whatever marks it contains"""
     scheme: LabelScheme | None = None
     """of the labels written"""
+
+
+def with_stored_fields(fields: FieldChoice, data: DataConfig, path: StrPath, file_format: FileFormat) -> FieldChoice:
+    """``fields``, and for what they leave open the fields of the training data: the language, and columns that a file has, too."""
+    fields = fields._replace(language=fields.language or data.language)
+    # A pipe cannot be read twice.
+    if file_format is not FileFormat.COLUMNS or not os.path.isfile(path):
+        return fields
+    for form, tag in ((data.form_column, data.tag_column), (data.form_column, None), (None, data.tag_column)):
+        chosen = fields._replace(form_column=fields.form_column or form, tag_column=fields.tag_column or tag)
+        if chosen != fields:
+            with contextlib.suppress(InputError):
+                detect_layout(
+                    path,
+                    form_column=chosen.form_column,
+                    tag_column=chosen.tag_column,
+                    clamp_column=chosen.clamp_column,
+                )
+                return chosen
+    return fields
+
+
+def read_gold(
+    tagger: Tagger,
+    path: StrPath,
+    *,
+    column: ConlluColumn | None = None,
+    scheme: LabelScheme | None = None,
+    file_format: FileFormat | None = None,
+    fields: FieldChoice = DETECTED,
+    strict: bool = False,
+) -> Corpus:
+    """Read a file with the right labels of what ``tagger`` labels; for what is not given, as its training data were read."""
+    data = tagger.model.config.data
+    file_format = task_format(path, tagger.task, file_format=file_format)
+    corpus = read_task(
+        path,
+        tagger.task,
+        column=column or data.column,
+        scheme=scheme,
+        file_format=file_format,
+        fields=with_stored_fields(fields, data, path, file_format),
+        strict=strict,
+    )
+    check_labels(corpus)
+    return corpus
 
 
 def tag_file(
@@ -460,7 +511,7 @@ def tag_file(
     Formats that are not given are detected from file names, and for an input from its first lines (`content_format`). Standard
     input is plain text, and an output has the format of its input (columns for plain text). Memory does not grow with the file.
     ``note`` is called with messages about units without a form and about the format assumed for an ambiguous file. Text whose format
-    is not named is read as ``text_format``.
+    is not named is read as ``text_format``, or as columns if ``fields`` name one of clamps.
 
     Labels below ``min_confidence`` are left out: an uncertain span is not written, and an uncertain tag is ``_``. With
     ``least_certain``, only that many sentences are written, the least certain first: a sentence is as certain as its least certain unit.
@@ -475,6 +526,8 @@ def tag_file(
         raise InputError("no such file", path=path, remedy="check the path")
     named = file_format or (None if path == "-" else input_format(path))
     source_format = named or content_format(path)
+    if fields.clamp_column is not None and file_format is None and source_format in _WITHOUT_COLUMNS:
+        named = source_format = FileFormat.COLUMNS  # text has none
     if named is None and source_format is FileFormat.TEXT:
         source_format = text_format
     if named is None and source_format is not None and (other := _OTHER_READINGS.get(source_format)) is not None:
@@ -487,7 +540,7 @@ def tag_file(
     asked_for = output_format or (Readable.HTML if is_page else suffix_format(output))
     if output_format is None and asked_for is FileFormat.JSONL and natural in _JSON_LINES_FORMATS:
         asked_for = natural  # these formats share the suffix .jsonl
-    fields = fields._replace(language=fields.language or tagger.model.config.data.language)
+    fields = with_stored_fields(fields, tagger.model.config.data, path, source_format)
     layout = OutputOptions(
         task=tagger.task,
         file_format=asked_for or natural,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -58,6 +59,11 @@ def read_corpora(config: Config) -> Corpora:
             "the configuration names no training data", remedy="set data.train, as in --set data.train=FILE"
         )
     for split, path in (("train", settings.train), ("dev", settings.dev), ("test", settings.test)):
+        if path == "-":
+            raise InputError(
+                f"data.{split} cannot be standard input, since resuming reads it again",
+                remedy="save it to a file first",
+            )
         _check_variables(split, path)
     train = _read(settings.train, config)
     # Test files are read at the start, too, so that a missing one is not found only after hours of training.
@@ -121,17 +127,25 @@ def hold_out(corpus: Corpus, number: int, *, seed: int) -> tuple[Corpus, Corpus]
     """Split a corpus into training and dev sentences: about ``number`` for dev, drawn by ``seed``, both in the original order.
 
     If documents are marked, whole documents are held out, except those of more than twice ``number`` sentences that are also more
-    than a fifth of the corpus. Every label stays in training, or, where no document could be held out otherwise, every type of
-    entity: a model knows all boundaries of a type (`complete_labels`). `InputError` if nothing can be held out.
+    than a fifth of the corpus. Otherwise, or if no document can be held out, sentences with the same words stay together; they are
+    divided only if nothing could be held out without. Every label stays in training, or, where nothing could be held out otherwise,
+    every type of entity: a model knows all boundaries of a type (`complete_labels`). `InputError` if nothing can be held out.
     """
     longest = max(2 * number, len(corpus) // 5)
-    documents = [group for group in grouped([sentence.document for sentence in corpus]) if len(group) <= longest]
-    chosen = _drawn(corpus, documents, number, seed)
-    if not chosen and corpus.task is Task.NER:
-        chosen = _drawn(corpus, documents, number, seed, kind=lambda label: split_label(label)[1])
-    if not chosen:
-        chosen = _drawn(corpus, [[index] for index in range(len(corpus))], number, seed)
-    if not chosen:
+    marks = [sentence.document for sentence in corpus]
+    documents = [group for group in grouped(marks) if len(group) <= longest] if any(marks) else []
+    repeats: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, sentence in enumerate(corpus):
+        repeats[sentence.units].append(index)
+    alone = [[index] for index in range(len(corpus))]
+    kinds: list[Callable[[str], str]] = [str]
+    if corpus.task is Task.NER:
+        kinds.append(lambda label: split_label(label)[1])
+    for groups, kind in itertools.product((documents, list(repeats.values()), alone), kinds):
+        chosen = _drawn(corpus, groups, number, seed, kind, is_close=groups is not documents)
+        if chosen:
+            break
+    else:
         raise InputError(
             f"no sentences can be held out as dev: each of the {len(corpus):,} has a label that no other has",
             path=corpus.path,
@@ -145,20 +159,21 @@ def hold_out(corpus: Corpus, number: int, *, seed: int) -> tuple[Corpus, Corpus]
 
 
 def _drawn(
-    corpus: Corpus,
-    groups: list[list[int]],
-    number: int,
-    seed: int,
-    *,
-    kind: Callable[[str], str] = lambda label: label,
+    corpus: Corpus, groups: list[list[int]], number: int, seed: int, kind: Callable[[str], str], *, is_close: bool
 ) -> set[int]:
-    """Sentences of ``groups`` in an order determined by the seed, up to ``number``; every ``kind`` of label stays among the others."""
+    """Sentences of ``groups`` in an order determined by the seed, up to ``number``; every ``kind`` of label stays among the others.
+
+    With ``is_close``, a group that would lead further away from ``number`` is passed over.
+    """
     left = Counter(kind(label) for sentence in corpus for label in sentence.labels or ())
     chosen: set[int] = set()
     # A digest, because it is the same in every version of Python.
     for group in sorted(groups, key=lambda group: hashlib.sha256(f"{seed} {group[0]}".encode()).digest()):
-        if len(chosen) >= number:
+        missing = number - len(chosen)
+        if missing <= 0:
             break
+        if is_close and len(group) >= 2 * missing:
+            continue
         kinds = Counter(kind(label) for index in group for label in corpus.sentences[index].labels or ())
         if all(left[each] > count for each, count in kinds.items()):
             chosen.update(group)
@@ -170,13 +185,17 @@ SMALLEST_DEV = 500
 """units, or spans if these are scored: with fewer, scores are uncertain by more than two points"""
 LARGEST_OVERLAP = 0.1
 """share of dev or test sentences; short ones (“Thank you .”) occur in any two files"""
+_REMOVE = "remove them from one of the two"
 
 
-def data_warnings(data: TrainingData, task: Task) -> Iterator[str]:
+def data_warnings(data: TrainingData, config: Config) -> Iterator[str]:
     """Warnings about data that make scores unreliable."""
     if data.dev:
-        yield from _size_warnings(data, task)
-        yield from _overlap_warnings("dev", data.dev, "training", data.train)
+        yield from _size_warnings(data, config.task)
+        remedy = _REMOVE
+        if config.data.dev is None:
+            remedy = "the training file repeats sentences: leave out the repeats, or give other dev data with --dev"
+        yield from _overlap_warnings("dev", data.dev, "training", data.train, remedy=remedy)
     if data.test:
         yield from _overlap_warnings("test", data.test, "training", data.train)
         yield from _overlap_warnings("test", data.test, "dev", data.dev or ())
@@ -203,14 +222,14 @@ def _size_warnings(data: TrainingData, task: Task) -> Iterator[str]:
 
 
 def _overlap_warnings(
-    name: str, sentences: Sequence[Sentence], other: str, others: Iterable[Sentence]
+    name: str, sentences: Sequence[Sentence], other: str, others: Iterable[Sentence], *, remedy: str = _REMOVE
 ) -> Iterator[str]:
     known = {sentence.units for sentence in others}
     num_known, total = sum(sentence.units in known for sentence in sentences), len(sentences)
     if num_known > LARGEST_OVERLAP * total:
         yield (
             f"{100 * num_known / total:.0f} % of the {name} sentences ({num_known:,} of {total:,}) are also in the {other} data: "
-            "their scores say little about new text; remove them from one of the two"
+            f"their scores say little about new text; {remedy}"
         )
 
 

@@ -362,7 +362,7 @@ class _Run:
             self._write_log("start", {"parameters": self.labeller.num_parameters()})
             for message in self.data.notes:
                 self._write_log("note", {"message": message})
-            for message in (*data_warnings(self.data, self.config.task), *self._schedule_warnings()):
+            for message in (*data_warnings(self.data, self.config), *self._schedule_warnings()):
                 self.tell(message)
             # Now, and not after hours, is the time to find out that nothing can be written.
             self.checkpoint()

@@ -270,9 +270,10 @@ class Checkpoints:
                 state.best_decoder = None
         _compare_config(now, before, path, free)
         if not is_same_data:
-            raise InputError(
-                "the run was started with other training or dev data", path=path, remedy="name the same files as before"
-            )
+            remedy = "name the same files as before"
+            if self._config.data.dev is None and self._config.data.held_out:
+                remedy += ", or train into another folder if an earlier version held out the dev sentences"
+            raise InputError("the run was started with other training or dev data", path=path, remedy=remedy)
         if "encoder" in saved and not is_same_encoder:
             raise InputError(
                 "the run was started with another tokenizer", path=path, remedy="name the encoder it was started with"

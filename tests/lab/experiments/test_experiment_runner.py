@@ -173,7 +173,7 @@ analysis = false
     first.send_signal(signal.SIGTERM)
     second.kill()
     _, stderr = first.communicate(timeout=60)
-    assert first.returncode == 1, stderr
+    assert first.returncode == 143, stderr
     second.communicate(timeout=60)
     _wait_for(lambda: all(_is_free(RunPlace(run)) for run in (output / "runs").iterdir()))
     assert list(attempts_of(output).values()) == [["interrupted"]]

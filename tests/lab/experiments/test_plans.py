@@ -179,9 +179,9 @@ def test_controls_of_recall_share_runs_with_recall() -> None:
     shared = {(run.system, run.variant) for run in controls if run.name in known}
     assert shared == {
         *((system, "sentences") for system in ("unigram", "lcrf", "diffusion-uni", "diffusion-mf")),
-        *((system, "documents") for system in ("diffusion-uni", "diffusion-mf")),
+        *((system, "documents") for system in ("diffusion-uni", "diffusion-mf", "diffusion-lcrf")),
     }
-    assert len({run.name for run in controls}) == len(controls) == 23 * 2 * 4
+    assert len({run.name for run in controls}) == len(controls) == 24 * 2 * 4
     for run in controls:
         assert (run.config.recall > 0) == (run.variant not in ("sentences", "deep", "wide"))
         if run.variant == "stacked":

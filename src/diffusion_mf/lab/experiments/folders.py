@@ -4,7 +4,7 @@
 |---|---|
 | `plans/NAME.json` | which runs a plan consists of |
 | `runs/RUN/lock` | locked while a process works on the run |
-| `runs/RUN/run.json` | the run's configuration and the scores to compute |
+| `runs/RUN/run.json` | the run's configuration, digests of its data, and the scores to compute |
 | `runs/RUN/result.json` | the scores of a finished run |
 | `runs/RUN/attempts.json` | how every attempt ended |
 | `runs/RUN/output.txt` | what the run printed |
@@ -79,6 +79,8 @@ class RunPlace:
         self.checkpoint = root / "checkpoint"
         self.log = root / "log.jsonl"
         self.output = root / "output.txt"
+        # Of python-crfsuite in learning curves over sizes, which has no checkpoints.
+        self.regularisation = root / "regularisation.json"
 
     def description(self) -> dict[str, Any]:
         """The description of the run."""
@@ -96,6 +98,18 @@ class RunPlace:
     def save_result(self, values: Mapping[str, Any]) -> None:
         """Write the scores, which makes the run finished."""
         write_json(self.root / "result.json", values)
+
+    def data(self) -> dict[str, str]:
+        """The digests of the files, by split, that the run was made with; empty if nothing was kept, or by an earlier version."""
+        result = self.result()
+        if result is not None:
+            return dict(result.get("data") or {})
+        is_closed = self.outcomes()[-1:] in ([Outcome.DIVERGED], [Outcome.PRUNED])
+        if not is_closed and not any(path.exists() for path in (self.checkpoint, self.model, self.regularisation)):
+            return {}
+        # Test data are not used before the run is scored.
+        begun = self.description().get("data") or {}
+        return {split: digest for split, digest in begun.items() if split != "test"}
 
     def attempts(self) -> list[dict[str, Any]]:
         """How every attempt so far ended, oldest first."""

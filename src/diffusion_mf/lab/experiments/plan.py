@@ -8,8 +8,8 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -22,6 +22,7 @@ from diffusion_mf.config.files import flat, import_listed, locate_config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath, first_existing
 from diffusion_mf.errors import InputError
+from diffusion_mf.lab.experiments.same_data import FileDigests, data_files
 from diffusion_mf.plugins import import_named
 from diffusion_mf.systems import SYSTEMS
 
@@ -313,6 +314,12 @@ class Plan:
     runs: Sequence[Run]
     evaluation: EvaluationEntry
     settings: RunEntry
+    digests: FileDigests = field(default_factory=FileDigests)
+
+    def files(self, *, only: Collection[str] | None = None) -> dict[str, dict[str, str]]:
+        """The files of every run, by name; with ``only``, of all runs on the corpora of these, which tables compare."""
+        corpora = {run.corpus for run in self.runs if only is None or run.name in only}
+        return {run.name: data_files(run.config) for run in self.runs if run.corpus in corpora}
 
     def record(self) -> dict[str, Any]:
         """What tables need to know about the plan, for JSON."""

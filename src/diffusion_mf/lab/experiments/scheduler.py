@@ -19,6 +19,7 @@ from diffusion_mf.evaluation.terminal import Display, described_seconds
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, RunState
 from diffusion_mf.lab.experiments.plan import Plan
 from diffusion_mf.lab.experiments.processes import Claim, RunProcess
+from diffusion_mf.lab.experiments.same_data import check_data, data_files
 from diffusion_mf.lab.results import num_cores
 from diffusion_mf.training.signals import stop_signals
 
@@ -69,6 +70,8 @@ class RunTable:
     elsewhere: set[str] = field(default_factory=set)
     """claimed by other schedulers"""
     started: float = field(default_factory=time.monotonic)
+    stopped_by: BaseException | None = None
+    """what the signal that stopped the scheduler raises"""
 
     @property
     def is_complete(self) -> bool:
@@ -139,6 +142,7 @@ def run_plan(
     command: str = "dmf experiment run",
 ) -> RunTable:
     """Execute the unfinished runs of ``plan``, or of ``only``; ``command`` is stored in results."""
+    check_data(folder, plan.files(only=only), plan.digests)
     folder.save_plan(plan.record())
     evaluation = plan.evaluation.model_dump(mode="json")
     # Variants may have the same settings, but each run is executed once.
@@ -150,6 +154,7 @@ def run_plan(
                 "coordinates": run.coordinates(),
                 "source": run.source,
                 "config": run.config.model_dump(mode="json"),
+                "data": plan.digests.of(data_files(run.config)),
                 "evaluation": evaluation,
                 "keep": plan.settings.keep,
                 "command": command,
@@ -202,6 +207,7 @@ class _Scheduler:
         if self.is_stopping:
             raise error
         self.is_stopping = True
+        self.table.stopped_by = error
 
     def add(self, job: Job) -> None:
         """Queue a job; a run that is already finished or cannot succeed ends at once."""

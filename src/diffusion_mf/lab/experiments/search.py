@@ -22,6 +22,7 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import Display
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, RunState
 from diffusion_mf.lab.experiments.plan import fingerprint, toml_value
+from diffusion_mf.lab.experiments.same_data import check_data, check_unchanged, data_files
 from diffusion_mf.lab.experiments.scheduler import Job, RunTable, SchedulerOptions, run_jobs
 from diffusion_mf.lab.experiments.search_plan import Range, SearchPlan, Subject
 
@@ -188,6 +189,7 @@ class Search:
 
     def run(self, options: SchedulerOptions, display: Display) -> RunTable:
         """Search until all trials are done or it is time to stop; returns the states of the runs."""
+        self._check_data()
         try:
             return run_jobs((), self.folder, options, display, more=self.jobs())
         finally:
@@ -195,6 +197,14 @@ class Search:
                 # While this process was suspended, another may have declared the trial lost and ended it.
                 with contextlib.suppress(ValueError):
                     retry_trial()(each.study, each.study.tell(each.trial, state=TrialState.FAIL))
+
+    def _check_data(self) -> None:
+        """Raise `InputError` if trials were made with other data: their scores are in the database."""
+        for subject in self.plan.subjects:
+            files = data_files(self.plan.config(subject, {}, self.plan.file.seeds[0])[0])
+            runs = self.folder.root.glob(f"runs/{glob.escape(subject.name)}.seed*")
+            remedy = "choose another folder with --output, and another database if you name one with --storage"
+            check_data(self.folder, {run.name: files for run in sorted(runs)}, self.plan.digests, remedy=remedy)
 
     def jobs(self) -> Iterator[Job | None]:
         """Yield the next runs until every stage of every subject is complete; None while other processes run the last ones."""
@@ -345,6 +355,7 @@ class Search:
                 "coordinates": {**subject.coordinates(), "variant": "search", "seed": seed},
                 "source": source,
                 "config": config.model_dump(mode="json"),
+                "data": self.plan.digests.of(data_files(config)),
                 "evaluation": {"analysis": False},
                 "keep": "scores",
                 "command": self.command,
@@ -379,6 +390,8 @@ class Search:
                 self._tell(open_trial, value=statistics.fmean(open_trial.scores))
             return
         if state is not RunState.PRUNED:
+            # Otherwise every trial would fail from now on.
+            check_unchanged(place)
             last = (place.failure_lines() or ["no output"])[-1]
             results = self.folder.root.glob(f"runs/{glob.escape(open_trial.subject.corpus)}.*/result.json")
             if place.outcomes()[-1:] == [Outcome.REFUSED] and not any(results):

@@ -35,6 +35,7 @@ from diffusion_mf.lab.experiments.plan import (
     make_run,
     read_plan_file,
 )
+from diffusion_mf.lab.experiments.same_data import FileDigests
 from diffusion_mf.systems import SYSTEMS
 
 MOST_COMBINATIONS = 100
@@ -125,6 +126,7 @@ class SearchPlan:
     ) -> None:
         self.name = plan.name or path.stem
         self.file = plan
+        self.digests = FileDigests()
         self._path, self._corpora, self._overrides = path, corpora, overrides
         self._as_plan = PlanFile(**{name: getattr(plan, name) for name in CommonFile.model_fields})
         self.subjects = [

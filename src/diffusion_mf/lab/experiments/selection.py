@@ -228,10 +228,25 @@ def read_outcomes(folder: ExperimentFolder, *, plan: str | None = None) -> tuple
             f"no plan {plan!r} was run in this folder", path=folder.root, remedy=f"choose one of {', '.join(records)}"
         )
     record = records[plan or next(iter(records))]
+    _check_same_data(folder, record["runs"])
     grouped: dict[tuple[str, str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for run in record["runs"]:
         grouped[run["corpus"], run["system"], run["encoder"], run["variant"]].append(run)
     return record, Outcomes(_group(folder, *key, runs) for key, runs in grouped.items())
+
+
+def _check_same_data(folder: ExperimentFolder, runs: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `InputError` if finished runs on a corpus were made with different data; unknown digests are taken to be right."""
+    first: dict[tuple[str, str], tuple[str, str]] = {}
+    for run in runs:
+        for split, digest in ((folder.run(run["name"]).result() or {}).get("data") or {}).items():
+            name, known = first.setdefault((run["corpus"], split), (run["name"], digest))
+            if digest != known:
+                raise InputError(
+                    f"runs on {run['corpus']} were made with different {split} data, such as {name} and {run['name']}",
+                    path=folder.root,
+                    remedy="delete the folders of those that dmf experiment run --dry-run lists",
+                )
 
 
 def _group(

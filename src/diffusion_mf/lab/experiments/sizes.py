@@ -15,7 +15,7 @@ import random
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -42,6 +42,7 @@ from diffusion_mf.lab.experiments.plan import (
     read_plan_file,
     toml_value,
 )
+from diffusion_mf.lab.experiments.same_data import FileDigests, check_unchanged
 from diffusion_mf.lab.experiments.scheduler import Job
 from diffusion_mf.lab.results import provenance
 
@@ -110,6 +111,11 @@ class SizesPlan:
     runs: Sequence[SizedRun]
     left_out: Sequence[str]
     """optional corpora that are missing"""
+    digests: FileDigests = field(default_factory=FileDigests)
+
+    def files(self) -> dict[str, dict[str, str]]:
+        """The files of every run, by name."""
+        return {run.name: expanded_files(run.entry) for run in self.runs}
 
     def jobs(self, folder: ExperimentFolder, *, runs: Iterable[SizedRun], command: str) -> list[Job]:
         """The jobs for `scheduler.run_jobs`; ``command`` is stored in results."""
@@ -124,6 +130,7 @@ class SizesPlan:
                         "samples": os.path.abspath(folder.root / "samples"),
                         "settings": run.settings,
                     },
+                    "data": self.digests.of(expanded_files(run.entry)),
                     "evaluation": {},
                     "command": command,
                 },
@@ -150,7 +157,7 @@ def load_sizes_plan(
                 f"the corpus {corpus!r} has no test file", path=path, remedy="add test = FILE to its entry"
             )
         check_files(*files.values())
-        number = len(_read_blocks(files["train"]))
+        number = len(sentence_blocks(_read(files["train"])))
         sizes: list[int | str] = [ALL] if corpus in plan.whole_corpora else list(plan.sizes)
         for size in [size for size in sizes if size == ALL or int(size) < number]:
             runs += [
@@ -210,9 +217,9 @@ def sentence_blocks(text: str) -> list[str]:
     return found
 
 
-def _read_blocks(path: str) -> list[str]:
+def _read(path: str) -> str:
     try:
-        return sentence_blocks(Path(path).read_text(encoding="utf-8"))
+        return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"cannot be read ({error})", path=path, remedy="give another path with --corpora FILE"
@@ -230,10 +237,12 @@ def sample_file(train: str, size: int | str, seed: int, folder: Path) -> str:
     """The file with a sample of ``train``, written if it does not exist; for all sentences, ``train`` itself."""
     if size == ALL:
         return train
-    digest = hashlib.sha256(os.path.abspath(train).encode()).hexdigest()[:6]
+    text = _read(train)
+    # Of the contents: a file that has changed since has other samples.
+    digest = hashlib.sha256(text.encode()).hexdigest()[:6]
     path = folder / f"{Path(train).stem}.{digest}.{size}.seed{seed}{Path(train).suffix}"
     if not path.exists():
-        blocks = _read_blocks(train)
+        blocks = sentence_blocks(text)
         chosen = [blocks[index] for index in sample_indices(len(blocks), int(size), seed=seed)]
         make_folder(folder)
         with open_output(path) as stream:
@@ -283,10 +292,12 @@ def train_on_sample(place: RunPlace, *, device: str) -> None:
     ]
     with open_output(place.root / COUNTS_FILE) as stream:
         numpy.savez_compressed(stream, test=numpy.array(counts, dtype=numpy.uint16).reshape(-1, 3))
+    check_unchanged(place)
     place.save_result(
         {
             "name": place.name,
             **{key: sample[key] for key in ("corpus", "task", "size", "seed", "system", "device")},
+            "data": description.get("data", {}),
             "sentences": len(data.train),
             "metric": PRIMARY_METRICS[config.task],
             "test": _score(config.task, data.scheme, data.test, labelled),
@@ -335,8 +346,7 @@ def _train_crfsuite(
         Crfsuite().import_module()
     except ImportError:
         raise InputError(f"{CRFSUITE} is not installed", remedy="pip install python-crfsuite") from None
-    notes = place.root / "regularisation.json"
-    found: dict[str, dict[str, Any]] = read_object(notes) or {}
+    found: dict[str, dict[str, Any]] = read_object(place.regularisation) or {}
     limits = {key: settings[key] for key in ("min_count", "max_iterations")}
     for c1, c2 in itertools.product(settings["c1"], settings["c2"]):
         peer, folder = Crfsuite(c1=c1, c2=c2, **limits), place.root / f"c1={c1:g},c2={c2:g}"
@@ -353,7 +363,7 @@ def _train_crfsuite(
             "seconds": time.monotonic() - started,
             "processor_seconds": time.process_time() - processor_started,
         }
-        write_json(notes, found)
+        write_json(place.regularisation, found)
     best = max(found, key=lambda name: found[name]["dev"][PRIMARY_METRICS[task]])
     predicted = Crfsuite().load(place.root / best)([sentence.units for sentence in data.test or ()])
     for name in found:

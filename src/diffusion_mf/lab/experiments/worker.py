@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from diffusion_mf.errors import DivergenceError, InputError, TerminatedError
 from diffusion_mf.lab.experiments.folders import Outcome, RunPlace, without_test
+from diffusion_mf.lab.experiments.same_data import check_unchanged
 from diffusion_mf.plugins import from_environment, import_plugins
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def main() -> None:
 
 def _run(place: RunPlace, *, device: str) -> Outcome:
     try:
+        check_unchanged(place)
         if "sample" in place.description():
             from diffusion_mf.lab.experiments.sizes import train_on_sample
 
@@ -104,11 +106,13 @@ def train_and_score(place: RunPlace, *, device: str) -> None:
     entries = place.last_entries(num_bytes=sys.maxsize)
     trained = max((entry["seconds"] for entry in entries if "seconds" in entry), default=0.0)
     speeds = [entry["sentences_per_second"] for entry in entries if "sentences_per_second" in entry]
+    check_unchanged(place)
     place.save_result(
         {
             "name": place.name,
             **description["coordinates"],
             "task": config.task.value,
+            "data": (known or description).get("data", {}),
             **scores,
             "seconds": known.get("seconds") or trained,
             "sentences_per_second": statistics.median(speeds) if speeds else None,
