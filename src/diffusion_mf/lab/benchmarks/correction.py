@@ -557,7 +557,7 @@ def _fix_row(
 
     def minus(other: ModelGroup, other_way: Way) -> dict[str, float]:
         theirs = _fixes_by_document(corrected[other, other_way], other_way)
-        return _difference(_fixes_by_document(members, way) - theirs, members[0].num_targets)
+        return _difference(_fixes_by_document(members, way), theirs, members[0].num_targets)
 
     errors = {str(each.seed): per_thousand(each, each.corrected[way].errors) for each in members}
     fixes = {str(each.seed): per_thousand(each, each.corrected[way].fixes) for each in members}
@@ -582,7 +582,9 @@ def _fix_row(
         if (other.system, other.encoder, other_way.order) == (REFERENCE, group.encoder, way.order)
     ]
     if rivals and group.system != REFERENCE:
-        best, best_way = min(rivals, key=lambda rival: _fixes_by_document(corrected[rival], rival[1]).sum())
+        best, best_way = min(
+            rivals, key=lambda rival: _fixes_by_document(corrected[rival], rival[1]).mean(axis=0).sum()
+        )
         row[f"minus_best_{REFERENCE}"] = {
             "recall": best.recall,
             "applied_to_all": best_way.applied_to_all,
@@ -591,25 +593,39 @@ def _fix_row(
     return row
 
 
-def _difference(differences: Float[np.ndarray, " D"], num_targets: int) -> dict[str, float]:
-    """A difference in fixes per 1,000, its 95 % interval and the one-sided p of “fewer”, by bootstrap over documents."""
+def _difference(ours: Float[np.ndarray, "S D"], theirs: Float[np.ndarray, "R D"], num_targets: int) -> dict[str, float]:
+    """The difference of mean fixes per 1,000, its 95 % interval and the one-sided p of “fewer”.
+
+    By bootstrap: documents are resampled for both together, seeds for each by itself.
+    """
     scale = 1000 / max(num_targets, 1)
-    drawn = scale * bootstrap(lambda weights: weights @ differences, len(differences), num_resamples=NUM_RESAMPLES)
+    generator = np.random.default_rng(0)
+
+    def resampled(weights: Float[np.ndarray, "B D"], fixes: Float[np.ndarray, "S D"]) -> Float[np.ndarray, " B"]:
+        number = len(fixes)
+        shares = generator.multinomial(number, np.full(number, 1 / number), size=len(weights)) / number
+        return ((weights @ fixes.T) * shares).sum(axis=1)
+
+    drawn = scale * bootstrap(
+        lambda weights: resampled(weights, ours) - resampled(weights, theirs),
+        ours.shape[1],
+        num_resamples=NUM_RESAMPLES,
+    )
     low, high = np.percentile(drawn, [2.5, 97.5])
     return {
-        "difference": scale * float(differences.sum()),
+        "difference": scale * float(ours.sum() / len(ours) - theirs.sum() / len(theirs)),
         "low": float(low),
         "high": float(high),
         "p_fewer": float(np.mean(drawn >= 0)),
     }
 
 
-def _fixes_by_document(members: Sequence[Measured], way: Way) -> Float[np.ndarray, " D"]:
-    """The mean number of fixes over seeds in every document."""
+def _fixes_by_document(members: Sequence[Measured], way: Way) -> Float[np.ndarray, "S D"]:
+    """The number of fixes of every seed in every document."""
     number = 1 + max(int(each.documents.max(initial=0)) for each in members)
-    totals = np.zeros(number)
-    for each in members:
-        np.add.at(totals, each.documents, each.corrected[way].fixes / len(members))
+    totals = np.zeros((len(members), number))
+    for total, each in zip(totals, members, strict=True):
+        np.add.at(total, each.documents, each.corrected[way].fixes)
     return totals
 
 
