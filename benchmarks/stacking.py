@@ -32,6 +32,7 @@ from diffusion_mf.batches.batching import Batch, EncodedSentences, collate, shor
 from diffusion_mf.batches.layouts import Layout
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import EncoderConfig
+from diffusion_mf.config.errors import toml_value
 from diffusion_mf.config.files import flat
 from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.sentence import Sentence, cut_documents
@@ -39,7 +40,7 @@ from diffusion_mf.decoding import DECODERS, DecoderInput
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import score_sentences
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
-from diffusion_mf.lab.experiments.plan import PlanFile, Run, load_plan, read_plan_file, toml_value
+from diffusion_mf.lab.experiments.plan import PlanFile, Run, load_plan, read_plan_file
 from diffusion_mf.lab.experiments.record import save_rows
 from diffusion_mf.lab.experiments.selection import Group, Outcomes, best_group
 from diffusion_mf.lab.results import provenance

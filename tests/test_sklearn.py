@@ -184,6 +184,14 @@ def test_what_is_wrong_with_data_is_said(sentences: Any, labels: Any, message: s
         estimator().fit(sentences, labels)
 
 
+def test_numbers_of_numpy_are_numbers_and_generators_are_not() -> None:
+    estimator(epochs=np.int64(1), random_state=np.int32(3)).fit(X, Y)
+    with pytest.raises(InputError, match=r"RandomState.* is no value of a setting"):
+        estimator(random_state=np.random.RandomState(0)).fit(X, Y)
+    with pytest.raises(ValueError, match="dev must be a pair"):
+        estimator().fit(X, Y, dev=X)
+
+
 def test_wrong_settings_are_the_packages_errors() -> None:
     with pytest.raises(InputError, match="unigrm"):
         estimator("unigrm").fit(X, Y)

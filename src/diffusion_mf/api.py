@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import tempfile
@@ -11,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from diffusion_mf.config import Config, load_config, with_overrides
+from diffusion_mf.config import Config
+from diffusion_mf.config.errors import override
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath, make_folder, open_output
 from diffusion_mf.data.formats import write_json_lines
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LabelledData = StrPath | Iterable[tuple[Sequence[str], Sequence[str]]]
 """a labelled file, (words, labels) pairs, or a Hugging Face dataset"""
+_MEMORY = "data"
+"""the folder of corpora in memory in that of their run"""
 
 
 def load(name: StrPath, *, device: str = "auto", plugins: Sequence[str] = ()) -> Tagger:
@@ -58,11 +60,9 @@ def train(
     not shown.
     """
     # Not at the top: training imports the tagger.
-    from diffusion_mf.training.automatic import choose_config
-    from diffusion_mf.training.loop import fit_to_time
+    from diffusion_mf.training.automatic import plan_run
     from diffusion_mf.training.loop import train as run
     from diffusion_mf.training.progress import Callbacks, RunDisplay
-    from diffusion_mf.training.resumption import begun_run
 
     with contextlib.ExitStack() as stack:
         if output is None:
@@ -71,45 +71,46 @@ def train(
         if on_progress is None:
             display = stack.enter_context(Display())
         files = _files(train, dev, test, Path(output), task=task, resume=resume)
+        corpus = files.pop("data.train", None) if config is None else None
         options = {"system": system, "task": task, "seed": seed, "encoder.model": encoder}
         options["encoder.kind"] = None if encoder is None else "pretrained"
         given = {**{key: value for key, value in options.items() if value is not None}, **files, **(settings or {})}
-        overrides = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in given.items()]
-        most_epochs = planned_steps = corpora = None
-        begun = begun_run(Path(output)) if resume and config is None else None
-        if begun is not None:
-            config = with_overrides(begun.config, overrides)
-        elif config is not None:
-            config = load_config(config) if not isinstance(config, Config) else config
-            config = with_overrides(config, overrides) if overrides else config
-        elif "data.train" in given:
-            from diffusion_mf.prediction.devices import choose_device
-
-            chosen = choose_config(
-                given["data.train"], overrides, device_type=choose_device(device).type, minutes=minutes
+        # A caller with its own display of progress gets routine messages by logging only.
+        tell = display.note if on_progress is None else logging.getLogger("diffusion_mf").info
+        with _about_sentences(Path(output)):
+            planned = plan_run(
+                corpus=corpus,
+                configuration=config,
+                overrides=[override(key, value) for key, value in given.items()],
+                begun_in=Path(output) if resume else None,
+                minutes=minutes,
+                device=device,
+                tell=tell,
             )
-            config, most_epochs, corpora = chosen.config, chosen.most_epochs, chosen.corpora
-            for line in chosen.lines:
-                # A caller with its own display of progress gets routine messages by logging only.
-                display.note(line) if on_progress is None else logging.getLogger("diffusion_mf").info(line)
-        else:
-            raise InputError("there is nothing to train on", remedy="give train data or a configuration")
-        if minutes is not None and begun is None:
-            changes, line, planned_steps = fit_to_time(
-                config, minutes, most_epochs=most_epochs, device=device, corpora=corpora
-            )
-            display.note(line)
-            config = with_overrides(config, [f"{key}={value}" for key, value in changes.items()])
         folder = run(
-            config,
+            planned.config,
             output=output,
             resume=resume,
             device=device,
             display=display,
-            planned_steps=planned_steps,
-            corpora=corpora,
+            overrides=planned.overrides,
+            planned_steps=planned.planned_steps,
+            corpora=planned.corpora,
         )
         return Tagger.load(folder, device=device)
+
+
+@contextlib.contextmanager
+def _about_sentences(output: Path) -> Iterator[None]:
+    """Errors in the files of corpora in memory, which callers never see, name the sentence: each line has one."""
+    try:
+        yield
+    except InputError as error:
+        path = Path(error.path or "")
+        if path.parent != output / _MEMORY:
+            raise
+        place = "" if error.line is None else f"sentence {error.line} of "
+        raise InputError(f"{place}the {path.stem} data: {error.problem}", remedy=error.remedy) from None
 
 
 def _files(
@@ -140,7 +141,7 @@ def _files(
     if any(not isinstance(corpus, str | os.PathLike | None) for corpus in (train, dev, test)):
         folder.mark()
     return {
-        f"data.{split}": _file(corpus, output / "data" / f"{split}.jsonl", task)
+        f"data.{split}": _file(corpus, output / _MEMORY / f"{split}.jsonl", task)
         for split, corpus in (("train", train), ("dev", dev), ("test", test))
         if corpus is not None
     }

@@ -65,6 +65,8 @@ class SequenceLabeller(BaseEstimator):
 
     def fit(self, X: Sentences, y: Sentences, *, dev: tuple[Sentences, Sentences] | None = None) -> SequenceLabeller:
         """Train on sentences and their labels; ``dev`` are others, (X, y), to choose the best epoch on."""
+        if dev is not None and not (isinstance(dev, tuple | list) and len(dev) == 2):
+            raise ValueError("dev must be a pair of sentences and their labels, (X, y)")
         given = {"training.epochs": self.epochs, "training.learning_rate": self.learning_rate}
         settings = {name: value for name, value in given.items() if value is not None} | dict(self.settings or {})
         self.tagger_ = train(

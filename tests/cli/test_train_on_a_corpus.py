@@ -218,6 +218,26 @@ def test_the_command_that_comes_next_names_what_was_named(dmf, tmp_path: Path) -
     assert dmf(*shlex.split(command)[1:]).status == 0
 
 
+@pytest.mark.parametrize("scheme", ["bio2", "iob1"])
+def test_a_scheme_may_be_named_without_the_task(dmf, tmp_path: Path, scheme: str) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "train.txt"
+    path.write_text(
+        "Ada\tI-PER\nleft\tO\n\nRome\tI-LOC\n\n" * 20 if scheme == "iob1" else "Ada\tB-PER\nleft\tO\n\n" * 20
+    )
+    outcome = dmf("train", path, "--scheme", scheme, "--print-config")
+    assert outcome.status == 0, outcome.stderr
+    assert re.search(rf'^scheme += "{scheme}"', outcome.stdout.decode(), flags=re.MULTILINE)
+    assert dmf("train", write_pos(path, 20), "--scheme", scheme, "--print-config").status == 2
+
+
+def test_a_model_of_the_package_can_be_continued(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "train.txt"
+    path.write_text("Ada\tB-PER\nleft\tO\n\n" * 20)
+    outcome = dmf("train", path, "--from", "en-ner", "--print-config")
+    assert outcome.status == 0, outcome.stderr
+    assert "shipped/en-ner" in outcome.stdout.decode()
+
+
 def test_standard_input_cannot_be_trained_on(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     outcome = dmf("train", "-", "--output", tmp_path / "run", stdin=b"a X\nb Y\n\n")
     assert outcome.status == 2

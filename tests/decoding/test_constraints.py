@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from diffusion_mf.data.label_schemes import LabelError, LabelScheme, check_sequence
+from diffusion_mf.data.label_schemes import LabelError, LabelScheme, check_sequence, is_legal_transition
 from diffusion_mf.decoding import Legality
 from diffusion_mf.errors import InputError
 
@@ -43,6 +43,16 @@ def test_scheme_constraints_permit_what_the_scheme_calls_legal(scheme: LabelSche
         assert permitted == expected
         seen.update(expected)
     assert seen == ({True} if scheme is LabelScheme.PLAIN else {True, False})
+
+
+@pytest.mark.parametrize("scheme", LabelScheme)
+def test_of_many_types_each_pair_is_what_the_scheme_says(scheme: LabelScheme) -> None:
+    names = ["O", "B", "I", *(f"{letter}-{kind}" for letter in "BI" for kind in ("X", "Y", "Z-B"))]
+    if scheme is LabelScheme.BMES:
+        names = [name.replace("I", "M") for name in names]
+    legality = Legality.of_scheme(names, scheme)
+    for (i, previous), (j, label) in itertools.product(enumerate(names), repeat=2):
+        assert bool(legality.transitions[i, j]) == is_legal_transition(previous, label, scheme)
 
 
 def test_a_number_that_is_no_label_is_not_legal() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import diffusion_mf
 import diffusion_mf.errors
+from diffusion_mf.training.resumption import begun_run
 
 
 def loaded_modules(code: str) -> set[str]:
@@ -125,6 +126,30 @@ def test_a_data_set_with_two_kinds_of_tags_is_a_question() -> None:
 def test_pairs_that_do_not_fit_are_refused(pairs: list[tuple[list[str], list[str]]], message: str) -> None:
     with pytest.raises(diffusion_mf.errors.InputError, match=message):
         diffusion_mf.train(train=pairs)
+
+
+def test_errors_in_pairs_name_the_sentence() -> None:
+    pairs = [PAIRS[0], (["a", "b"], ["O", "PER"]), (["a"], ["B-PER"])]
+    with pytest.raises(diffusion_mf.errors.InputError, match=r"^sentence 2 of the train data: .*'PER'"):
+        diffusion_mf.train(train=pairs, task="ner")
+
+
+@pytest.mark.parametrize("minutes", [-1, 0, float("nan"), "x"])
+def test_impossible_times_are_refused(minutes: object) -> None:
+    with pytest.raises(diffusion_mf.errors.InputError, match="minutes must be a number of at least 0.1"):
+        diffusion_mf.train(train=PAIRS, minutes=minutes)  # type: ignore[arg-type]
+
+
+def test_a_run_resumed_in_python_keeps_the_settings_of_the_command_line(tmp_path: Path) -> None:
+    """They are in its checkpoint, whoever writes it."""
+    arguments: dict[str, object] = {"train": PAIRS, "output": tmp_path / "run", "device": "cpu"}
+    diffusion_mf.train(**arguments, system="unigram", settings=SMALL)  # type: ignore[arg-type]
+    diffusion_mf.train(output=tmp_path / "run", resume=True, settings={"training.epochs": 3}, device="cpu")
+    begun = begun_run(tmp_path / "run")
+    assert begun is not None
+    assert 'system="unigram"' in begun.overrides
+    assert "encoder.width=16" in begun.overrides
+    assert begun.overrides[-1] == "training.epochs=3"
 
 
 def test_nothing_to_train_on_is_said() -> None:

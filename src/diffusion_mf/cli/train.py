@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,9 +20,7 @@ from diffusion_mf.evaluation.terminal import Display, half_up, note, print_json,
 
 if TYPE_CHECKING:
     from diffusion_mf.config import Config
-    from diffusion_mf.config.errors import Key
-    from diffusion_mf.config.files import SettingSource
-    from diffusion_mf.training.corpora import Corpora
+    from diffusion_mf.training.automatic import PlannedRun
 
 
 def train(
@@ -68,7 +66,7 @@ def train(
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar="MODEL", help="Start from the weights of this model folder (data.start)."),
+        typer.Option("--from", metavar="MODEL", help="Start from the weights of this model (data.start)."),
     ] = None,
     file_format: Annotated[
         FileFormat | None, typer.Option("--format", help="Format of the files.", show_default="detected")
@@ -120,6 +118,10 @@ def train(
     """Train on a corpus or by a configuration, and keep the model that is best on dev; torchrun starts several processes."""
     # Before PyTorch is imported: threads that spin while they wait starve each other on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if start is not None:
+        from diffusion_mf.tagger.shipped import model_folder
+
+        start = os.fspath(model_folder(start))
     options = {
         "data.dev": dev,
         "data.test": test,
@@ -145,8 +147,20 @@ def train(
         from diffusion_mf.training.resumption import RunFolder
 
         RunFolder(output).check_unused()  # now, not after the files have been read
-    given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in options.items() if value is not None]
-    planned = _plan(source, [*(overrides or ()), *given], output if resume else None, minutes=minutes, device=device)
+    from diffusion_mf.config.errors import override
+    from diffusion_mf.training.automatic import plan_run
+
+    given = [override(key, value) for key, value in options.items() if value is not None]
+    is_corpus = source is not None and _is_corpus(source)
+    planned = plan_run(
+        corpus=source if is_corpus else None,
+        configuration=None if is_corpus else source,
+        overrides=[*(overrides or ()), *given],
+        begun_in=output if resume else None,
+        minutes=minutes,
+        device=device,
+        tell=note if _is_speaker() else lambda message: None,
+    )
     config = planned.config
     if print_config:
         from diffusion_mf.cli.config import print_settings
@@ -187,58 +201,6 @@ def train(
         _print_results(config, folder, as_json=as_json)
 
 
-class _Planned(NamedTuple):
-    config: "Config"
-    overrides: list[str]
-    """every override that ``config`` contains"""
-    sources: "dict[Key, SettingSource]"
-    most_epochs: int | None = None
-    """the number of epochs if time does not limit them"""
-    planned_steps: int | None = None
-    """the number of steps if time does not limit them"""
-    corpora: "Corpora | None" = None
-    """the files, if they have been read"""
-
-
-def _plan(
-    source: str | None, overrides: list[str], begun_in: Path | None, *, minutes: float | None, device: str
-) -> _Planned:
-    """The configuration of a run; a resumed run keeps its own settings and overrides, but new overrides take precedence."""
-    from diffusion_mf.config import load_with_sources, with_overrides
-
-    is_corpus = source is not None and _is_corpus(source)
-    begun = None
-    if begun_in is not None:
-        from diffusion_mf.training.resumption import begun_run
-
-        begun = begun_run(begun_in)
-    if begun is not None:
-        if is_corpus:
-            overrides = [*overrides, f"data.train={json.dumps(source, ensure_ascii=False)}"]
-        everything = [*begun.overrides, *overrides]
-        if source is not None and not is_corpus:
-            return _Planned(load_with_sources(source, everything)[0], everything, {})
-        return _Planned(with_overrides(begun.config, overrides), everything, {})
-    if source is None:
-        raise InputError(
-            "there is nothing to train on", remedy="name a labelled file, or a configuration such as ner/diffusion-mf"
-        )
-    if is_corpus:
-        from diffusion_mf.prediction.devices import choose_device
-        from diffusion_mf.training.automatic import choose_config
-
-        chosen = choose_config(source, overrides, device_type=choose_device(device).type, minutes=minutes)
-        for line in chosen.lines if _is_speaker() else ():
-            note(line)
-        planned = _Planned(
-            chosen.config, overrides, chosen.sources, most_epochs=chosen.most_epochs, corpora=chosen.corpora
-        )
-    else:
-        config, sources = load_with_sources(source, overrides)
-        planned = _Planned(config, overrides, sources)
-    return planned if minutes is None else _fitted(planned, minutes, device=device)
-
-
 def _is_corpus(source: str) -> bool:
     """Whether a name is a file (or folder) to train on rather than a configuration."""
     if source == "-" or source.endswith(".toml"):
@@ -246,26 +208,6 @@ def _is_corpus(source: str) -> bool:
     from diffusion_mf.config.files import locate_config
 
     return os.path.isfile(source) or (os.path.isdir(source) and locate_config(source) is None)
-
-
-def _fitted(planned: _Planned, minutes: float, *, device: str) -> _Planned:
-    """The run shortened to the time allowed, by overrides, so that resuming and recording it work as usual."""
-    from diffusion_mf.config import with_overrides
-    from diffusion_mf.config.files import SettingSource
-    from diffusion_mf.training.loop import fit_to_time
-
-    changes, line, planned_steps = fit_to_time(
-        planned.config, minutes, most_epochs=planned.most_epochs, device=device, corpora=planned.corpora
-    )
-    if _is_speaker():
-        note(line)
-    overrides = [f"{key}={value}" for key, value in changes.items()]
-    made = {tuple(key.split(".")): SettingSource(None, option="--minutes") for key in changes}
-    config = with_overrides(planned.config, overrides)
-    sources = {**planned.sources, **made}
-    return planned._replace(
-        config=config, overrides=[*planned.overrides, *overrides], sources=sources, planned_steps=planned_steps
-    )
 
 
 def _is_speaker() -> bool:
@@ -283,7 +225,7 @@ def _command_time() -> float:
     return time.monotonic() - age
 
 
-def _print_count(planned: _Planned, *, as_json: bool) -> None:
+def _print_count(planned: "PlannedRun", *, as_json: bool) -> None:
     from diffusion_mf.model import count_parameters
     from diffusion_mf.training.corpora import read_training_data
 

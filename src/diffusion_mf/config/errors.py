@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import functools
+import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -58,6 +60,28 @@ def _check_depth(values: object) -> None:
         ]
     if level:
         raise RecursionError
+
+
+def override(key: str, value: Any) -> str:
+    """A setting as `parse_override` reads it.
+
+    >>> override("data.label_names", ["O", "B-PER"])
+    'data.label_names=["O", "B-PER"]'
+    """
+    return f"{key}={toml_value(value)}"
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it; NumPy's numbers are numbers."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    try:
+        # Strings, numbers, lists and booleans are the same in JSON and TOML.
+        return json.dumps(value, ensure_ascii=False, default=lambda other: other.item())
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(
+            f"{quoted(repr(value))} is no value of a setting", remedy="use a string, a number, a list, true or false"
+        ) from None
 
 
 def parse_override(override: str) -> tuple[Key, Any]:

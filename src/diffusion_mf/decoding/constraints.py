@@ -5,11 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from diffusion_mf.data.label_schemes import LabelScheme, is_legal_end, is_legal_start, is_legal_transition
+from diffusion_mf.data.label_schemes import (
+    LabelScheme,
+    is_legal_end,
+    is_legal_start,
+    is_legal_transition,
+    parse_label,
+    split_label,
+)
 from diffusion_mf.errors import InputError
 from diffusion_mf.ops.chain_scores import unit_mask
 
@@ -37,12 +45,22 @@ class Legality:
     @classmethod
     def of_scheme(cls, labels: Sequence[str], scheme: LabelScheme) -> Legality:
         """What ``scheme`` allows: spans open and close completely and keep their type."""
-        return cls.of_rules(
-            labels,
-            transition=lambda previous, label: is_legal_transition(previous, label, scheme),
-            start=lambda label: is_legal_start(label, scheme),
-            end=lambda label: is_legal_end(label, scheme),
+        if scheme is LabelScheme.PLAIN:
+            return cls.everything(len(labels))
+        for label in labels:
+            parse_label(label, scheme)
+        # Of two labels, only the letters and whether their types are equal matter, and there may be thousands of labels.
+        letters, kinds = zip(*map(split_label, labels), strict=True)
+        known, letter = np.unique(letters, return_inverse=True)
+        kind = np.unique(kinds, return_inverse=True)[1]
+        same, different = (
+            np.array([[is_legal_transition(_typed(a, "x"), _typed(b, other), scheme) for b in known] for a in known])
+            for other in ("x", "y")
         )
+        pair = (letter[:, None], letter[None, :])
+        transitions = torch.from_numpy(np.where(kind[:, None] == kind[None, :], same[pair], different[pair]))
+        starts = torch.tensor([is_legal_start(label, scheme) for label in labels])
+        return cls(transitions, starts, torch.tensor([is_legal_end(label, scheme) for label in labels]))
 
     @classmethod
     def of_rules(
@@ -129,6 +147,10 @@ class Legality:
         is_good = self.transitions[known[:, :-1], known[:, 1:]] | ~is_unit[:, 1:]
         last = known.gather(1, (lengths - 1).long()[:, None])[:, 0]
         return (is_label | ~is_unit).all(1) & is_good.all(1) & self.starts[known[:, 0]] & self.ends[last]
+
+
+def _typed(letter: str, kind: str) -> str:
+    return letter if letter == "O" else f"{letter}-{kind}"
 
 
 def _scores(is_legal: Tensor, dtype: torch.dtype) -> Tensor:

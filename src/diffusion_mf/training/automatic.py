@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from diffusion_mf.config import Config, validated
-from diffusion_mf.config.errors import Key
+from diffusion_mf.config import Config, load_with_sources, validated, with_overrides
+from diffusion_mf.config.errors import Key, override
 from diffusion_mf.config.files import SettingSource, layered_settings, nested, nested_overrides
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.detection import detect
 from diffusion_mf.data.files import StrPath
+from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.model.storage import read_config
+from diffusion_mf.prediction.devices import choose_device
 from diffusion_mf.training.corpora import Corpora, prepared_sentences, read_corpora
+from diffusion_mf.training.loop import fit_to_time
 from diffusion_mf.training.recipe import RECALL, CorpusSize, corpus_size, recipe_settings
+from diffusion_mf.training.resumption import begun_run
 
 DEFAULT_SYSTEM = "diffusion-mf"
 
@@ -23,6 +29,9 @@ MOST_HELD_OUT = 2000
 """sentences: enough for selection, leaving the rest for training"""
 _MODEL_SECTIONS = ("encoder", "denoiser", "structure", "diffusion", "bits", "inference")
 """the settings that a run takes from the model whose weights it starts from"""
+
+
+LEAST_MINUTES = 0.1
 
 
 class ChosenConfig(NamedTuple):
@@ -55,8 +64,9 @@ def choose_config(
     """
     given = nested_overrides(overrides)
     given.get("data", {}).pop("train", None)
-    # Any task serves to validate the settings given.
-    defaults = {"task": "pos", "system": DEFAULT_SYSTEM, **_BEFORE_THE_RECIPE}
+    # Any task that fits serves to validate the settings given.
+    has_spans = given.get("data", {}).get("scheme") not in (None, LabelScheme.PLAIN)
+    defaults = {"task": "ner" if has_spans else "pos", "system": DEFAULT_SYSTEM, **_BEFORE_THE_RECIPE}
     asked, _ = validated(layered_settings([(_SET, defaults), (_SET, given)]))
     settings = asked.data
     found = detect(
@@ -154,3 +164,78 @@ def _described(config: Config, corpora: Corpora, size: CorpusSize, *, is_timed: 
         f"warm-up of {training.warmup_steps:,} steps (--minutes, --set; --print-config shows everything)"
     )
     return lines
+
+
+class PlannedRun(NamedTuple):
+    """What a run trains."""
+
+    config: Config
+    overrides: list[str]
+    """every override that ``config`` contains"""
+    sources: dict[Key, SettingSource]
+    planned_steps: int | None = None
+    """the number of steps if time does not limit them"""
+    corpora: Corpora | None = None
+    """the files, if they have been read"""
+
+
+def plan_run(
+    *,
+    corpus: StrPath | None = None,
+    configuration: Config | StrPath | None = None,
+    overrides: Sequence[str] = (),
+    begun_in: Path | None = None,
+    minutes: float | None = None,
+    device: str = "auto",
+    tell: Callable[[str], None] = lambda message: None,
+) -> PlannedRun:
+    """What to train: a configuration (an object, file or name), or what `choose_config` chooses for ``corpus``.
+
+    A run that was begun in the folder ``begun_in`` keeps its own settings and overrides, but new overrides take precedence, and its
+    time is what it was. `tell` is called with what was found and chosen.
+    """
+    if minutes is not None and not (isinstance(minutes, int | float) and minutes >= LEAST_MINUTES):
+        raise InputError(
+            f"minutes must be a number of at least {LEAST_MINUTES}, found {quoted(repr(minutes))}",
+            remedy="allow more time",
+        )
+    begun = None if begun_in is None else begun_run(begun_in)
+    if begun is not None and corpus is not None:
+        overrides = [*overrides, override("data.train", os.fspath(corpus))]
+    everything = [*(begun.overrides if begun is not None else ()), *overrides]
+    sources: dict[Key, SettingSource] = {}
+    if isinstance(configuration, Config):
+        planned = PlannedRun(with_overrides(configuration, everything), everything, sources)
+    elif configuration is not None:
+        config, sources = load_with_sources(configuration, everything)
+        planned = PlannedRun(config, everything, sources)
+    elif begun is not None:
+        planned = PlannedRun(with_overrides(begun.config, overrides), everything, sources)
+    elif corpus is not None:
+        chosen = choose_config(corpus, everything, device_type=choose_device(device).type, minutes=minutes)
+        for line in chosen.lines:
+            tell(line)
+        planned = PlannedRun(chosen.config, everything, chosen.sources, corpora=chosen.corpora)
+    else:
+        raise InputError(
+            "there is nothing to train on", remedy="name a labelled file, or a configuration such as ner/diffusion-mf"
+        )
+    if minutes is None or begun is not None:
+        return planned
+    changes, line, planned_steps = fit_to_time(
+        planned.config,
+        minutes,
+        most_epochs=None if configuration is not None else chosen.most_epochs,
+        device=device,
+        corpora=planned.corpora,
+    )
+    tell(line)
+    # As overrides, so that resuming and recording the run work as usual.
+    added = [override(key, value) for key, value in changes.items()]
+    made = {tuple(key.split(".")): SettingSource(None, option="--minutes") for key in changes}
+    return planned._replace(
+        config=with_overrides(planned.config, added),
+        overrides=[*planned.overrides, *added],
+        sources={**planned.sources, **made},
+        planned_steps=planned_steps,
+    )

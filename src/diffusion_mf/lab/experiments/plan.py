@@ -17,7 +17,7 @@ import pydantic
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from diffusion_mf.config import Config, load_config
-from diffusion_mf.config.errors import explained, line_of, read_toml
+from diffusion_mf.config.errors import explained, line_of, override, read_toml
 from diffusion_mf.config.files import flat, import_listed, locate_config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath, first_existing
@@ -258,12 +258,6 @@ def config_path(plan: PlanFile, path: Path, names: Mapping[str, str]) -> Path:
             remedy=f"use {', '.join(f'{{{name}}}' for name in names)} and no other braces",
         ) from None
     return locate_config(name, path.parent) or path.parent / name
-
-
-def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
-    # Strings, numbers, lists and booleans are the same in JSON and TOML.
-    return json.dumps(value, ensure_ascii=False)
 
 
 DEFAULT = "default"
@@ -509,7 +503,7 @@ def make_run(
         settings |= layer
     settings |= {f"data.{split}": name for split, name in corpus.files().items()}
     settings["seed"] = place["seed"]
-    given = [*(f"{key}={toml_value(value)}" for key, value in settings.items()), *overrides]
+    given = [*(override(key, value) for key, value in settings.items()), *overrides]
     names = {"task": corpus.task.value, **{key: place[key] for key in ("system", "corpus", "encoder")}}
     base = config_path(plan, path, names)
     try:
