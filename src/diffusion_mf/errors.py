@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 
 LONGEST_QUOTATION = 60
 LONGEST_PATH = 4096
@@ -89,7 +90,7 @@ class DivergenceError(DiffusionMFError):
 
 
 class TerminatedError(SystemExit):
-    """SIGTERM asked the program to stop: it exits with status 143."""
+    """SIGTERM, or SIGHUP of a terminal that was closed, asked the program to stop: it exits with status 143 or 129."""
 
-    def __init__(self) -> None:
-        super().__init__(143)
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(128 + number)

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: at once before the first step, after the next step later on, with the exit status of the signal."""
+"""SIGTERM, SIGHUP and SIGINT: at once before the first step, after the next step later on, with the exit status of the signal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,9 @@ from diffusion_mf.training import loop
 from diffusion_mf.training.checkpoint import read_checkpoint
 from diffusion_mf.training.loop import train
 from diffusion_mf.training.progress import Callbacks, Progress
+from diffusion_mf.training.signals import stop_signals
 
-STATUSES = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+STATUSES = [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def arguments(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _hangs_up() -> Iterator[None]:
+    """Tests may run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
+def arguments(_hangs_up: None, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``dmf train`` of a tiny model."""
     sizes = ["encoder.width=16", "encoder.heads=2", "encoder.layers=1", "training.budget=100"]
     given = [
@@ -82,6 +92,16 @@ def test_a_later_signal_ends_the_run_after_its_step(
     checkpoint = read_checkpoint(tmp_path / "run/checkpoint")
     assert checkpoint is not None
     assert checkpoint.state["training"]["step"] == 2
+
+
+def test_nohup_is_respected() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_signals(lambda error, restore: pytest.fail("it was not ignored")):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_signal_in_the_last_evaluation_ends_the_run_with_a_checkpoint(corpus: Path, tmp_path: Path) -> None:

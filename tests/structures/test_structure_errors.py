@@ -205,6 +205,13 @@ def test_without_checks_no_legal_sequence_gives_no_nan(backend: str) -> None:
         assert all(grad is None or bool(grad.isfinite().all()) for grad in grads)
 
 
+@pytest.mark.parametrize("structure", [Unigram, LinearChain])
+def test_labels_of_another_shape(structure: Any) -> None:
+    scores = [torch.zeros(2, 3, 4), *([torch.zeros(4, 4)] if structure is LinearChain else [])]
+    with pytest.raises(ValueError, match=r"labels must have the shape \(2, 3\), found \(2, 2\)"):
+        structure(*scores, torch.tensor([3, 2])).log_prob(torch.zeros(2, 2, dtype=torch.long))
+
+
 def test_labels_that_are_none() -> None:
     problem = make_problem([3, 2], 3, seed=0)
     bad = problem.gold.clone()

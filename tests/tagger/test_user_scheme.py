@@ -384,6 +384,7 @@ class TestFiles:
         ("a.tsv", "Ada\tO\n\nAda\tO\nsings\tI-PER\n", "2", "a.tsv, line 4: no legal sequence of labels satisfies the clamp"),
         ("a.tsv", "Ada\tO\n", "3", "a.tsv, line 1: there is no clamp column 3, only 2 column(s)"),
         ("a.tsv", "Ada\tO\n", "1", "a.tsv, line 1: column 1 cannot be both form and clamp; choose them with --form-column and"),
+        ("a.jsonl", '{"units": ["Ada"], "clamp": {"00": "O"}}\n', None, "a.jsonl, line 1: the clamp names the position '00'"),
         ("a.jsonl", '{"units": ["Ada"], "clamp": {"7": "O"}}\n', None, "a.jsonl, line 1: the clamp names the position 7, but the sentence has 1 unit(s)"),
         ("a.jsonl", '{"units": ["Ada"], "clamp": "O"}\n', None, "a.jsonl, line 1: the clamp is 'O'; give labels by position"),
         ("a.jsonl", '{"units": ["Ada"]}\n', "2", "--clamp-column is for columns and conllu, not for jsonl; leave it out"),

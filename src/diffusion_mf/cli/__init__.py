@@ -147,15 +147,16 @@ def _open_closed_streams() -> None:
 
 
 def _terminate(number: int, frame: object) -> NoReturn:
-    raise TerminatedError
+    raise TerminatedError(number)
 
 
 def main() -> None:
     """Run ``dmf``; the console script's entry point."""
     _open_closed_streams()
     # So that files which are half-written are removed; training and the server have handlers of their own.
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ():
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _terminate)
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:

@@ -114,7 +114,9 @@ def check_legal(is_legal: Tensor) -> None:
 
 
 def check_labels(labels: Tensor, is_unit: Tensor, num_labels: int) -> None:
-    """Raise `ValueError` if a unit has a number that is not a label."""
+    """Raise `ValueError` if a unit has a number that is not a label, or ``labels`` another shape than the units."""
+    if labels.shape != is_unit.shape:
+        raise ValueError(f"labels must have the shape {tuple(is_unit.shape)}, found {tuple(labels.shape)}")
     is_bad = ((labels < 0) | (labels >= num_labels)) & is_unit
     if bool(is_bad.any()):
         sentence = _first(is_bad.any(1))

@@ -170,6 +170,9 @@ def _placed(clamp: Any, path: StrPath, sentence: Sentence, lines_per_unit: int =
     return PlacedClamp(clamp, path, sentence.line, lines_per_unit) if clamp else None
 
 
+_POSITION = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
 def json_clamp(value: Any) -> Any:
     """A clamp from JSON with its positions as integers, since JSON keys are strings."""
     if isinstance(value, list):
@@ -180,7 +183,8 @@ def json_clamp(value: Any) -> Any:
 def _json_positions(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    return {int(key) if key.isdecimal() and len(key) < 10 else key: labels for key, labels in value.items()}
+    # Another spelling, such as 01, could be a second key of the same position.
+    return {int(key) if _POSITION.fullmatch(key) else key: labels for key, labels in value.items()}
 
 
 def _text_items(

@@ -1,4 +1,4 @@
-"""Temporary handlers for SIGINT and SIGTERM."""
+"""Temporary handlers for SIGINT, SIGTERM and SIGHUP."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from diffusion_mf.errors import TerminatedError
 
 def stop_error(number: int) -> BaseException:
     """What a signal that asks to stop raises."""
-    return TerminatedError() if number == signal.SIGTERM else KeyboardInterrupt()
+    return KeyboardInterrupt() if number == signal.SIGINT else TerminatedError(number)
 
 
 @contextlib.contextmanager
 def stop_signals(handle: Callable[[BaseException, Callable[[], None]], None]) -> Iterator[None]:
-    """Call ``handle`` for SIGINT and SIGTERM during the block, if this thread can.
+    """Call ``handle`` for SIGINT, SIGTERM and, unless nohup ignores it, SIGHUP during the block, if this thread can.
 
     Its arguments are the exception for that signal, to be raised where the work can end, and what restores the old handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    if previous[signal.SIGHUP] is signal.SIG_IGN:
+        del previous[signal.SIGHUP]
 
     def restore() -> None:
         for number, handler in previous.items():
