@@ -2,63 +2,65 @@
 
 from __future__ import annotations
 
-import shutil
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import dmf as dmf
 from experiment_files import corpora_text, made_up_result, start_runner, write_experiment, write_plan
 from test_search import ONE_SYSTEM, finish, make_search
-from test_sizes import SIZES, results_of, start, write_sizes
+from test_sizes import write_sizes
 
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace
 from diffusion_mf.lab.experiments.plan import load_plan
 from diffusion_mf.lab.experiments.same_data import check_data, check_unchanged, made_with_other_data
 from diffusion_mf.lab.experiments.selection import read_outcomes
+from diffusion_mf.lab.experiments.sizes import load_sizes_plan
 
 PLAN = 'systems = ["unigram"]\nseeds = [1, 2]\n[set]\ntraining.epochs = 1\n[evaluation]\nanalysis = false\n'
 
 
-def finished(runner: Any) -> tuple[int, str]:
-    _, stderr = runner.communicate(timeout=120)
-    return runner.returncode, stderr
-
-
-def test_runs_are_not_mixed_with_those_of_another_version_of_a_file(tmp_path: Path) -> None:
+def test_runs_are_not_mixed_with_those_of_another_version_of_a_file(dmf: Callable[..., Any], tmp_path: Path) -> None:
     plan, output = write_plan(tmp_path, PLAN), tmp_path / "out"
-    assert finished(start_runner(plan, output, "--only", "seed=1"))[0] == 0
+    runner = start_runner(plan, output, "--only", "seed=1")
+    runner.communicate(timeout=120)
+    assert runner.returncode == 0
     (before,) = (output / "runs").glob("*/result.json")
     content = before.read_bytes()
     train = tmp_path / "corpus/ner/train.txt"
+    loaded = load_plan(plan)
+    check_data(ExperimentFolder(output), loaded.files(), loaded.digests)
     with train.open("a", encoding="utf-8") as stream:
         stream.write("Ann B-PER\n\n")
 
     # The other seed would be compared with the first one.
-    code, stderr = finished(start_runner(plan, output, "--only", "seed=2"))
-    assert code == 2
-    assert stderr == (
+    command = ("experiment", "run", plan, "--output", output, "--devices", "cpu")
+    outcome = dmf(*command, "--only", "seed=2")
+    assert outcome.status == 2
+    assert outcome.stderr == (
         f"dmf: {before.parent}: this run was not made with the data now in {train}; choose another folder with --output, "
         "or delete the folder of this run to repeat it.\n"
     )
-    code, stderr = finished(start_runner(plan, output, "--dry-run"))
-    assert code == 2
-    assert f"made with other data: {before.parent.name} ({train})\n" in stderr
+    outcome = dmf(*command, "--dry-run")
+    assert outcome.status == 2
+    assert f"made with other data: {before.parent.name} ({train})\n" in outcome.stderr
     assert before.read_bytes() == content
-    shutil.rmtree(before.parent)
-    assert finished(start_runner(plan, output))[0] == 0
+    assert len(list((output / "runs").iterdir())) == 1
 
 
 def test_a_file_may_move(tmp_path: Path) -> None:
-    plan, output = write_plan(tmp_path, PLAN), tmp_path / "out"
-    assert finished(start_runner(plan, output, "--only", "seed=1"))[0] == 0
+    plan, folder = load_plan(write_plan(tmp_path, PLAN)), ExperimentFolder(tmp_path / "out")
+    for name, files in plan.files().items():
+        folder.run(name).describe({})
+        folder.run(name).save_result({"data": plan.digests.of(files)})
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "corpus").rename(tmp_path / "elsewhere" / "corpus")
     (tmp_path / "corpora.toml").write_text(corpora_text(tmp_path / "elsewhere"), encoding="utf-8")
-    code, stderr = finished(start_runner(plan, output))
-    assert code == 0, stderr
-    assert len(list((output / "runs").iterdir())) == 2
+    moved = load_plan(tmp_path / "plan.toml")
+    assert moved.files() != plan.files()
+    assert made_with_other_data(folder, moved.files(), moved.digests) == {}
 
 
 def test_what_a_run_has_used_so_far_decides(tmp_path: Path) -> None:
@@ -114,19 +116,17 @@ def test_tables_refuse_runs_on_different_data(tmp_path: Path) -> None:
         read_outcomes(ExperimentFolder(folder))
 
 
-def test_learning_curves_are_of_one_version_of_a_corpus(tmp_path: Path) -> None:
-    text = SIZES.replace(', "python-crfsuite"', "").replace('10, 20, 1000, "all"', "10")
-    plan = write_sizes(
-        tmp_path, text.replace('whole_corpora = ["without-dev"]', "").replace("epochs = 2", "epochs = 1")
-    )
-    output = tmp_path / "runs"
-    assert finished(start(plan, output, "--only", "seed=1"))[0] == 0
-    (name,) = results_of(output)
+def test_learning_curves_are_of_one_version_of_a_corpus(dmf: Callable[..., Any], tmp_path: Path) -> None:
+    path, output = write_sizes(tmp_path), tmp_path / "runs"
+    plan = load_sizes_plan(path)
+    place = ExperimentFolder(output).run(plan.runs[0].name)
+    place.describe({})
+    place.save_result({"data": plan.digests.of(plan.files()[place.name])})
     test = tmp_path / "corpus/ner/test.txt"
     test.write_text(test.read_text(encoding="utf-8") + "Ann B-PER\n\n", encoding="utf-8")
-    code, stderr = finished(start(plan, output))
-    assert code == 2
-    assert f"runs/{name}: this run was not made with the data now in {test}" in stderr
+    outcome = dmf("benchmark", "sizes", path, "--output", output)
+    assert outcome.status == 2
+    assert f"runs/{place.name}: this run was not made with the data now in {test}" in outcome.stderr
 
 
 def test_a_search_continues_with_the_same_data_only(tmp_path: Path) -> None:
@@ -137,7 +137,5 @@ def test_a_search_continues_with_the_same_data_only(tmp_path: Path) -> None:
         place.save_result({**(place.result() or {}), "data": place.description()["data"]})
     train = tmp_path / "corpus/ner/train.txt"
     train.write_text(train.read_text(encoding="utf-8") + "Ann B-PER\n\n", encoding="utf-8")
-    started = time.monotonic()
     with pytest.raises(InputError, match=r"train\.txt; choose another folder with --output, and another database"):
         finish(make_search(tmp_path))
-    assert time.monotonic() - started < 30
