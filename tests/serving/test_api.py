@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.serving import schemas
+from diffusion_mf.serving.hosts import hosts_of_loopback
 from diffusion_mf.serving.observation import JsonFormatter
 from diffusion_mf.tagger import Tagger
 
@@ -321,17 +322,49 @@ def test_words_of_the_training_data_wait_for_nothing() -> None:
         assert len(tagger._words) >= len(tagger.model.vocabulary.form_counts)
 
 
-def test_more_than_the_description_allows_is_refused(taggers: dict[str, Tagger]) -> None:
+def test_the_settings_decide_how_much_is_taken(taggers: dict[str, Tagger]) -> None:
+    with client_of({"pos": taggers["pos"]}, request_units=12_000, sentence_units=11_000) as client:
+        found = client.post("/tag", json={"sentences": [["a"] * 10_500]})
+        assert len(found.json()["sentences"][0]["labels"]) == 10_500
+        assert client.post("/tag", json={"sentences": [["a"]] + [[]] * 11_000}).status_code == 200
+        assert client.post("/tag", json={"sentences": [["a" * 10_001]]}).status_code == 200
     empty = {"units": [], "labels": []}
-    with client_of({"pos": taggers["pos"]}) as client:
-        for path, body in (
-            ("/tag", {"texts": ["a" * (schemas.MAX_TEXT + 1)]}),
-            ("/tag", {"texts": ["a"] * (schemas.MAX_ITEMS + 1)}),
-            ("/tag", {"sentences": [["a" * (schemas.MAX_UNIT + 1)]]}),
-            ("/tag", {"sentences": [["a"] * (schemas.MAX_ITEMS + 1)]}),
-            ("/write", {"format": "conllu", "sentences": [empty] * (schemas.MAX_ITEMS + 1)}),
-            ("/setup", {"schema": "a" * (schemas.MAX_TEXT + 1)}),
-        ):
+    with client_of({"pos": taggers["pos"]}, body_bytes=1 << 21) as client:
+        for path, body, sentence in (
+            ("/tag", {"sentences": [["a"] * 10_001]}, "sentence 1 has 10,001 units, more than 2,000; divide it."),
+            ("/tag", {"sentences": [[]] * 20_001}, "there are 20,001 sentences, more than 20,000 in a request; send them in several requests."),
+            ("/tag", {"texts": [""] * 20_001}, "there are 20,001 texts, more than 20,000 in a request; send them in several requests."),
+            ("/tag", {"texts": ["a" * 1_000_001]}, "the texts have 1,000,001 characters, more than 200,000; send them in several requests."),
+            ("/write", {"format": "conllu", "sentences": [empty] * 20_001}, "there are 20,001 sentences, more than 20,000 in a request; send them in several requests."),
+        ):  # fmt: skip
             response = client.post(path, json=body)
-            assert response.status_code == 422
-            assert " at most " in response.json()["error"]
+            assert (response.status_code, response.json()) == (413, {"error": sentence})
+        response = client.post("/setup", json={"schema": "a" * 1_000_001})
+        assert response.status_code == 422
+
+
+def test_the_description_says_how_many_calls_are_possible(client: TestClient) -> None:
+    properties = client.get("/openapi.json").json()["components"]["schemas"]["TagRequest"]["properties"]
+    most = properties["calls"]["anyOf"][0]["maximum"]
+    body = {"model": "ner", "sentences": ONE}
+    assert client.post("/tag", json=body | {"calls": most}).status_code == 200
+    refused = client.post("/tag", json=body | {"calls": most + 1})
+    assert refused.json() == {"error": f"{most + 1} calls are not possible; ask for 1 to {most} of them."}
+
+
+def test_a_server_is_called_by_its_own_name_only(taggers: dict[str, Tagger]) -> None:
+    """Not by a name of another web site that resolves to its address (DNS rebinding)."""
+    origins = ("https://labels.example:8443",)
+    hosts = hosts_of_loopback("loopback.internal", origins)
+    with client_of({"pos": taggers["pos"]}, hosts=hosts, origins=origins) as client:
+        for host in ("localhost", "LOCALHOST:8080", "127.0.0.1:8080", "[::1]", "[::1]:80", "loopback.internal:1", "labels.example"):  # fmt: skip
+            assert client.post("/tag", json={"texts": ["a"]}, headers={"Host": host}).status_code == 200, host
+        for host in ("evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1@evil.example", "", "::1", "localhost:80:80"):  # fmt: skip
+            for path in ("/", "/tag", "/health"):
+                response = client.get(path, headers={"Host": host, "Origin": f"http://{host}"})
+                assert response.status_code == 403, host
+                assert response.json()["error"].startswith("The server is not called by this name")
+                assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert hosts_of_loopback("127.0.0.1", ["*"]) is None
+    with client_of({"pos": taggers["pos"]}) as client:
+        assert client.get("/health", headers={"Host": "evil.example"}).status_code == 200

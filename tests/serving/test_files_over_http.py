@@ -99,7 +99,7 @@ def test_what_cannot_be_read_is_said_with_the_name_of_the_file(client: TestClien
         "y": ("Ada", {"format": "brat"}, 422, "a brat document is two files"),
         "z": ("Ada", {"model": "nerd"}, 404, "no model is called 'nerd'"),
         "bomb.txt.gz": (bomb, {}, 413, "unpacked, the file has more than 20,000 bytes; send it in parts."),
-        "long.txt": ("Ada. " * 300, {}, 413, "the file has more than 500 units or 10,000 sentences"),
+        "long.txt": ("Ada. " * 300, {}, 413, "the file has more than 500 units; send it in parts, or use dmf tag."),
         "line.tok": ("Ada " * 101, {}, 413, "sentence 1 has 101 units, more than 100; divide it."),
         "../../etc/passwd": (b"\xff\xfe", {}, 422, "../../etc/passwd"),
     }
@@ -165,9 +165,12 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "offsets of others": ({"texts": ["Eve"], "sentences": [ONE | {"text": 0, "offsets": [[0, 3]]}]}, "the offsets of sentence 1 are not those of its units in the text; send offsets as POST /tag or POST /read gave them."),
     "offsets from the end": ({"texts": ["Ada."], "sentences": [ONE | {"text": 0, "offsets": [[-4, -1]]}]}, "the offsets of sentence 1 are not those of its units in the text; send offsets as POST /tag or POST /read gave them."),
     "text without offsets": ({"texts": ["Ada"], "sentences": [ONE | {"text": 0}]}, 'sentences.0: "text" and "offsets" belong together.'),
+    "offsets beyond the text": ({"texts": ["Ada"], "sentences": [ONE | {"text": 0, "offsets": [[0, 400]]}]}, "the offsets of sentence 1 are not those of its units in the text; send offsets as POST /tag or POST /read gave them."),
+    "no scores": ({"scores": True, "sentences": [ONE | {"scores": [0.5]}, ONE]}, 'sentence 2 has no scores, and scores are to be written; send its scores, or leave out "scores": true.'),
     "texts out of order": ({"texts": ["Ada", "Ada"], "sentences": [ONE | {"text": 1, "offsets": [[0, 3]]}, ONE | {"text": 0, "offsets": [[0, 3]]}]}, "sentence 2 belongs to an earlier text; send sentences in order."),
-    "plain text": ({"format": "text", "sentences": [ONE]}, "plain text cannot hold labels; write columns, jsonl or conllu."),
-    "two files": ({"format": "brat", "sentences": [ONE]}, "brat's documents are two files each; choose another format."),
+    "plain text": ({"format": "text", "sentences": [ONE]}, "plain text cannot hold labels; choose conllu, columns, jsonl, doccano, prodigy, label-studio, hugging-face."),
+    "raw text": ({"format": "raw", "sentences": [ONE]}, "plain text cannot hold labels; choose conllu, columns, jsonl, doccano, prodigy, label-studio, hugging-face."),
+    "two files": ({"format": "brat", "sentences": [ONE]}, "brat's documents are two files each; choose conllu, columns, jsonl, doccano, prodigy, label-studio, hugging-face."),
 }  # fmt: skip
 
 
@@ -176,3 +179,32 @@ def test_what_cannot_be_written_gets_one_sentence(client: TestClient, name: str)
     body, sentence = BAD[name]
     response = client.post("/write", json={"model": "ner", "format": "columns"} | body)
     assert (response.status_code, response.json()) == (422, {"error": sentence})
+
+
+def test_words_can_be_written_as_plain_text(client: TestClient) -> None:
+    sentences, texts = labelled(client, "words")
+    response = client.post("/write", json={"model": "words", "format": "text", "sentences": sentences, "texts": texts})
+    assert response.status_code == 200
+    response = client.post("/write", json={"model": "words", "format": "raw", "sentences": sentences, "texts": texts})
+    assert "choose conllu, columns, jsonl, text, doccano" in response.json()["error"]
+
+
+@pytest.mark.parametrize("model", ["ner", "words"])
+def test_all_that_can_be_labelled_can_be_written(taggers: dict[str, Tagger], model: str) -> None:
+    """Texts that come near the limits of bytes and units, with everything that an answer has."""
+    text = "天" * 480 if model == "words" else '\\n"Oslo" ' * 90
+    with client_of({model: taggers[model]}, body_bytes=2_500, request_units=500) as client:
+        response = client.post("/tag", json={"texts": [text], "scores": True})
+        assert response.status_code == 200, response.text
+        sentences = [{"text": 0} | sentence for sentence in response.json()["texts"][0]["sentences"]]
+        body = {"format": "jsonl", "texts": [text], "sentences": sentences, "scores": True}
+        assert len(json.dumps(body)) > 10_000
+        assert client.post("/write", json=body).status_code == 200
+        many = {"format": "jsonl", "sentences": [{"units": ["a"] * 501, "labels": taggers[model].labels[:1] * 501}]}
+        refused = client.post("/write", json=many)
+        assert (refused.status_code, refused.json()["error"].split(",")[0]) == (413, "there are 501 units")
+        huge = client.post("/write", json=body | {"texts": ["a" * 200_000]})
+        assert (huge.status_code, huge.json()["error"]) == (
+            413,
+            "The body has more than 157,500 bytes; send it in parts.",
+        )

@@ -73,6 +73,8 @@ def test_a_process_answers_and_finishes_what_it_has_begun(server: Process, folde
     expected = Tagger.load(folder, device="cpu").tag(sentences[:1])[0].labels
     with httpx2.Client(base_url=address, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as client:
         assert client.get("/ready").json() == {"ready": True}
+        assert client.get("/ready", headers={"Host": f"localhost:{listening['port']}"}).status_code == 200
+        assert client.get("/ready", headers={"Host": f"evil.example:{listening['port']}"}).status_code == 403
         assert httpx2.get(f"{address}/models", timeout=60).status_code == 401
         assert client.post("/tag", json={"sentences": sentences[:1]}).json()["sentences"][0]["labels"] == expected
 

@@ -34,6 +34,7 @@ from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.serving import files, label_studio, schemas
 from diffusion_mf.serving.batching import BatchOptions, ClosedError, QueueFullError
+from diffusion_mf.serving.hosts import HostCheck
 from diffusion_mf.serving.models import Job, ServedModel, TooLargeError, UnknownModelError, encode, find_model
 from diffusion_mf.serving.observation import FAILURE, Metrics, Observer, log, log_fields
 from diffusion_mf.serving.settings import Settings
@@ -160,10 +161,12 @@ class Server:
         finally:
             self.num_open -= 1
 
-    async def read(self, request: Request, content_type: str = "application/json") -> bytes:
+    async def read(
+        self, request: Request, content_type: str = "application/json", *, limit: int | None = None
+    ) -> bytes:
         """The body of a request, within the limits of size and time."""
         _check_content_type(request, content_type)
-        limit = self.settings.body_bytes
+        limit = limit or self.settings.body_bytes
         too_large = ApiError(413, f"The body has more than {limit:,} bytes; send it in parts.", Connection="close")
         length = request.headers.get("content-length", "")
         if length.isdecimal() and len(length) < 20 and int(length) > limit:
@@ -425,6 +428,10 @@ class Application(FastAPI):
             _, defined = models_json_schema(
                 [(body, "validation") for body in bodies], ref_template="#/components/schemas/{model}"
             )
+            # Each model has its own number of steps.
+            models = self.state.server.models.values()
+            calls = defined["$defs"]["TagRequest"]["properties"]["calls"]["anyOf"][0]
+            calls["maximum"] = max(model.tagger.model.config.diffusion.num_steps for model in models)
             found["components"]["schemas"] |= defined["$defs"]
             if self.state.server.settings.token is not None:
                 found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -543,7 +550,7 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
     )
     async def write_file(request: Request) -> Response:
         with server.admitted():
-            body = await read_body(request, schemas.WriteRequest)
+            body = await read_body(request, schemas.WriteRequest, limit=settings.write_bytes)
             model = find_model(models, body.model)
             work = server.in_thread(files.write_file, model, body)
             found = await server.while_connected(request, work)
@@ -579,8 +586,8 @@ def make_application(models: Mapping[str, ServedModel], settings: Settings) -> F
     async def ready() -> Response:
         return JSONResponse({"ready": server.is_ready}, 200 if server.is_ready else 503)
 
-    async def read_body(request: Request, kind: type[Body]) -> Body:
-        data = await server.read(request)
+    async def read_body(request: Request, kind: type[Body], *, limit: int | None = None) -> Body:
+        data = await server.read(request, limit=limit)
         return await server.when_small(len(data) <= SMALL_BODY, parse, kind, data)
 
     @router.post(
@@ -680,6 +687,8 @@ PATHS = frozenset(
 
 def _middleware(server: Server) -> list[Middleware]:
     found = [Middleware(Observer, metrics=server.metrics, paths=PATHS, is_stopping=lambda: server.is_stopping)]
+    if server.settings.hosts is not None:
+        found.append(Middleware(HostCheck, hosts=server.settings.hosts))
     if server.settings.origins:
         found.append(
             Middleware(

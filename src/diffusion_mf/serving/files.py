@@ -17,6 +17,7 @@ from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.evaluation.reconstruction import NO_LABEL
+from diffusion_mf.serving.batching import BatchOptions
 from diffusion_mf.serving.models import ServedModel, TooLargeError
 from diffusion_mf.serving.schemas import LabelledSentence, WriteRequest
 from diffusion_mf.tagger.files import OutputOptions, SourceSentence, TextPart, read_source_sentences, write_results
@@ -103,8 +104,8 @@ def write_file(model: ServedModel, body: WriteRequest) -> bytes:
     tagger = model.tagger
     scheme = tagger.scheme if body.scheme is None else body.scheme
     labels = frozenset(tagger.labels if body.scheme is None else tagger.labels_in(body.scheme)) | {NO_LABEL}
-    if body.format is FileFormat.BRAT:
-        raise InputError("brat's documents are two files each", remedy="choose another format")
+    _check_writable(body.format, tagger.task)
+    model.check_sizes((len(sentence.units) for sentence in body.sentences), BatchOptions())
     layout = OutputOptions(
         task=tagger.task,
         file_format=body.format,
@@ -121,6 +122,19 @@ def write_file(model: ServedModel, body: WriteRequest) -> bytes:
             return stream.read()
 
 
+def _check_writable(file_format: FileFormat, task: Task) -> None:
+    left_out = {FileFormat.RAW, FileFormat.BRAT}
+    # The labels of other tasks have no place between words.
+    if task is not Task.SEG_POS:
+        left_out.add(FileFormat.TEXT)
+    if file_format in left_out:
+        reason = (
+            "brat's documents are two files each" if file_format is FileFormat.BRAT else "plain text cannot hold labels"
+        )
+        writable = ", ".join(each for each in FileFormat if each not in left_out)
+        raise InputError(reason, remedy=f"choose {writable}")
+
+
 def _pairs(
     body: WriteRequest, labels: frozenset[str], scheme: LabelScheme, *, separator: str
 ) -> Iterator[tuple[SourceSentence, TaggedSentence]]:
@@ -132,6 +146,11 @@ def _pairs(
             raise InputError(
                 f"sentence {number} has the label {quoted(unknown)}, which the model does not have",
                 remedy="use the labels of GET /models",
+            )
+        if body.scores and sentence.scores is None:
+            raise InputError(
+                f"sentence {number} has no scores, and scores are to be written",
+                remedy='send its scores, or leave out "scores": true',
             )
         part = None
         if sentence.text is not None:
@@ -157,7 +176,8 @@ def _text_part(body: WriteRequest, sentence: LabelledSentence, number: int, *, i
             remedy="count texts from 0",
         )
     text = body.texts[sentence.text]
-    if [text[start:end] for start, end in offsets] != sentence.units or min(map(min, offsets), default=0) < 0:
+    is_within = all(0 <= start <= end <= len(text) for start, end in offsets)
+    if not is_within or [text[start:end] for start, end in offsets] != sentence.units:
         raise InputError(
             f"the offsets of sentence {number} are not those of its units in the text",
             remedy="send offsets as POST /tag or POST /read gave them",

@@ -18,7 +18,6 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import split_label
 from diffusion_mf.errors import InputError
 from diffusion_mf.serving.models import Job, ServedModel, encode
-from diffusion_mf.serving.schemas import MAX_TEXT
 from diffusion_mf.tagger import TaggedSentence
 
 CONFIG_EXAMPLE = (
@@ -32,7 +31,9 @@ PREDICT_EXAMPLE = {
     "project": "1.1700000000",
 }
 
-LabelConfig = Annotated[str, pydantic.Field(max_length=MAX_TEXT)]
+MAX_CONFIG = 1_000_000
+"""characters"""
+LabelConfig = Annotated[str, pydantic.Field(max_length=MAX_CONFIG)]
 
 
 class _Input(pydantic.BaseModel):

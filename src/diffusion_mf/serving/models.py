@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from diffusion_mf.errors import InputError, quoted
 from diffusion_mf.prediction.cpu import CPU_BATCH_UNITS
 from diffusion_mf.serving.batching import Batcher, BatchOptions
-from diffusion_mf.serving.schemas import MAX_ITEMS, ModelAnswer, TagRequest
+from diffusion_mf.serving.schemas import ModelAnswer, TagRequest
 from diffusion_mf.serving.settings import Settings
 from diffusion_mf.tagger import TaggedSentence, Tagger
 from diffusion_mf.tagger.files import SourceSentence, json_clamp, split_text
@@ -93,7 +93,7 @@ class ServedModel:
         if body.texts is not None:
             return self.prepare_texts(body.texts, options, documents=body.documents)
         sentences = body.sentences or []
-        self._check_sizes(map(len, sentences), options)
+        self.check_sizes(map(len, sentences), options)
         requests = self.tagger.read_requests(
             sentences,
             clamp=None if body.clamps is None else [json_clamp(clamp) for clamp in body.clamps],
@@ -108,6 +108,7 @@ class ServedModel:
         """Split texts, which are a document each unless ``documents`` says otherwise."""
         names: Sequence[Any] = range(len(texts)) if documents is None else documents
         # Before they are split: that takes its time, too.
+        self._check_number("texts", len(texts))
         num_characters, most = sum(map(len, texts)), CHARACTERS_PER_UNIT * self._settings.request_units
         if num_characters > most:
             raise TooLargeError(
@@ -116,7 +117,7 @@ class ServedModel:
             )
         found = [split_text(self.tagger, text) for text in texts]
         parts = [part for text in found for part in text]
-        self._check_sizes((len(offsets) for _, offsets in parts), options)
+        self.check_sizes((len(offsets) for _, offsets in parts), options)
         requests = self.tagger.read_requests(
             [sentence for sentence, _ in parts],
             scheme=options.scheme,
@@ -130,16 +131,26 @@ class ServedModel:
         total = 0
         for number, item in enumerate(sentences, 1):
             total += len(item.sentence.units)
-            if total > self._settings.request_units or number > MAX_ITEMS:
+            if max(total, number) > self._settings.request_units:
                 raise TooLargeError(
-                    f"the file has more than {self._settings.request_units:,} units or {MAX_ITEMS:,} sentences",
+                    f"the file has more than {self._settings.request_units:,} {'units' if total >= number else 'sentences'}",
                     remedy="send it in parts, or use dmf tag",
                 )
-            self._check_sizes([len(item.sentence.units)], BatchOptions())
+            self.check_sizes([len(item.sentence.units)], BatchOptions())
             yield item
 
-    def _check_sizes(self, sizes: Iterable[int], options: BatchOptions) -> None:
-        total = 0
+    def _check_number(self, things: str, number: int) -> None:
+        # Empty ones take their time, too.
+        limit = self._settings.request_units
+        if number > limit:
+            raise TooLargeError(
+                f"there are {number:,} {things}, more than {limit:,} in a request",
+                remedy="send them in several requests",
+            )
+
+    def check_sizes(self, sizes: Iterable[int], options: BatchOptions) -> None:
+        """Refuse more than the settings allow; ``sizes`` are the numbers of units of sentences."""
+        total = number = 0
         for number, size in enumerate(sizes, 1):
             total += size
             if size > self._settings.sentence_units:
@@ -154,6 +165,7 @@ class ServedModel:
             raise TooLargeError(
                 f"there are {total:,} units, more than {limit:,} in {kind}", remedy="send them in several requests"
             )
+        self._check_number("sentences", number)
 
     def render(self, body: TagRequest, job: Job, results: Sequence[TaggedSentence]) -> bytes:
         """The body of the answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import ipaddress
 import logging
 import os
@@ -17,6 +18,7 @@ import uvicorn
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.errors import InputError
 from diffusion_mf.serving.application import Server, make_application
+from diffusion_mf.serving.hosts import hosts_of_loopback
 from diffusion_mf.serving.models import load_models
 from diffusion_mf.serving.observation import JsonFormatter, log
 from diffusion_mf.serving.settings import Settings
@@ -81,6 +83,9 @@ def serve(names: Sequence[str], settings: Settings, *, host: str, port: int, dev
     _start_logging()
     listener = _listen(host, port)
     try:
+        is_loopback = ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+        if is_loopback:
+            settings = dataclasses.replace(settings, hosts=hosts_of_loopback(host, settings.origins))
         models = load_models(names, settings, device=device)
         app = make_application(models, settings)
         config = uvicorn.Config(
@@ -92,7 +97,7 @@ def serve(names: Sequence[str], settings: Settings, *, host: str, port: int, dev
             lifespan="on",
             timeout_graceful_shutdown=max(1, round(settings.shutdown_seconds)),
         )
-        if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback and settings.token is None:
+        if not is_loopback and settings.token is None:
             log("anybody who reaches this host may use the server: no token is set", level=logging.WARNING)
         # Once it has stopped in good order, uvicorn raises the signal again for whoever else wants to hear of it: nobody does.
         for number in (signal.SIGTERM, signal.SIGINT):

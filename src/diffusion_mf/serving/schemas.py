@@ -9,15 +9,11 @@ import pydantic
 from diffusion_mf.data.formats import FileFormat
 from diffusion_mf.data.label_schemes import LabelScheme
 
-MAX_ITEMS = 10_000
-MAX_TEXT = 1_000_000
-MAX_UNIT = 10_000
 MAX_BEST = 10
 
-Text = Annotated[str, pydantic.Field(max_length=MAX_TEXT)]
-Unit = Annotated[str, pydantic.Field(min_length=1, max_length=MAX_UNIT)]
-ClampPart = Annotated[dict[str, Any], pydantic.Field(max_length=MAX_ITEMS)]
-Clamp = ClampPart | Annotated[list[ClampPart], pydantic.Field(max_length=MAX_ITEMS)]
+# How much is taken at once is for the settings of a server to say: `ServedModel` refuses what is more than they allow.
+Unit = Annotated[str, pydantic.Field(min_length=1)]
+Clamp = dict[str, Any] | list[dict[str, Any]]
 DocumentName = Annotated[str, pydantic.Field(max_length=1_000)] | int
 
 SENTENCES_EXAMPLE = {"sentences": [["John", "lives", "in", "Paris"]], "scores": True}
@@ -67,32 +63,26 @@ class TagRequest(_Input):
     model: Annotated[str, pydantic.Field(max_length=200)] | None = pydantic.Field(
         None, description="The name of a model (GET /models); may be left out where only one is served."
     )
-    texts: Annotated[list[Text], pydantic.Field(min_length=1, max_length=MAX_ITEMS)] | None = pydantic.Field(
+    texts: Annotated[list[str], pydantic.Field(min_length=1)] | None = pydantic.Field(
         None, description="Raw texts, which are split into sentences and tokens; each is a document."
     )
-    sentences: (
-        Annotated[
-            list[Annotated[list[Unit], pydantic.Field(max_length=MAX_ITEMS)]],
-            pydantic.Field(min_length=1, max_length=MAX_ITEMS),
-        ]
-        | None
-    ) = pydantic.Field(None, description="Sentences of units: words, or characters for models of Chinese words.")
+    sentences: Annotated[list[list[Unit]], pydantic.Field(min_length=1)] | None = pydantic.Field(
+        None, description="Sentences of units: words, or characters for models of Chinese words."
+    )
     documents: list[DocumentName | None] | None = pydantic.Field(
         None,
-        max_length=MAX_ITEMS,
         description="For every text or sentence null or the name of its document; a model with recall labels neighbours of one "
         "document together.",
     )
     clamps: list[Clamp | None] | None = pydantic.Field(
         None,
-        max_length=MAX_ITEMS,
         description='For every sentence null or what is known of it: labels by position ({"0": "B-PER", "3": ["O", "B-LOC"]}), '
         'spans ({"units": [0, 2], "type": "PER"}, the end is exclusive), or a list of them. Always honoured, or refused with 422.',
     )
     scheme: LabelScheme | None = pydantic.Field(
         None, description="How labels mark spans, if not as in the training data."
     )
-    calls: int | None = pydantic.Field(None, ge=1, le=10_000, description="Denoising steps of a diffusion system.")
+    calls: int | None = pydantic.Field(None, ge=1, description="Denoising steps of a diffusion system.")
     scores: bool = pydantic.Field(False, description="Whether the answer has the probability of every label.")
     k_best: int | None = pydantic.Field(
         None, ge=1, le=MAX_BEST, description="How many of the best sequences of labels the answer is to have."
@@ -133,18 +123,16 @@ class LabelledSpanInput(_Input):
 class LabelledSentence(_Input):
     """A sentence with labels, to be written to a file."""
 
-    units: Annotated[list[Unit], pydantic.Field(max_length=MAX_ITEMS)]
-    labels: Annotated[list[str], pydantic.Field(max_length=MAX_ITEMS)]
-    scores: Annotated[list[Probability], pydantic.Field(max_length=MAX_ITEMS)] | None = None
-    spans: Annotated[list[LabelledSpanInput], pydantic.Field(max_length=MAX_ITEMS)] | None = pydantic.Field(
+    units: list[Unit]
+    labels: list[str]
+    scores: list[Probability] | None = pydantic.Field(None, description="Needed where scores are written.")
+    spans: list[LabelledSpanInput] | None = pydantic.Field(
         None, description="The answer's spans, for their confidence; without them it is the least of the scores."
     )
     text: Annotated[int, pydantic.Field(ge=0)] | None = pydantic.Field(
         None, description="The text it belongs to, counted from 0; sentences of a text follow each other."
     )
-    offsets: Annotated[list[Offsets], pydantic.Field(max_length=MAX_ITEMS)] | None = pydantic.Field(
-        None, description="Where each unit begins and ends in that text."
-    )
+    offsets: list[Offsets] | None = pydantic.Field(None, description="Where each unit begins and ends in that text.")
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
@@ -163,10 +151,8 @@ class WriteRequest(_Input):
         None, description="The model whose labels they are; may be left out where only one is served."
     )
     format: FileFormat = pydantic.Field(description="The format of the file.")
-    texts: Annotated[list[Text], pydantic.Field(max_length=MAX_ITEMS)] = pydantic.Field(
-        [], description="The texts that sentences with offsets belong to."
-    )
-    sentences: Annotated[list[LabelledSentence], pydantic.Field(min_length=1, max_length=MAX_ITEMS)]
+    texts: list[str] = pydantic.Field([], description="The texts that sentences with offsets belong to.")
+    sentences: Annotated[list[LabelledSentence], pydantic.Field(min_length=1)]
     scheme: LabelScheme | None = pydantic.Field(None, description="The scheme of the labels, if not the model's.")
     scores: bool = pydantic.Field(False, description="Whether scores are written.")
 

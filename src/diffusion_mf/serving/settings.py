@@ -7,6 +7,8 @@ from pathlib import Path
 
 PAGE = Path(__file__).parent / "page"
 """static files; served at / if there is an index.html among them"""
+WRITE_BYTES_PER_UNIT = 300
+"""for label, score, offsets and span of a unit that is a sentence of its own"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,4 +44,11 @@ class Settings:
     """the bearer token that clients must have"""
     origins: tuple[str, ...] = ()
     """web sites whose pages may use the server (CORS)"""
+    hosts: tuple[str, ...] | None = None
+    """names by which clients may call the server, without ports; None: any"""
     page: Path = PAGE
+
+    @property
+    def write_bytes(self) -> int:
+        """Of a request to write what may be labelled: the text as units and as texts, in which JSON escapes characters."""
+        return 3 * self.body_bytes + WRITE_BYTES_PER_UNIT * self.request_units
