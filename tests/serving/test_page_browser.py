@@ -233,6 +233,94 @@ def test_labels_and_spans_are_fixed_by_keyboard_alone(open_page: Any) -> None:
     assert page.is_disabled("#undo")
 
 
+ASKS = """() => {
+  const event = new Event("beforeunload", {cancelable: true});
+  window.dispatchEvent(event);
+  return event.defaultPrevented;
+}"""
+
+
+def fix_label(page: Any, sentence: int, unit: int) -> str:
+    """Give a unit another label, and say which."""
+    wanted = other_kind(page, sentence, unit)
+    page.click(UNIT.format(sentence, unit))
+    page.click(f"#label-options .option:has-text('{wanted}')")
+    page.wait_for_function("() => document.querySelector('#counter').textContent.startsWith('1 fix')")
+    idle(page)
+    return wanted
+
+
+def test_no_step_loses_fixes(open_page: Any) -> None:
+    page = open_page()
+    fix_label(page, 0, 4)
+    seen = shown(page)
+    file = {"name": "a.conllu", "mimeType": "", "buffer": FILES["a.conllu"].encode()}
+    steps: list[Callable[[], Any]] = [
+        lambda: page.click("#label"),
+        lambda: page.click("#example"),
+        lambda: page.set_input_files("#file", file),
+        lambda: page.select_option("#model", "pos"),
+        lambda: page.select_option("#model", "words"),
+    ]
+    for step in steps:
+        step()
+        page.wait_for_selector("#notice:not([hidden])")
+        idle(page)
+        notice = page.inner_text("#notice")
+        assert "1 label that you set" in notice
+        assert "Undo brings back what was here before" in notice
+        assert page.inner_text("#counter") == "0 fixes"
+        assert page.evaluate(ASKS)  # Undo would not outlive the page
+        after, source = shown(page), page.inner_text("#source")
+        assert after != seen
+        page.click("#undo")
+        idle(page)
+        assert shown(page) == seen
+        assert page.input_value("#model") == "ner"
+        assert page.input_value("#text") == TEXT
+        assert page.inner_text("#counter").startswith("1 fix")
+        assert page.inner_text("#source") == ""
+        assert page.locator("#log > li").count() == 1
+        assert page.is_hidden("#notice")
+        page.click("#redo")
+        idle(page)
+        assert (shown(page), page.inner_text("#source")) == (after, source)
+        page.click("#undo")
+        idle(page)
+    # What was labelled again can be corrected, and each step be taken back.
+    page.select_option("#model", "names")
+    idle(page)
+    assert page.is_hidden("#notice")  # this model has the label, too
+    page.click("#undo")
+    idle(page)
+    assert page.input_value("#model") == "ner"
+    page.click("#undo")
+    idle(page)
+    assert page.inner_text("#counter") == "0 fixes"
+    assert page.is_disabled("#undo")
+
+
+def test_the_browser_asks_before_fixes_are_lost_with_the_page(open_page: Any) -> None:
+    page = open_page()
+    assert not page.evaluate(ASKS)
+    fix_label(page, 0, 4)
+    assert page.evaluate(ASKS)
+    with page.expect_download():
+        page.click("#export button")
+    idle(page)
+    assert not page.evaluate(ASKS)
+    page.click("#label")
+    page.wait_for_function("() => document.querySelector('#counter').textContent === '0 fixes'")
+    idle(page)
+    assert not page.evaluate(ASKS)
+    page.click("#undo")
+    idle(page)
+    assert not page.evaluate(ASKS)
+    page.click("#undo")
+    idle(page)
+    assert not page.evaluate(ASKS)
+
+
 def test_a_span_is_dragged_and_its_ends_moved(open_page: Any) -> None:
     page = open_page()
     first, last = page.locator(UNIT.format(2, 0)), page.locator(UNIT.format(2, 2))
@@ -411,6 +499,21 @@ def test_what_is_seen_is_exported(open_page: Any, tmp_path: Path, model: str) ->
                 check_sequence(sentence.labels, LabelScheme.BMES)
 
 
+def test_all_that_can_be_labelled_can_be_exported(open_page: Any) -> None:
+    for at in serve(body_bytes=4_000, request_units=500):
+        page = open_page("天气" * 240, model="words", at=at)
+        for with_confidence in (False, True):
+            page.set_checked("#export-scores", with_confidence)
+            page.select_option("#export-format", "jsonl")
+            with page.expect_request("**/write") as request, page.expect_download() as download:
+                page.click("#export button")
+            assert len(request.value.post_data_buffer) > 4_000
+            assert ("scores" in request.value.post_data_json["sentences"][0]) is with_confidence
+            assert download.value.suggested_filename == "labelled.jsonl"
+            idle(page)
+        assert page.is_hidden("#problem")
+
+
 FILES = {
     "a.conllu": "1\tAda\t_\t_\t_\t_\t_\t_\t_\t_\n2\tsings\t_\t_\t_\t_\t_\t_\t_\t_\n\n",
     "a.tsv": "Ada\tB-PER\nsings\tO\n\n",
@@ -496,6 +599,46 @@ def test_every_view_is_accessible_in_every_theme_and_size(
     if viewport is PHONE:
         page.click("#editor-close")
         assert page.is_hidden("#editor")
+
+
+@pytest.mark.parametrize("viewport", [(320, 568), (375, 720), (390, 844)], ids=str)
+def test_the_editor_of_a_phone_never_covers_the_word_that_is_corrected(
+    open_page: Any, viewport: tuple[int, int]
+) -> None:
+    size = dict(zip(("width", "height"), viewport, strict=True))
+    page = open_page(" ".join([TEXT.replace("\n\n", " ")] * 4), viewport=size, has_touch=True)
+    count = page.locator("#sentences > li").count()
+    for line in (0, count // 2, count - 1):
+        page.evaluate(
+            "number => document.querySelectorAll('#sentences > li')[number].scrollIntoView({block: 'end'})", line
+        )
+        page.tap(UNIT.format(line, 4))
+        page.wait_for_function(
+            """() => {
+              const word = document.querySelector("button.unit.selected").getBoundingClientRect();
+              const above = document.querySelector(".fixes").getBoundingClientRect().bottom;
+              return above <= word.top && word.bottom <= document.querySelector("#editor").getBoundingClientRect().top;
+            }""",
+            timeout=3_000,
+        )
+        page.tap("#editor-close")
+
+
+@pytest.mark.parametrize("width", [320, 360, 390, 480, 760])
+def test_the_number_of_fixes_fits_beside_or_below_the_buttons(open_page: Any, width: int) -> None:
+    page = open_page(viewport={"width": width, "height": 700}, has_touch=True)
+    page.evaluate(
+        """() => {
+          document.querySelector("#next").textContent = "Next uncertain (12)";
+          document.querySelector("#counter").textContent = "2 fixes · 3 labels set · 1 confirmed";
+        }"""
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    boxes = [page.locator(each).bounding_box() for each in ("#next", "#undo", "#redo", "#counter")]
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
+    assert boxes[0]["y"] == boxes[1]["y"] == boxes[2]["y"]
+    # What a word is scrolled to leaves room for all of it.
+    assert page.locator(".fixes").bounding_box()["height"] <= 88
 
 
 def test_the_theme_can_be_chosen(open_page: Any) -> None:

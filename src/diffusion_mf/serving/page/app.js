@@ -72,11 +72,19 @@ function complain(error) {
   $("problem").hidden = false;
 }
 
+/** Say something that everybody is to see, too. */
+function tell(sentence) {
+  $("notice").textContent = sentence;
+  $("notice").hidden = !sentence;
+  return sentence;
+}
+
 /** Do one thing after the other, and show what goes wrong. */
 function inTurn(work) {
   queue = queue.then(async () => {
     document.body.classList.add("busy");
     $("problem").hidden = true;
+    $("notice").hidden = true;
     try {
       await work();
     } catch (error) {
@@ -117,8 +125,8 @@ function together(numbers) {
 
 const all = () => [...state.sentences.keys()];
 
-/** Label text that was typed or pasted. */
-async function labelText(text) {
+/** Label text that was typed or pasted; `before` is what Undo leads back to. */
+async function labelText(text, before = snapshot()) {
   if (!text.trim()) {
     $("text").focus();
     announce("There is no text to label.");
@@ -130,40 +138,60 @@ async function labelText(text) {
     { name: "pasted text", text, texts: [text] },
     found.map(({ units, offsets }) => ({ units, offsets, text: 0, document: 1 })),
     found.map(pick),
+    before,
   );
 }
 
-async function labelFile(file) {
+async function labelFile(file, before = snapshot()) {
   const found = await readFile(file, state.model.name, $("file-format").value);
   if (!found.sentences.length) throw new ApiError(200, `${file.name} has no sentences.`);
   const results = await labelled(state.model, [...found.sentences.keys()], [], found.sentences);
-  await begin({ name: `${file.name}, read as ${found.format}`, file, texts: found.texts }, found.sentences, [...results.values()]);
+  const source = { name: `${file.name}, read as ${found.format}`, file, texts: found.texts };
+  await begin(source, found.sentences, [...results.values()], before);
   if (found.note) complain(new ApiError(200, found.note));
 }
 
 /** Show newly labelled sentences, without any fixes. */
-function begin(source, sentences, results) {
+async function begin(source, sentences, results, before) {
   // Offsets count code points, strings UTF-16 units.
   source.points = source.texts.map((text) => [...text]);
-  Object.assign(state, { source, sentences, results, fixes: [], log: [], past: [], future: [], trail: [], alone: null });
+  remember(before);
+  Object.assign(state, { source, sentences, results, fixes: [], log: [] });
+  openSource();
+  await compareAgain();
+  show();
+  const count = uncertainItems().length;
+  const lost = before.fixes.length;
+  const notice = tell(lost ? `Undo brings back what was here before, with ${labelsSet(lost)}.` : "");
+  announce(`${sentences.length} sentences labelled; ${count} labels are uncertain. ${notice}`);
+  if (sentences.length) showTrajectory(0);
+}
+
+/** Nothing of the sentences that were shown before is selected any more. */
+function openSource() {
+  Object.assign(state, { trail: [], alone: null });
   state.visited.clear();
   selection.clear();
   denoising.clear();
-  $("source").textContent = source.file ? source.name : "";
+  $("source").textContent = state.source.file ? state.source.name : "";
   $("work").hidden = false;
   $("intro").hidden = true;
   $("editor").hidden = true;
   document.body.classList.remove("editing");
-  return compareAgain().then(() => {
-    show();
-    const count = uncertainItems().length;
-    announce(`${sentences.length} sentences labelled; ${count} labels are uncertain.`);
-    if (sentences.length) showTrajectory(0);
-  });
 }
 
-/** What the other model says of the same sentences, with the same fixes if it has the labels. */
+const labelsSet = (count) => `${count} ${count === 1 ? "label" : "labels"} that you set`;
+
+/** What the other model says of the same sentences, with the same fixes if it has the labels; without an answer, nothing. */
 async function compareAgain() {
+  try {
+    await compare();
+  } catch (error) {
+    complain(error);
+  }
+}
+
+async function compare() {
   state.otherResults = null;
   const other = state.other;
   if (!other || !state.sentences.length) return;
@@ -180,13 +208,13 @@ const has = (model, kind) => (kind === null ? model.hasOutside : model.kinds.inc
 
 /** Use another model for what is shown; fixes stay where the new model has their labels. */
 async function changeModel(name) {
-  const before = state.model;
+  const before = snapshot();
   state.model = state.models.find((model) => model.name === name);
   try {
     if (state.source) await labelAnew(before);
   } catch (error) {
-    state.model = before;
-    $("model").value = before.name;
+    state.model = before.model;
+    $("model").value = before.model.name;
     throw error;
   } finally {
     offerComparison();
@@ -194,18 +222,20 @@ async function changeModel(name) {
 }
 
 async function labelAnew(before) {
-  if (before.isOfCharacters !== state.model.isOfCharacters) {
-    await (state.source.file ? labelFile(state.source.file) : labelText(state.source.text));
+  if (before.model.isOfCharacters !== state.model.isOfCharacters) {
+    await (state.source.file ? labelFile(state.source.file, before) : labelText(state.source.text, before));
     return;
   }
-  const fixes = before.task === state.model.task ? state.fixes.filter((fix) => has(state.model, fix.kind)) : [];
+  const fixes = before.model.task === state.model.task ? state.fixes.filter((fix) => has(state.model, fix.kind)) : [];
   const results = await labelled(state.model, all(), fixes);
   offerComparison();
-  const lost = state.fixes.length - fixes.length;
-  Object.assign(state, { results: [...results.values()], fixes, log: [], past: [], future: [], alone: null });
+  remember(before);
+  Object.assign(state, { results: [...results.values()], fixes, log: [], alone: null });
   await compareAgain();
   show();
-  announce(`Labelled by ${state.model.name}.${lost ? ` ${lost} fixes do not fit this model and are gone.` : ""}`);
+  const lost = before.fixes.length - fixes.length;
+  const notice = tell(lost ? `${state.model.name} has no place for ${labelsSet(lost)}; Undo brings back what was here before.` : "");
+  announce(`Labelled by ${state.model.name}. ${notice}`);
   refreshSelection();
 }
 
@@ -240,8 +270,7 @@ async function relabel(fixes, numbers, record) {
     return now;
   });
   state.fixes = fixes;
-  state.past.push(before);
-  state.future = [];
+  remember(before);
   const sentence = record(changes);
   await compareAgain();
   show([...results.keys()]);
@@ -250,17 +279,54 @@ async function relabel(fixes, numbers, record) {
   refreshSelection();
 }
 
-const snapshot = () => ({ fixes: state.fixes, results: state.results, log: state.log });
+function snapshot() {
+  const { model, source, sentences, results, fixes, log } = state;
+  return { model, source, sentences, results, fixes, log };
+}
+
+/** Let Undo lead back to an earlier state. */
+function remember(before) {
+  if (!before.source) return;
+  state.past.push(before);
+  state.future = [];
+}
+
+/** Fixes as they were downloaded. */
+const saved = new WeakSet();
+
+/** Whether there are fixes that were not downloaded: here, or where another text or model took their place. */
+function hasUnsavedFixes() {
+  const states = [...state.past, snapshot()];
+  return states.some(({ source, model, fixes }, index) => {
+    const next = states[index + 1];
+    const isKept = next?.source === source && (next.model === model || next.fixes.length === fixes.length);
+    return fixes.length > 0 && !isKept && !saved.has(fixes);
+  });
+}
 
 /** Go back to an earlier state, or forward again. */
 function travel(from, to, word) {
   return inTurn(async () => {
     const target = from.pop();
     if (!target) return;
-    to.push(snapshot());
-    const numbers = all().filter((number) => target.results[number] !== state.results[number]);
-    const changes = numbers.flatMap((number) => changesOf(state.results[number], target.results[number], number, state.model));
+    const before = snapshot();
+    to.push(before);
+    const isSameSource = target.source === before.source;
+    const isSame = isSameSource && target.model === before.model;
+    const numbers = isSame ? all().filter((number) => target.results[number] !== state.results[number]) : null;
+    const changes = (numbers ?? []).flatMap((number) =>
+      changesOf(state.results[number], target.results[number], number, state.model),
+    );
     Object.assign(state, target);
+    if (!isSame) {
+      $("model").value = state.model.name;
+      offerComparison();
+      state.alone = null;
+    }
+    if (!isSameSource) {
+      openSource();
+      if (state.source.text !== undefined) $("text").value = state.source.text;
+    }
     await compareAgain();
     show(numbers);
     flash(changes);
@@ -384,9 +450,15 @@ function previousUncertain() {
 
 function goTo(place) {
   selection.select(place, { isOpening: true });
-  const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  selection.button(place)?.scrollIntoView({ block: "center", behavior: isCalm ? "auto" : "smooth" });
+  scrollTo(place, "center");
 }
+
+function scrollTo(place, block) {
+  const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  selection.button(place)?.scrollIntoView({ block, behavior: isCalm ? "auto" : "smooth" });
+}
+
+const isWide = () => matchMedia("(min-width: 60rem)").matches;
 
 // ---------------------------------------------------------------------------------------------------- what is shown
 
@@ -552,8 +624,10 @@ let active = 0;
 function onSelection(now, isOpening) {
   if (now.sentence !== denoising.sentence) showTrajectory(now.sentence);
   else tellSelected();
-  if (isOpening || !$("editor").hidden || matchMedia("(min-width: 60rem)").matches) openEditor();
+  if (isOpening || !$("editor").hidden || isWide()) openEditor();
   showEditor();
+  // On a small screen, the editor covers what is below.
+  if (!$("editor").hidden && !isWide()) scrollTo(now, "nearest");
 }
 
 /** The story of the selected word. */
@@ -566,7 +640,7 @@ function tellSelected() {
 function goToStory() {
   const { unit } = selection.current;
   // On a small screen, the editor would cover it.
-  if (!matchMedia("(min-width: 60rem)").matches) closeEditor();
+  if (!isWide()) closeEditor();
   $("denoising-heading").scrollIntoView({ block: "start" });
   denoising.columns?.[unit]?.pill.focus({ preventScroll: true });
 }
@@ -751,6 +825,7 @@ function offerComparison() {
 }
 
 async function exportFile() {
+  const { fixes } = state;
   const format = $("export-format").value;
   const useScores = $("export-scores").checked && format !== "doccano";
   const { name, contents } = await writeFile({
@@ -760,12 +835,14 @@ async function exportFile() {
     texts: state.source.texts,
     sentences: state.sentences.map(({ units, text, offsets }, number) => {
       const { labels, scores, spans } = state.results[number];
-      return { units, labels, scores, spans, ...(offsets ? { text, offsets } : {}) };
+      const confidence = useScores ? { scores, spans } : {};
+      return { units, labels, ...confidence, ...(offsets ? { text, offsets } : {}) };
     }),
   });
   const link = element("a", { href: URL.createObjectURL(contents), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  saved.add(fixes);
   announce(`${name} is downloaded.`);
 }
 
@@ -857,7 +934,7 @@ function listen() {
   on("compare", "change", (event) =>
     inTurn(async () => {
       state.other = state.models.find((model) => model.name === event.target.value) ?? null;
-      await compareAgain();
+      await compare();
       if (state.source) show();
       announce(state.other ? `${state.model.name} beside ${state.other.name}. ${$("agreement").textContent}` : "One model.");
     }),
@@ -907,6 +984,9 @@ function listen() {
       if (key === "y" || event.shiftKey) redo();
       else undo();
     }
+  });
+  window.addEventListener("beforeunload", (event) => {
+    if (hasUnsavedFixes()) event.preventDefault();
   });
   document.addEventListener("dragover", (event) => {
     event.preventDefault();

@@ -66,6 +66,7 @@ export class Denoising {
     this.stop();
     this.data = null;
     this.drawn = null;
+    this.sentence = null;
     this.root.replaceChildren();
     document.getElementById("beliefs").replaceChildren();
     this.tell(null);
