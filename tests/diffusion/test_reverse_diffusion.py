@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, draw, one_hot, restrict, reverse_diffusion
+from diffusion_mf.structures import Potentials
 
 
 def random_allowed(shape: tuple[int, int, int], generator: torch.Generator) -> torch.Tensor:
@@ -258,6 +259,32 @@ def test_early_exit_keeps_settled_marginals_while_others_move() -> None:
     result = answered(process, answers, keep_trajectory=True)
     assert result.num_calls == 10
     assert all(torch.equal(step.marginals[0], settled) for step in result.trajectory)
+
+
+@pytest.mark.parametrize("transitions", [(), (3, 3), (2, 1, 3, 3)])
+def test_early_exit_keeps_the_potentials_of_settled_marginals(transitions: tuple[int, ...]) -> None:
+    process = CategoricalDiffusion(3)
+    answers, _ = drifting([1, 10])
+    # The same memory in every call, as a recording answers.
+    unary = torch.empty(2, 2, 3)
+    pairs = torch.empty(transitions) if transitions else None
+    calls = iter(range(1, 11))
+
+    def denoise(beliefs: torch.Tensor, t: int) -> Denoised:
+        call = next(calls)
+        unary.fill_(call)
+        if pairs is not None:
+            pairs.fill_(call if pairs.dim() == 4 else 0)
+        return Denoised(answers[call - 1], Potentials(unary, pairs, start_scores=torch.zeros(3)))
+
+    settings = {"batch_shape": (2, 2), "schedule": process.schedule()}
+    kept = reverse_diffusion(process, denoise, **settings, exit_tolerance=1e-6).potentials
+    assert kept.unary_scores[:, 0, 0].tolist() == [2, 10]
+    if len(transitions) == 4:
+        assert kept.transition_scores[:, 0, 0, 0].tolist() == [2, 10]
+    else:
+        assert kept.transition_scores is pairs
+    assert kept.start_scores.shape == (3,)
 
 
 @pytest.mark.parametrize(("rows", "listens"), [([0, 1], False), ([0, 0], True)])

@@ -18,6 +18,7 @@ from torch import Tensor
 from diffusion_mf.diffusion.bits import BitCodes, GaussianDiffusion
 from diffusion_mf.diffusion.categorical import CategoricalDiffusion, Reading, draw, restrict
 from diffusion_mf.diffusion.schedule import check_schedule
+from diffusion_mf.structures import Potentials
 
 
 class Denoised(NamedTuple):
@@ -26,7 +27,7 @@ class Denoised(NamedTuple):
     marginals: Tensor
     """ρ₀ (B, N, K)"""
     potentials: object = None
-    """whatever the decoder needs; only the last call's is kept"""
+    """whatever the decoder needs; the last call's are kept, and with early exit `Potentials` of sentences that have settled"""
 
 
 Denoise = Callable[[Tensor, int], Tensor | Denoised]
@@ -57,9 +58,9 @@ class ReverseResult:
     beliefs: Float[Tensor, "B N K"]
     """π at the last step of the schedule, usually π₀: it decides the label, but is too sharp to report as a probability"""
     marginals: Float[Tensor, "B N K"]
-    """the last call's ρ₀"""
+    """ρ₀ of the last call, or of the call in which the sentence settled"""
     potentials: object
-    """the last call's potentials; None if the denoiser returns none"""
+    """the potentials of the same call; None if the denoiser returns none"""
     num_calls: int
     allowed: Bool[Tensor, "B N K"] | None = None
     """the clamps that were applied"""
@@ -106,9 +107,9 @@ def reverse_diffusion(
     numbers from [0, 1), one per call: y^T, and then y^s. π₀ stays a distribution, for the decoders.
 
     Early exit (a departure from the paper): a sentence whose ρ₀ changed by less than ``exit_tolerance`` everywhere (ignoring
-    padding, if ``is_unit`` is given) between two calls keeps that ρ₀, whatever the rest of its batch does. Sentences that
-    depend on each other, those with the same row in ``settle_with``, settle together. Once all sentences have settled, the
-    remaining updates are made without the denoiser. Early exit waits for the device once per call.
+    padding, if ``is_unit`` is given) between two calls keeps that ρ₀ and its potentials, whatever the rest of its batch
+    does. Sentences that depend on each other, those with the same row in ``settle_with``, settle together. Once all sentences
+    have settled, the remaining updates are made without the denoiser. Early exit waits for the device once per call.
     """
     check_schedule(schedule, process.num_steps)
     beliefs = process.uniform(batch_shape, device=device, dtype=dtype)
@@ -128,19 +129,18 @@ def reverse_diffusion(
     for call, (t, s) in enumerate(itertools.pairwise(schedule), start=1):
         if not all_settled:
             answer = denoise(beliefs, t)
-            previous, (marginals, potentials) = marginals, _denoised(answer)
+            previous, previous_potentials = marginals, potentials
+            marginals, potentials = _denoised(answer)
             num_calls += 1
             marginals = marginals.to(torch.promote_types(marginals.dtype, dtype))
             if allowed is not None:
                 marginals = restrict(marginals, allowed)
             if exit_tolerance is not None:
+                marginals = _with_settled(marginals, previous, is_settled)
+                potentials = _potentials_with_settled(potentials, previous_potentials, is_settled)
                 if previous is not None:
-                    if is_settled is not None:
-                        marginals = torch.where(is_settled[:, None, None], previous, marginals)
                     is_settled = _largest_change(previous, marginals, is_unit, settle_with) < exit_tolerance
                     all_settled = bool(is_settled.all())
-                # A captured network writes its result to the same memory every time.
-                marginals = marginals.clone()
         assert marginals is not None
         if keep_first_marginals and first_marginals is None:
             first_marginals = marginals.clone()
@@ -165,6 +165,27 @@ def reverse_diffusion(
 
 def _denoised(answer: Tensor | Denoised) -> Denoised:
     return Denoised(answer) if isinstance(answer, Tensor) else answer
+
+
+def _with_settled(values: Tensor, previous: Tensor | None, is_settled: Tensor | None) -> Tensor:
+    """A copy of ``values``, with the ``previous`` ones for sentences that have settled."""
+    # Without a copy, values would be lost: a captured network writes its results to the same memory every time.
+    if previous is None or is_settled is None:
+        return values.clone()
+    return torch.where(is_settled.view(-1, *[1] * (values.dim() - 1)), previous, values)
+
+
+def _potentials_with_settled(potentials: object, previous: object, is_settled: Tensor | None) -> object:
+    """`_with_settled` for scores of sentences; those that all sentences share are the same in every call."""
+    if not isinstance(potentials, Potentials):
+        return potentials
+    before = previous if isinstance(previous, Potentials) else potentials
+    unary, transitions = potentials.unary_scores, potentials.transition_scores
+    if transitions is not None and transitions.dim() == 4:  # (B, M, K, K)
+        transitions = _with_settled(transitions, before.transition_scores, is_settled)
+    return potentials._replace(
+        unary_scores=_with_settled(unary, before.unary_scores, is_settled), transition_scores=transitions
+    )
 
 
 def _largest_change(before: Tensor, after: Tensor, is_unit: Tensor | None, settle_with: Tensor | None) -> Tensor:
