@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diffusion_mf.batches import layouts
 from diffusion_mf.batches.batching import EncodedSentences, collate
 from diffusion_mf.batches.packing import (
     length_class,
@@ -52,6 +53,13 @@ def test_batches_for_prediction_come_from_the_longest_class_to_the_shortest(leng
     assert all(len(batch) == 1 or sum(lengths[index] for index in batch) <= budget for batch in batches)
     longest = [length_class(max(lengths[index] for index in batch)) for batch in batches]
     assert longest == sorted(longest, reverse=True)
+
+
+def test_sentences_too_long_to_be_packed_are_among_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layouts, "LONGEST_WHOLE", 64)
+    lengths = [3, 60, 64, 65, 3, 200]
+    batches = packed_evaluation_batches(lengths, budget=1000)
+    assert sorted(map(sorted, batches)) == [[0, 1, 2, 4], [3], [5]]
 
 
 def test_a_limit_of_sentences() -> None:

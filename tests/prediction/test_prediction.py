@@ -9,6 +9,7 @@ import torch
 from tiny_models import VOCABULARY, small_labeller, whole_batch
 from torch import Tensor
 
+from diffusion_mf.batches import layouts
 from diffusion_mf.batches.batching import Batch
 from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.ops.chain_scores import unit_mask
@@ -63,6 +64,15 @@ def test_clamps_and_trajectories_are_computed_directly() -> None:
     steps = predict(predictor, batch, num_calls=4, keep_trajectory=True).trajectory
     assert steps is not None
     assert len(steps) == 4
+
+
+def test_sentences_that_need_windows_are_computed_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layouts, "LONGEST_WHOLE", 5)
+    monkeypatch.setattr(layouts, "WINDOW", 2)
+    labeller, batch = small_labeller("diffusion-mf").eval(), whole_batch()
+    assert int(batch.lengths.max()) > 5
+    found = predict(packed_predictor(labeller), batch)
+    assert torch.equal(found.marginals, labeller.predict(batch).marginals)
 
 
 @pytest.mark.parametrize("posterior", ["product", "mixture"])

@@ -11,6 +11,7 @@ import small_runs
 import torch
 from torch import Tensor, nn
 
+from diffusion_mf.batches import layouts
 from diffusion_mf.batches.batching import Batch
 from diffusion_mf.config import TrainingConfig
 from diffusion_mf.errors import DiffusionMFError
@@ -21,6 +22,7 @@ from diffusion_mf.training.corpora import TrainingData, read_training_data
 from diffusion_mf.training.gradients import PieceResult, StepGradients, dropout_seed
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Processes
+from diffusion_mf.training.resumption import TrainingState
 from diffusion_mf.training.steps import PackingSettings, StepPreparer, plan_epoch
 
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -300,3 +302,30 @@ def test_steps_are_prepared_in_order_with_all_their_sentences(data: TrainingData
     prepared = list(preparer.stream(plans, 1))
     assert [step.plan for step in prepared] == plans
     assert [[piece.keys.tolist() for piece in step.pieces] for step in prepared] == plans
+
+
+def test_batches_with_sentences_that_need_windows_are_not_packed(
+    data: TrainingData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [[[0, 1]], [[2, 3]]]
+    longest = [max(len(data.train[index].units) for index in plan[0]) for plan in plans]
+    assert longest[0] != longest[1]
+    monkeypatch.setattr(layouts, "LONGEST_WHOLE", min(longest))
+    preparer = StepPreparer(data.train, data.vocabulary, ALONE, packing=PackingSettings(100, 32, is_flat=True))
+    pieces = [preparer.prepare(plan, 1).pieces[0] for plan in plans]
+    for piece, length, (members,) in zip(pieces, longest, plans, strict=True):
+        is_packed = length == min(longest)
+        assert (piece.batch.packing is not None) == (piece.flat is not None) == is_packed
+        assert is_packed or piece.keys.tolist() == members
+
+
+def test_steps_after_a_lack_of_memory_are_cut_up_once(data: TrainingData, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut: list[int] = []
+    preparer = StepPreparer(data.train, data.vocabulary, ALONE)
+    monkeypatch.setattr(preparer, "prepare", lambda plan, num_pieces: cut.append(num_pieces))
+    state = TrainingState()
+    for number, _ in enumerate(preparer.stream([[[index]] for index in range(6)], lambda: state.num_pieces)):
+        if number == 1:
+            state.num_pieces = 2
+    # The third had begun before.
+    assert cut == [1, 1, 1, 2, 2, 2]

@@ -25,6 +25,11 @@ WINDOW = 512
 """in longer sentences, the units of each stretch of this many attend to their own stretch and its two neighbours"""
 
 
+def is_attended_whole(lengths: Int[Tensor, " B"]) -> bool:
+    """Whether no sentence needs windows, which packed batches do not have; ``lengths`` are on the host."""
+    return int(lengths.max()) <= LONGEST_WHOLE
+
+
 class Rotation(NamedTuple):
     """The angles of rotary position embeddings (Su et al., 2021), computed once and used by every layer."""
 
@@ -213,7 +218,8 @@ def _taken(values: Tensor, rows: Tensor) -> Tensor:
 class PackedLayout(NamedTuple):
     """T units, sentence after sentence; empty sentences share the filler after the last of them.
 
-    ``batches.packing`` computes the indices. Filler is attended to only by itself, and its results are not read.
+    ``batches.packing`` computes the indices. Filler is attended to only by itself, and its results are not read. There are no
+    windows: batches with longer sentences than `LONGEST_WHOLE` are padded instead.
     """
 
     places: Int[Tensor, " T"]

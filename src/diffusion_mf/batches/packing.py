@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Int64
 from torch import Tensor
 
+from diffusion_mf.batches import layouts
 from diffusion_mf.batches.batching import Batch, fill_with_sentences, keyed_generator, shorten, shuffled
 from diffusion_mf.batches.layouts import PackedLayout
 
@@ -63,7 +64,8 @@ def _batches_by_class(
 ) -> list[list[int]]:
     """Batches from the shortest class to the longest, each filled in this ``order``.
 
-    A batch holds sentences of one length class; what is left of a class when no batch can be filled goes with the next one.
+    A batch holds sentences of one length class; what is left of a class when no batch can be filled goes with the next one,
+    unless that is too long to be packed: all would be padded to its length.
     """
     sizes = np.asarray(lengths, dtype=np.int64)
     # A length's class is the first power of two that holds it.
@@ -71,6 +73,9 @@ def _batches_by_class(
     batches: list[list[int]] = []
     remainder: list[int] = []
     for number in np.unique(classes):
+        if remainder and SHORTEST_CLASS << int(number) > layouts.LONGEST_WHOLE:
+            batches.append(remainder)
+            remainder = []
         members = np.append(np.array(remainder, dtype=np.int64), order[classes == number])
         *full, remainder = fill_with_sentences(members, sizes, budget, max_sentences=max_sentences, has_padding=False)
         batches.extend(full)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from diffusion_mf.batches.batching import Batch
+from diffusion_mf.batches.layouts import is_attended_whole
 from diffusion_mf.batches.packing import pack, shape_for
 from diffusion_mf.config import Config
 from diffusion_mf.diffusion import CategoricalDiffusion
@@ -99,10 +100,10 @@ class Predictor:
 
         Predictions may have more rows and positions than the batch: packed batches are padded to ``budget`` units, so that
         many have the same signature. A later call may overwrite their memory, so ``finish`` must not keep references.
-        Clamps (``allowed``, on the device) and trajectories are computed directly, without packing.
+        Clamps (``allowed``, on the device), trajectories and sentences that need windows are computed directly, without packing.
         """
         with on_device(self.device):
-            if not self.is_packed or allowed is not None or keep_trajectory:
+            if not self.is_packed or allowed is not None or keep_trajectory or not is_attended_whole(batch.lengths):
                 with self._autocast():
                     prediction = self.labeller.predict(
                         batch.to(self.device),

@@ -507,7 +507,7 @@ class _Run:
         if self.settings.max_steps is not None:
             plans = plans[: self.num_steps - (state.step - state.position)]
         self.first_step = self.first_step or time.monotonic()
-        for prepared in self.preparer.stream(plans[state.position :], state.num_pieces):
+        for prepared in self.preparer.stream(plans[state.position :], lambda: state.num_pieces):
             units = sum(self.lengths[index] for batch in prepared.plan for index in batch)
             sums, num_pieces = self.gradients.compute(
                 prepared, step=state.step, units=units, num_pieces=state.num_pieces

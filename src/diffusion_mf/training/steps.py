@@ -10,13 +10,14 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from diffusion_mf.batches.batching import Batch, EncodedSentences, PrepareInput, document_batches, training_batches
+from diffusion_mf.batches.layouts import is_attended_whole
 from diffusion_mf.batches.packing import pack, packed_batches, shape_for
 from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import TrainingConfig
@@ -57,7 +58,7 @@ class Piece(NamedTuple):
     batch: Batch
     keys: Tensor
     flat: FlatBatch | None
-    """a packed batch, its keys, and slots for step and units, ready for the device"""
+    """a packed batch, its keys, and slots for step and units, ready for the device; None for batches that are not replayed"""
     num_groups: int
     """number of sentences, or of documents where they must stay together"""
 
@@ -146,7 +147,7 @@ class StepPreparer:
             encoder_input = self._prepare_input([self._sentences[index] for index in members])
             batch = dataclasses.replace(batch, encoder_input=encoder_input)
         keys = torch.tensor(members)
-        if self._packing is None:
+        if self._packing is None or not is_attended_whole(batch.lengths):
             is_compact = self._has_recall and leaves_out_padding(self._processes.device, self._prepare_input)
             return Piece(dataclasses.replace(batch, is_compact=is_compact), keys, None, len(groups))
         budget = self._packing.budget // (num_pieces * self._processes.world_size)
@@ -155,11 +156,18 @@ class StepPreparer:
         flat = flatten(batch, [*keys.tolist(), 0, 0]) if self._packing.is_flat else None
         return Piece(batch, keys, flat, len(groups))
 
-    def stream(self, plans: Sequence[StepPlan], num_pieces: int) -> Iterator[PreparedStep]:
-        """`prepare` for every plan in order, with a thread working on the next one."""
+    def stream(self, plans: Sequence[StepPlan], num_pieces: int | Callable[[], int]) -> Iterator[PreparedStep]:
+        """`prepare` for every plan in order, with a thread working on the next one.
+
+        A function is asked for the number of pieces before every step: it grows when memory runs out.
+        """
+
+        def submit(index: int) -> Future[PreparedStep]:
+            return pool.submit(self.prepare, plans[index], num_pieces() if callable(num_pieces) else num_pieces)
+
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="collate") as pool:
             following = None
             for index, _ in enumerate(plans):
-                current = following or pool.submit(self.prepare, plans[index], num_pieces)
-                following = pool.submit(self.prepare, plans[index + 1], num_pieces) if index + 1 < len(plans) else None
+                current = following or submit(index)
+                following = submit(index + 1) if index + 1 < len(plans) else None
                 yield current.result()
