@@ -46,6 +46,13 @@ def test_temperature_stays_within_bounds() -> None:
     assert fit_temperature(torch.empty(0, 3), torch.empty(0, dtype=torch.long)) == 1.0
 
 
+@pytest.mark.parametrize(
+    "marginals", [torch.ones(4, 1), torch.full((4, 3), 1 / 3), torch.full((4, 3), math.nan)], ids=["one", "even", "nan"]
+)
+def test_scores_that_no_temperature_improves_stay(marginals: torch.Tensor) -> None:
+    assert fit_temperature(marginals, torch.arange(4) % marginals.shape[1]) == 1.0
+
+
 def test_a_gold_label_of_probability_zero_is_survived() -> None:
     marginals = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.9, 0.1]])
     temperature = fit_temperature(marginals, torch.tensor([1, 0, 0]))

@@ -49,3 +49,9 @@ def test_what_cannot_be_tagged_is_said() -> None:
         tagger.tag_frame(pd.DataFrame({"text": TEXTS, "n": [1, 2, 3]}), "txt")
     with pytest.raises(InputError, match="row 0 of the column 'n' is 1; give texts, or lists of words"):
         tagger.tag_frame(pd.DataFrame({"n": [1, 2, 3]}), "n")
+
+
+def test_columns_of_the_same_name_are_refused() -> None:
+    frame = pd.DataFrame([["Ada", "Eve"]], columns=["text", "text"])
+    with pytest.raises(InputError, match="the frame has 2 columns 'text'; give each a name of its own"):
+        small_tagger().tag_frame(frame, "text")

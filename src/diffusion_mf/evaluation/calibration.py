@@ -18,6 +18,8 @@ HIGHEST_TEMPERATURE = 10.0
 
 # A probability of zero is usually an underflow; its logarithm must not decide alone.
 _SMALLEST_PROBABILITY = 1e-12
+# Where the logarithms of a unit's probabilities differ by no more than rounding, every temperature is as good.
+_SMALLEST_SPREAD = 1e-5
 _MOST_PASSES = 60
 _RELATIVE_ACCURACY = 1e-6
 
@@ -41,7 +43,7 @@ def negative_log_likelihood(
 
 
 def fit_temperature(marginals: Float[Tensor, "M K"], labels: Int[Tensor, " M"]) -> float:
-    """The T in [0.1, 10] with the least negative log-likelihood; 1 if there is nothing to fit on.
+    """The T in [0.1, 10] with the least negative log-likelihood; 1 if there is nothing to fit on, or NaN.
 
     With β = 1/T, −Σ log softmax(β log ρ)(y) is convex in β; its slope is Σ (E_β[log ρ] − log ρ(y)), its curvature
     Σ Var_β[log ρ]. So Newton's method finds the minimum in a few steps; where a step would leave the interval in which the
@@ -50,6 +52,9 @@ def fit_temperature(marginals: Float[Tensor, "M K"], labels: Int[Tensor, " M"]) 
     if len(labels) == 0:
         return 1.0
     scores, of_labels = _log_scores(marginals, labels)
+    # NaN, too, is not above a number.
+    if not bool((scores.amax(1) - scores.amin(1)).max() > _SMALLEST_SPREAD):
+        return 1.0
     low, high = 1 / HIGHEST_TEMPERATURE, 1 / LOWEST_TEMPERATURE
     inverse = 1.0
     for _ in range(_MOST_PASSES):

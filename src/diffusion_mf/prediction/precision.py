@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -44,12 +45,12 @@ def leaves_out_padding(device: torch.device, prepare_input: PrepareInput | None)
 def autocast_for(
     device: torch.device, precision: Precision, *, is_training: bool = True
 ) -> Callable[[], contextlib.AbstractContextManager[object]]:
-    """A function that makes contexts for forward passes."""
+    """A function that makes contexts for forward passes; it can be pickled, as taggers can."""
     if not uses_bfloat16(device, precision):
         return contextlib.nullcontext
     # Without a cache in training: versions of PyTorch differ in whether a weight that is first cast with gradients off (on a
     # model's own trajectory) gets a gradient afterwards.
-    return lambda: torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=not is_training)
+    return functools.partial(torch.autocast, device.type, dtype=torch.bfloat16, cache_enabled=not is_training)
 
 
 class HalfWeights:

@@ -22,7 +22,10 @@ def tag_frame(tagger: Tagger, frame: DataFrame, column: Hashable, **options: Any
     if column not in frame.columns:
         known = ", ".join(map(str, frame.columns))
         raise InputError(f"the frame has no column {column!r}", remedy=f"choose one of {known}")
-    cells = list(frame[column])
+    chosen = frame[column]
+    if chosen.ndim > 1:
+        raise InputError(f"the frame has {chosen.shape[1]} columns {column!r}", remedy="give each a name of its own")
+    cells = list(chosen)
     texts = {row: cell for row, cell in enumerate(cells) if isinstance(cell, str)}
     words: dict[int, list[str]] = {}
     for row, cell in enumerate(cells):
