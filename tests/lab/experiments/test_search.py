@@ -29,7 +29,7 @@ from diffusion_mf.evaluation.terminal import Display
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace
 from diffusion_mf.lab.experiments.processes import Claim
 from diffusion_mf.lab.experiments.scheduler import SchedulerOptions, run_jobs
-from diffusion_mf.lab.experiments.search import Search, default_storage, open_storage, selected_text
+from diffusion_mf.lab.experiments.search import Search, default_storage, open_storage, selected_text, without_password
 from diffusion_mf.lab.experiments.search_plan import load_search
 
 optuna = pytest.importorskip("optuna")
@@ -424,6 +424,20 @@ def test_unusable_database_is_one_sentence_without_the_password() -> None:
     with pytest.raises(InputError, match="cannot be used") as caught:
         open_storage("postgresql://me:secret@127.0.0.1:1/nothing")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://host/db?user=me&password=secret", "postgresql://host/db?user=me&password=…"),
+        ("postgresql://host/db?password=s@cret&user=me", "postgresql://host/db?password=…&user=me"),
+        ("postgresql://me:secret@host/db?sslpassword=secret", "postgresql://…@host/db?sslpassword=…"),
+        ("mysql://host/db?passwd=secret", "mysql://host/db?passwd=…"),
+        ("sqlite:///search.db", "sqlite:///search.db"),
+    ],
+)
+def test_passwords_are_not_shown_wherever_they_stand(url: str, shown: str) -> None:
+    assert without_password(url) == shown
 
 
 def test_search_with_real_processes(tmp_path: Path) -> None:

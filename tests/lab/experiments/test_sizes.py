@@ -17,6 +17,7 @@ import numpy
 import pytest
 from experiment_files import attempts_of
 
+from diffusion_mf.data.columns import detect_layout, read_columns
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import write_json
 from diffusion_mf.data.formats import read_task
@@ -72,12 +73,46 @@ def test_a_sample_contains_the_smaller_ones() -> None:
 
 def test_samples_have_sentences_as_they_stand_in_the_file_without_documents(tmp_path: Path) -> None:
     text = "-DOCSTART- O\n\nA B-PER\nb O\n\n\n# newdoc id = 1\n# sent_id = 2\nC O\n\n# only a comment\n\n-DOCSTART- O\nD O\n"
-    assert sentence_blocks(text) == ["A B-PER\nb O", "# sent_id = 2\nC O", "D O"]
     (tmp_path / "train.txt").write_text(text)
-    path = sample_file(str(tmp_path / "train.txt"), 2, 1, tmp_path / "samples")
+    assert sentence_blocks(tmp_path / "train.txt", Task.NER) == ["A B-PER\nb O", "# sent_id = 2\nC O", "D O"]
+    path = sample_file(str(tmp_path / "train.txt"), 2, 1, tmp_path / "samples", task=Task.NER)
     assert len(read_task(path, Task.NER)) == 2
     assert Path(path).read_text().endswith("\n\n")
-    assert sample_file(str(tmp_path / "train.txt"), "all", 1, tmp_path) == str(tmp_path / "train.txt")
+    whole = sample_file(str(tmp_path / "train.txt"), "all", 1, tmp_path, task=Task.NER)
+    assert whole == str(tmp_path / "train.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("a O\n \nb O\n\n# O\n\nc O\n\t\n", {}),
+        ("a\tx\tO\r\nb\t \tO\r\n\r\n# c = d\r\n#newdoc\ty\tO\r\n-DOCSTART-\tx\tO\r\ne\tz\tO\r\n", {}),
+        ("\ufeffO a\n# comment = b\nB-X c\n", {"data.form_column": 2, "data.tag_column": 1}),
+    ],
+)
+def test_samples_have_the_sentences_that_readers_find(text: str, options: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "train.txt"
+    path.write_bytes(text.encode())
+    given = {key.removeprefix("data."): str(value) for key, value in options.items()}
+    sentences = list(read_columns(path, detect_layout(path, **given)))
+    assert len(sentences) >= 2
+    found = []
+    for number, block in enumerate(sentence_blocks(path, Task.NER, options)):
+        (tmp_path / f"{number}.txt").write_text(block + "\n\n")
+        found += read_columns(tmp_path / f"{number}.txt", detect_layout(path, **given))
+    assert [(one.units, one.labels) for one in found] == [(one.units, one.labels) for one in sentences]
+
+
+def test_samples_of_conllu(tmp_path: Path) -> None:
+    row = "\t".join(["{}", "{}", "_", "NOUN", *"______"]) + "\n"
+    one, other = "# text = a b\n" + row.format(1, "a") + row.format(2, "b"), "#x\n" + row.format(1, "# newdoc")
+    path = tmp_path / "train.conllu"
+    path.write_text(f"# newdoc id = 1\n{one}\n\n#newpar\n{other}")
+    assert sentence_blocks(path, Task.POS) == [one.rstrip("\n"), other.rstrip("\n")]
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"units": ["a"], "labels": ["X"]}\n')
+    with pytest.raises(InputError, match="samples of jsonl cannot be drawn; use columns or CoNLL-U"):
+        sentence_blocks(path, Task.POS)
 
 
 def test_the_plan_has_small_samples_first_and_no_larger_ones_than_the_corpus(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import copy
 import datetime
 import glob
 import os
+import re
 import statistics
 import tempfile
 import time
@@ -18,10 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from diffusion_mf.config.errors import toml_value
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import Display
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, RunState
-from diffusion_mf.lab.experiments.plan import fingerprint, toml_value
+from diffusion_mf.lab.experiments.plan import fingerprint
 from diffusion_mf.lab.experiments.same_data import check_data, check_unchanged, data_files
 from diffusion_mf.lab.experiments.scheduler import Job, RunTable, SchedulerOptions, run_jobs
 from diffusion_mf.lab.experiments.search_plan import Range, SearchPlan, Subject
@@ -139,7 +141,10 @@ def without_password(url: str) -> str:
 
     >>> without_password("postgresql://me:secret@host/name")
     'postgresql://…@host/name'
+    >>> without_password("postgresql://host/name?user=me&password=secret")
+    'postgresql://host/name?user=me&password=…'
     """
+    url = re.sub(r"([?&]\w*pass(?:word|wd)?=)[^&]*", r"\1…", url, flags=re.IGNORECASE)
     head, _, place = url.rpartition("@")
     return url if not head else f"{head.partition('://')[0]}://…@{place}"
 

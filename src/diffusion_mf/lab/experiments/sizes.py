@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,10 +24,15 @@ import numpy
 import pydantic
 from pydantic import PositiveInt
 
+from diffusion_mf.config.errors import override
 from diffusion_mf.config.files import flat
+from diffusion_mf.data.columns import DOCUMENT_START, ColumnBlock, read_column_blocks
+from diffusion_mf.data.conllu import ConlluBlock, read_conllu_blocks
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.files import StrPath, make_folder, open_output, write_json
+from diffusion_mf.data.files import BYTE_ORDER_MARK, StrPath, make_folder, open_output, write_json
+from diffusion_mf.data.formats import FileFormat, task_format
 from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import PRIMARY_METRICS, score_sentences
@@ -40,7 +46,6 @@ from diffusion_mf.lab.experiments.plan import (
     chosen_corpora,
     known_corpora_of,
     read_plan_file,
-    toml_value,
 )
 from diffusion_mf.lab.experiments.same_data import FileDigests, check_unchanged
 from diffusion_mf.lab.experiments.scheduler import Job
@@ -157,7 +162,7 @@ def load_sizes_plan(
                 f"the corpus {corpus!r} has no test file", path=path, remedy="add test = FILE to its entry"
             )
         check_files(*files.values())
-        number = len(sentence_blocks(_read(files["train"])))
+        number = len(sentence_blocks(files["train"], entry.task, {**flat(entry.set), **settings}))
         sizes: list[int | str] = [ALL] if corpus in plan.whole_corpora else list(plan.sizes)
         for size in [size for size in sizes if size == ALL or int(size) < number]:
             runs += [
@@ -200,21 +205,34 @@ def expanded_files(entry: CorpusEntry) -> dict[str, str]:
     return {split: os.path.expandvars(name) for split, name in entry.files().items()}
 
 
-def sentence_blocks(text: str) -> list[str]:
-    """The sentences of a column or CoNLL-U file, unchanged except that marks of documents and paragraphs are left out.
+def sentence_blocks(path: StrPath, task: Task, settings: Mapping[str, Any] | None = None) -> list[str]:
+    """The sentences that training reads from a file, as they stand there, but for marks of documents and paragraphs.
 
-    In a sample, these marks would join unrelated sentences.
+    In a sample, these marks would join unrelated sentences. ``settings`` may give the file's format and columns.
     """
-    found = []
-    for block in text.replace("\r\n", "\n").split("\n\n"):
-        lines = [
-            line
-            for line in block.split("\n")
-            if line and not line.startswith(("-DOCSTART-", "# newdoc", "# newpar", "#newdoc", "#newpar"))
-        ]
-        if any(not line.startswith("# ") for line in lines):
-            found.append("\n".join(lines))
-    return found
+    given = {key: str(value) for key, value in (settings or {}).items() if value is not None}
+    chosen = next((name for name in FileFormat if name == given.get("data.format")), None)
+    file_format = task_format(path, task, file_format=chosen)
+    repairs = Repairs(path)
+    blocks: Iterable[ColumnBlock | ConlluBlock]
+    if file_format is FileFormat.CONLLU:
+        blocks, mark = read_conllu_blocks(path, repairs=repairs), re.compile(r"#\s*new(doc|par)(?=\s|$)")
+    elif file_format is FileFormat.COLUMNS:
+        form, tag = given.get("data.form_column"), given.get("data.tag_column")
+        blocks = read_column_blocks(path, form_column=form, tag_column=tag, repairs=repairs)
+        mark = re.compile(r"# +new(doc|par)(?=\s|$)")
+    else:
+        raise InputError(f"samples of {file_format} cannot be drawn", path=path, remedy="use columns or CoNLL-U")
+    return [_own_lines(block.text, mark) for block in blocks if block.sentence is not None]
+
+
+def _own_lines(text: str, mark: re.Pattern[str]) -> str:
+    """The lines of a sentence and the comments directly above it."""
+    lines = text.removeprefix(BYTE_ORDER_MARK).replace("\r\n", "\n").split("\n")
+    is_blank = [line.startswith(DOCUMENT_START) or not line.strip(" \t") for line in lines]
+    kept = "\n".join("" if blank else line for line, blank in zip(lines, is_blank, strict=True))
+    own = kept.strip("\n").rpartition("\n\n")[2]
+    return "\n".join(line for line in own.split("\n") if not mark.match(line))
 
 
 def _read(path: str) -> str:
@@ -233,7 +251,9 @@ def sample_indices(number: int, size: int, *, seed: int | str) -> list[int]:
     return sorted(order[:size])
 
 
-def sample_file(train: str, size: int | str, seed: int, folder: Path) -> str:
+def sample_file(
+    train: str, size: int | str, seed: int, folder: Path, *, task: Task, settings: Mapping[str, Any] | None = None
+) -> str:
     """The file with a sample of ``train``, written if it does not exist; for all sentences, ``train`` itself."""
     if size == ALL:
         return train
@@ -242,7 +262,7 @@ def sample_file(train: str, size: int | str, seed: int, folder: Path) -> str:
     digest = hashlib.sha256(text.encode()).hexdigest()[:6]
     path = folder / f"{Path(train).stem}.{digest}.{size}.seed{seed}{Path(train).suffix}"
     if not path.exists():
-        blocks = sentence_blocks(text)
+        blocks = sentence_blocks(train, task, settings)
         chosen = [blocks[index] for index in sample_indices(len(blocks), int(size), seed=seed)]
         make_folder(folder)
         with open_output(path) as stream:
@@ -255,10 +275,15 @@ def train_on_sample(place: RunPlace, *, device: str) -> None:
     description = place.description()
     sample = description["sample"]
     is_crfsuite = sample["system"] == CRFSUITE
-    files = {
-        **sample["files"],
-        "train": sample_file(sample["files"]["train"], sample["size"], sample["seed"], Path(sample["samples"])),
-    }
+    train = sample_file(
+        sample["files"]["train"],
+        sample["size"],
+        sample["seed"],
+        Path(sample["samples"]),
+        task=Task(sample["task"]),
+        settings=sample["settings"],
+    )
+    files = {**sample["files"], "train": train}
     import torch
 
     from diffusion_mf.training.automatic import choose_config
@@ -276,7 +301,7 @@ def train_on_sample(place: RunPlace, *, device: str) -> None:
         device = "cpu"
         torch.set_num_threads(1)
         given["training.threads"] = 1
-    overrides = [f"{key}={toml_value(value)}" for key, value in given.items()]
+    overrides = [override(key, value) for key, value in given.items()]
     config = choose_config(files["train"], overrides, device_type=torch.device(device).type).config
     data = read_training_data(config)
     if not data.dev or not data.test:
