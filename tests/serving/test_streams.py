@@ -15,6 +15,7 @@ from served_models import Call, application, client_of, gated_application, start
 from small_models import small_tagger
 
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.errors import InputError
 
 LINES = "application/x-ndjson"
 
@@ -132,3 +133,28 @@ def test_stopping_ends_a_stream_after_the_lines_that_were_read() -> None:
             await call.finish()
 
     asyncio.run(run())
+
+
+def test_a_stream_whose_answers_cannot_be_sent_leaves_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = application({"pos": small_tagger("mean-field", Task.POS)})
+
+    async def run() -> None:
+        async with started(app):
+            before = asyncio.all_tasks()
+            call = Call(app, "/tag/stream", content_type=LINES)
+
+            def broken(body: bytes) -> None:
+                raise OSError("the client is gone")
+
+            monkeypatch.setattr(call.pieces, "put_nowait", broken)
+            call.feed(line(sentences=[["a"]]))
+            with pytest.raises(OSError, match="the client is gone"):
+                await call.finish()
+            await until(lambda: asyncio.all_tasks() <= before)
+
+    asyncio.run(run())
+
+
+def test_a_server_without_models_is_refused() -> None:
+    with pytest.raises(InputError, match="there is no model to serve; name the folder of one"):
+        application({})

@@ -284,6 +284,7 @@ class Server:
         chunks = aiter(request.stream())
         number, rest = 0, b""
         stopping = asyncio.ensure_future(self.stopping.wait())
+        chunk: asyncio.Future[bytes | None] | None = None
         try:
             while True:
                 chunk = asyncio.ensure_future(anext(chunks, None))
@@ -291,7 +292,6 @@ class Server:
                     {chunk, stopping}, timeout=self.settings.body_seconds, return_when=asyncio.FIRST_COMPLETED
                 )
                 if chunk not in done:
-                    chunk.cancel()
                     if done:
                         raise ApiError(503, "The server is stopping; send the other lines to another one.")
                     raise ApiError(408, "No line came for too long; open another stream.")
@@ -309,6 +309,8 @@ class Server:
                     )
         finally:
             stopping.cancel()
+            if chunk is not None:
+                chunk.cancel()
 
 
 class _LinesResponse(Response):
@@ -442,6 +444,8 @@ class Application(FastAPI):
 
 def make_application(models: Mapping[str, ServedModel], settings: Settings) -> FastAPI:
     """The ASGI application that serves ``models``; ``app.state.server`` is the `Server` behind it."""
+    if not models:
+        raise InputError("there is no model to serve", remedy="name the folder of one")
     server = Server(models, settings)
     metrics = server.metrics
     router = APIRouter(dependencies=[Depends(_authorisation(settings.token))])
