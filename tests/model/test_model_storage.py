@@ -3,6 +3,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from small_models import small_model, small_tagger, write_model
 from diffusion_mf.config import _note_once
 from diffusion_mf.config.sections import REMOVED, Removed
 from diffusion_mf.data.corpus import Task
+from diffusion_mf.data.files import is_temporary, temporary_name, write_json
 from diffusion_mf.errors import InputError
 from diffusion_mf.model import storage as storage_module
 from diffusion_mf.systems import SYSTEMS
@@ -200,6 +203,23 @@ def test_a_newer_model_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
     write_model(tmp_path / "model", seed=2)
     assert rows(Tagger.load(tmp_path / "model", device="cpu")) == rows(small_tagger(seed=2))
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_permissions_are_those_of_any_new_file_in_every_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.umask(0o027)
+    try:
+        # Whoever asks for the umask sets it, for all threads of the process.
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "umask", None)
+            folder = write_model(tmp_path / "model")
+            write_json(tmp_path / "file.json", {})
+    finally:
+        assert os.umask(before) == 0o027
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode) for path in [*folder.parent.iterdir(), folder / "config.json"]
+    }
+    assert modes == {"model": 0o750, "file.json": 0o640, "config.json": 0o640}
+    assert is_temporary(temporary_name("model"), "model")
 
 
 def test_other_files_are_never_replaced(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import operator
 import os
 import re
 import reprlib
+import secrets
 import stat
 import sys
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, Generic, NamedTuple, NoReturn, TypeVar, cast
@@ -264,7 +264,6 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
     try:
         with contextlib.ExitStack() as stack:
             raw = stack.enter_context(os.fdopen(handle, "wb"))
-            os.chmod(temporary, 0o666 & ~current_umask())
             stream: IO[bytes] = raw
             if name.endswith(".gz"):
                 # No name or time in the header: the same content gives the same bytes.
@@ -307,8 +306,17 @@ def try_lock(handle: int) -> bool | None:
     return True
 
 
+def temporary_name(final: str) -> str:
+    """A random name for what will be called ``final``.
+
+    What `tempfile` makes is for its owner alone. To change that, one would have to know the umask, which a process can only read by
+    setting it, for all of its threads.
+    """
+    return f".{final}.{secrets.token_hex(4)}.tmp"
+
+
 def is_temporary(name: str, final: str) -> bool:
-    """Whether ``name`` is one that `tempfile` makes for what will be called ``final``."""
+    """Whether ``name`` is one that `temporary_name`, or `tempfile` in earlier versions, makes for ``final``."""
     return re.fullmatch(re.escape(f".{final}.") + r"[a-z0-9_]{8}\.tmp", name) is not None
 
 
@@ -334,7 +342,11 @@ def _new_temporary(final: str) -> tuple[str, int, int]:
     """A new file beside ``final``, open for writing, and a second handle, which keeps its lock."""
     folder, base = os.path.split(final)
     while True:
-        handle, path = tempfile.mkstemp(dir=folder, prefix=f".{base}.", suffix=".tmp")
+        path = os.path.join(folder, temporary_name(base))
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        except FileExistsError:
+            continue
         # Another process may take it for a leftover before it is locked.
         if try_lock(handle) is not False and os.path.exists(path):
             return path, handle, os.dup(handle)
@@ -379,13 +391,6 @@ def _is_special(name: str) -> bool:
     except (OSError, ValueError):
         return False
     return not is_regular or os.path.dirname(os.path.abspath(name)) in ("/dev", "/dev/fd")
-
-
-def current_umask() -> int:
-    """The process's file mode creation mask, which can only be read by setting it."""
-    current = os.umask(0o077)
-    os.umask(current)
-    return current
 
 
 def _remove(path: str) -> None:

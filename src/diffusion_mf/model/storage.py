@@ -37,7 +37,7 @@ from torch import Tensor
 
 from diffusion_mf import __version__
 from diffusion_mf.batches.vocabulary import Vocabulary
-from diffusion_mf.data.files import StrPath, current_umask, is_temporary, open_regular, refuse_constant, try_lock
+from diffusion_mf.data.files import StrPath, is_temporary, open_regular, refuse_constant, temporary_name, try_lock
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS, OutputLabels
 from diffusion_mf.errors import InputError, quoted
@@ -590,8 +590,6 @@ def new_folder(folder: StrPath, *, names: Collection[str]) -> Iterator[Path]:
         final.parent.mkdir(parents=True, exist_ok=True)
         restore(final)
         temporary, lock = _new_temporary(final)
-        # mkdtemp creates folders that only their owner can read.
-        temporary.chmod(0o777 & ~current_umask())
         written = temporary / "new"
         written.mkdir()
         yield written
@@ -632,7 +630,11 @@ def _clear(temporary: Path, final: Path) -> None:
 def _new_temporary(final: Path) -> tuple[Path, int | None]:
     """A new folder beside ``final``, and a handle that keeps its lock."""
     while True:
-        path = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}.", suffix=".tmp"))
+        path = final.parent / temporary_name(final.name)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
         lock = _open_folder(path)
         # Another process may take it for a leftover before it is locked.
         if (lock is None or try_lock(lock) is not False) and path.exists():

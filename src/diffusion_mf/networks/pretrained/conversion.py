@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffusion_mf.data.files import current_umask
 from diffusion_mf.errors import InputError
 from diffusion_mf.networks.tensor_files import write_tensors
 
@@ -39,7 +38,6 @@ def convert_encoder(source: Path, target: Path) -> int:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
         written = Path(folder) / "new"
         written.mkdir()
-        written.chmod(0o777 & ~current_umask())
         # Tensors that share memory are stored separately: safetensors does not support sharing.
         apart = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
         write_tensors(written / WEIGHTS, apart, metadata={"format": "pt"})
