@@ -65,7 +65,7 @@ def test_bad_content(name, content, line, problem, remedy, dmf, tmp_path: Path) 
 def test_limits_hold_whatever_the_command(dmf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIFFUSION_MF_MAX_SENTENCE_MIB", "1")
     source, gold = tmp_path / "a.conllu", tmp_path / "gold.conllu"
-    source.write_text(f"{WORD}\n" + WORD * 70_000)
+    source.write_text(f"{WORD}\n" + "".join(f"{number}{WORD[1:]}" for number in range(1, 70_001)))
     gold.write_text(f"{WORD}\n" * 2)
     for command in (
         ["data", "stats", source, "--task", "pos"],

@@ -16,7 +16,7 @@ from diffusion_mf.data.check import check_files
 from diffusion_mf.data.conversion import Conversion, convert
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import LIMIT_VARIABLE, FieldChoice
-from diffusion_mf.data.formats import FileFormat, FormatOptions, format_of, input_format, read_task
+from diffusion_mf.data.formats import FileFormat, FormatOptions, format_of, input_format, read_source, read_task
 from diffusion_mf.errors import InputError
 
 TEXT = "Ada Byron sings in Oslo. She left."
@@ -309,3 +309,56 @@ def test_hugging_face_datasets(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"several keys may hold the tags \(one, two\); choose one with --tag-column"):
         read_task(path, Task.POS)
     assert read_task(path, Task.POS, fields=FieldChoice(tag_column="two")).sentences[0].labels == ("Y",)
+
+
+def test_a_list_may_begin_after_blank_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('\n \n[\n{"a": 1}]\n')
+    assert list(read_json_values(path)) == [(4, {"a": 1})]
+    path.write_text('{"a": 1} [2]')
+    assert list(read_json_values(path)) == [(1, {"a": 1}), (1, [2])]
+
+
+def test_a_folder_with_files_is_no_output(tmp_path: Path) -> None:
+    (tmp_path / "000001.txt").write_text("mine")
+    with (
+        pytest.raises(InputError, match=r"the folder is not empty; choose a new one, or remove its files"),
+        ANNOTATION_FORMATS["brat"].open(tmp_path),
+    ):
+        pass
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+    (tmp_path / "new").mkdir()
+    with ANNOTATION_FORMATS["brat"].open(tmp_path / "new") as write:
+        write(Record("Ada"))
+    assert (tmp_path / "new" / "000001.txt").read_text() == "Ada"
+
+
+@pytest.mark.parametrize("tags", ["ner_tags", "mine"])
+def test_all_rows_have_their_tags_under_one_key(tags: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+
+    def read(*rows: dict[str, list[str]], **choice: str) -> list[tuple[str, ...] | None]:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        options = FormatOptions(fields=FieldChoice(**choice))
+        return [sentence.labels for sentence in read_source(path, FileFormat.HUGGING_FACE, options).sentences]
+
+    first = {"tokens": ["Ada", "left"], tags: ["B-PER", "O"]}
+    other = {"iob": ["B-X", "O"]}
+    problem = rf'line 2: 2 tokens but 1 tags under the key "{tags}"; give every token one tag'
+    for row in ({"tokens": ["Bob", "ran"], tags: ["B-PER"]}, {"tokens": ["Bob", "ran"], tags: ["B-PER"], **other}):
+        with pytest.raises(InputError, match=problem):
+            read(first, row)
+    assert read(first, {"tokens": ["Bob", "ran"], **other}) == [("B-PER", "O"), None]
+    assert read(first, {"tokens": ["Bob", "ran"], tags: []}) == [("B-PER", "O"), None]
+    assert read({**first, **other}, {**first, **other}, tag_column="iob") == [("B-X", "O")] * 2
+    with pytest.raises(InputError, match='line 1: no tags under the key "iob"'):
+        read(first, tag_column="iob")
+    with pytest.raises(InputError, match="line 1: 2 tokens but 1 tags"):
+        read({**first, "ner_tags": ["O"], **other})
+
+
+def test_digits_in_quotes_are_numbers_of_label_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"tokens": ["Ada", "left"], "ner_tags": ["1", "0"]}\n')
+    names = FieldChoice(label_names=("O", "B-PER"))
+    assert [sentence.labels for sentence in read_task(path, Task.NER, fields=names)] == [("S-PER", "O")]

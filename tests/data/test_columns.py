@@ -296,3 +296,76 @@ def test_what_stands_between_two_sentences_is_limited(tmp_path: Path, monkeypatc
     path = write(tmp_path, "a\tO\n\n" + "# x = 1\n\n" * 300_000)
     with pytest.raises(InputError, match="too much text between two sentences"):
         list(read_column_blocks(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "problem"),
+    [
+        ("Ada\nvisited\tO\nParis\tB-LOC\n", 1, "expected 2 tab-separated columns as in the lines after it, found 1"),
+        ("Ada\nvisited O\nParis B-LOC\n", 1, "expected 2 space-separated columns as in the lines after it, found 1"),
+        ("Ada\tNNP\nvisited\tVB\tO\nParis\tNNP\tB-LOC\n", 1, "expected 3 tab-separated columns"),
+        ("Ada\nvisited\tO\n", 2, "expected 1 tab-separated column(s) as in the first line, found 2"),
+        ("Ada\nvisited\tO\nParis\n", 2, "expected 1 tab-separated column(s) as in the first line, found 2"),
+    ],
+)
+def test_a_first_row_without_its_tag_is_named(content: str, line: int, problem: str, tmp_path: Path) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(InputError, match=re.escape(problem)) as caught:
+        list(read_columns(path, detect_layout(path)))
+    assert caught.value.line == line
+
+
+def test_a_tab_is_no_part_of_a_unit(tmp_path: Path) -> None:
+    """The first sentence, from which the layout of a pipe is detected, has no tags."""
+    path = write(tmp_path, "Ada\n\nvisited\tO\n")
+    layout = detect_layout(path, lines=["Ada", ""])
+    with pytest.raises(InputError, match="expected 1 space-separated") as caught:
+        list(read_columns(path, layout))
+    assert caught.value.line == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "problem"),
+    [
+        ("1\tAda\tO\n2\tis\tO\n1\tBob\tO\n2\tran\tO\n", 3, "the numbers of the units start again at 1"),
+        ("0\tAda\tO\n1\tis\tO\n\n0\tHi\tO\n1\tBob\tO\n0\tran\tO\n", 6, "the numbers of the units start again at 0"),
+        ("sentence_id\tword\ttag\n1\tAda\tO\n1\tis\tO\n2\tBob\tO\n", 4, "another sentence (2 after 1) begins"),
+        ("Sentence #\tWord\tTag\nS1\tAda\tO\n\tis\tO\nS2\tBob\tO\n", 4, "another sentence (S2 after S1) begins"),
+    ],
+)
+def test_missing_blank_lines_are_found(content: str, line: int, problem: str, tmp_path: Path) -> None:
+    path = write(tmp_path, content)
+    layout = detect_layout(path)
+    with pytest.raises(InputError, match=re.escape(problem)) as caught:
+        list(read_columns(path, layout))
+    assert caught.value.line == line
+    assert "blank line after every sentence" in str(caught.value)
+    lines = content.splitlines(keepends=True)
+    path = write(tmp_path, "".join([*lines[: line - 1], "\n", *lines[line - 1 :]]))
+    assert list(read_columns(path, detect_layout(path)))[-1].line == line + 1
+
+
+def test_numbers_that_are_not_those_of_units_may_repeat(tmp_path: Path) -> None:
+    for name in ("sent_id", "doc_id"):
+        path = write(tmp_path, f"{name}\tword\ttag\n1\tYes\tO\n\n1\tAda\tO\n1\tis\tO\n\n2\tBob\tO\n")
+        assert [sentence.units for sentence in read_columns(path, detect_layout(path))] == [
+            ("Yes",),
+            ("Ada", "is"),
+            ("Bob",),
+        ]
+
+
+def test_a_column_of_units_may_be_called_sentence(tmp_path: Path) -> None:
+    path = write(tmp_path, "sentence\ttag\nAda\tO\nis\tO\n")
+    assert [row.units for row in read_columns(path, detect_layout(path, form_column="sentence"))] == [("Ada", "is")]
+
+
+def test_tags_that_are_numbers_get_the_names_given(tmp_path: Path) -> None:
+    path = write(tmp_path, "Ada\t1\nis\t0\n\nBob\tO\nran\t2\n")
+    names = FieldChoice(label_names=("O", "B-PER", "B-LOC"))
+    assert [sentence.labels for sentence in read_task(path, Task.NER, fields=names)] == [("S-PER", "O"), ("O", "S-LOC")]
+    with pytest.raises(InputError, match="the label 2 is outside the 2 label names") as caught:
+        read_task(path, Task.NER, fields=FieldChoice(label_names=("O", "B-PER")))
+    assert caught.value.line == 5
+    own = read_task(write(tmp_path, "a\t1\nb\t0\n"), Task.POS, fields=FieldChoice(label_names=("1", "0")))
+    assert [sentence.labels for sentence in own] == [("1", "0")]

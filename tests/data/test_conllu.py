@@ -208,3 +208,13 @@ def test_real_treebanks_agree_with_another_reader(corpora: Path) -> None:
             ]
         assert [tuple(zip(*sentence[:2], strict=True)) for sentence in read_conllu(path)] == expected
         assert "".join(block.text for block in read_conllu_blocks(path)).encode() == path.read_bytes()
+
+
+def test_sentences_without_a_blank_line_between_them_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.conllu"
+    path.write_text("\n".join(["# sent_id = 1", *(word(number, "w") for number in ("1", "2-3", "2", "3", "1", "2"))]))
+    with pytest.raises(
+        InputError, match="the IDs start again at 1 without a blank line before; put a blank line"
+    ) as caught:
+        list(read_conllu(path))
+    assert caught.value.line == 6

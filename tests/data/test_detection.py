@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,16 @@ CASES = {
         "spans of 1 type (PER)",
         "units in column 2, tags in column 4",
     ),
+    "words and white space": (
+        "a.jsonl",
+        '{"text": "Ada", "tokens": ["Ada"], "ner_tags": ["B-PER"]}',
+        "ner",
+        "bio2",
+        "hugging-face",
+    ),
+    "word order": ("a.tsv", "Ada\tS\nsees\tV\nRome\tO\n\nAda\tS\nsleeps\tV\n", "pos", "3 labels (S V O)", "columns"),
+    "tags that end like boundaries": ("a.tsv", "a\tNN-S\nb\tADJ-S\nc\tADJ-B\nd\tV-I\n", "pos", "4 labels", "columns"),
+    "a few tags like those of spans": ("a.tsv", "a\tX.B\nb\tX.I\nc\tN\nd\tV\ne\tV.3SG\n", "pos", "5 labels", "columns"),
     "many labels": (
         "a.tsv",
         "".join(f"{word}\t{tag}\n" for word, tag in zip("abcdefgh", "VVNNAAPQ", strict=True)),
@@ -184,13 +195,34 @@ def test_what_is_not_plain_is_asked(case: str, tmp_path: Path) -> None:
     assert all(fragment in str(caught.value) for fragment in fragments)
 
 
+@pytest.mark.parametrize(
+    ("labels", "remedy"),
+    [
+        ("NP-B NP-I", "'NP-B' looks like the label of a span, but is not written as one; write B-NP, and O"),
+        ("B:NP I:NP VP", "write B-NP"),
+        ("B.NP M.NP E.NP", "write B-NP"),
+        ("B/NP I/NP", "write B-NP"),
+        ("NP_B NP_I", "write B-NP"),
+        ("np_b np_i", "write B-np"),
+        ("B- I-", "write B, and O"),
+    ],
+)
+@pytest.mark.parametrize("others", ["", "O\tO\n"])
+def test_spans_in_another_spelling_are_not_tags_of_words(labels: str, remedy: str, others: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(others + "".join(f"{number}\t{label}\n" for number, label in enumerate(labels.split() * 2)))
+    with pytest.raises(InputError, match=re.escape(remedy)):
+        detect(path)
+    assert detect(path, task=Task.POS).task is Task.POS
+
+
 def test_the_answer_settles_it(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(QUESTIONS["types without prefixes"][1])
-    assert detect(tmp_path / "a.txt", task=Task.POS).kinds == ("PER",)
+    assert detect(tmp_path / "a.txt", task=Task.POS).kinds == ("O", "PER")
     (tmp_path / "a.jsonl").write_text(QUESTIONS["entities and parts of speech"][1])
     assert detect(tmp_path / "a.jsonl", task=Task.NER).scheme == "bio2"
     (tmp_path / "c.txt").write_text(IOB1)
-    assert detect(tmp_path / "c.txt", task=Task.POS).kinds == ("I-PER", "I-LOC")
+    assert detect(tmp_path / "c.txt", task=Task.POS).kinds == ("I-PER", "I-LOC", "O")
     (tmp_path / "d.tsv").write_text(QUESTIONS["an unknown header"][1])
     named = FieldChoice(form_column="wort", tag_column="marke x")
     assert detect(tmp_path / "d.tsv", fields=named).kinds == ("PER",)

@@ -221,3 +221,25 @@ def test_a_given_scheme_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
     source = read_source("-", FileFormat.COLUMNS, FormatOptions())
     assert [next(source.sentences).line for _ in range(3)] == [1, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("B I B B", "B E S S"),
+        ("B-W I-W B-W B-W", "B-W E-W S-W S-W"),
+        ("B-W L-W U-W U-W", "B-W E-W S-W S-W"),
+    ],
+)
+def test_characters_may_be_labelled_in_any_scheme(tags: str, expected: str, tmp_path: Path) -> None:
+    rows = zip("我们走路", tags.split(), strict=True)
+    path = write(tmp_path / "a.tsv", "".join(f"{unit}\t{tag}\n" for unit, tag in rows))
+    corpus = read_task(path, Task.SEG_POS, strict=True)
+    assert corpus.sentences[0].labels == tuple(expected.split())
+    assert corpus.source_scheme is LabelScheme.BMES
+    assert read_task(path, Task.SEG_POS).repaired is None
+
+
+def test_characters_without_boundaries_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="label 'NN' is neither O nor one of"):
+        read_task(write(tmp_path / "a.tsv", "我\tNN\n"), Task.SEG_POS)

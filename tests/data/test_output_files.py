@@ -72,3 +72,13 @@ def test_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     make_folder(tmp_path / "a" / "b")
     make_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
+
+
+@pytest.mark.parametrize("suffix", [".bz2", ".zip", ".GZ"])
+def test_a_name_that_promises_another_compression(suffix: str, tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match=rf"files ending in \{suffix} cannot be written; choose a name ending in \.gz"),
+        open_output(tmp_path / f"a.tsv{suffix}"),
+    ):
+        pass
+    assert os.listdir(tmp_path) == []

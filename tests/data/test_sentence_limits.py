@@ -92,7 +92,7 @@ def test_units_are_limited_in_number_and_length(name: str, tmp_path: Path, monke
 
     def read(units: list[str]) -> int:
         text = {
-            "a.conllu": "".join(WORD.replace("\ta\t", f"\t{unit}\t") for unit in units) + "\n",
+            "a.conllu": "".join(f"{i}\t{unit}{WORD[3:]}" for i, unit in enumerate(units, 1)) + "\n",
             "a.tsv": "".join(f"{unit}\tO\n" for unit in units) + "\n",
             "a.jsonl": json.dumps({"units": units}) + "\n",
             "a.tok": " ".join(units) + "\n",

@@ -138,8 +138,8 @@ LabelNamesOption = Annotated[
     typer.Option(
         "--label-names",
         metavar="NAME,NAME…",
-        help="Label names for the numbers in a Hugging Face dataset.",
-        show_default="as stated in the dataset",
+        help="Label names for tags that are numbers, from 0.",
+        show_default="as stated in a Hugging Face dataset",
     ),
 ]
 LanguageOption = Annotated[

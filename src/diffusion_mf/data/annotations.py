@@ -79,7 +79,7 @@ def read_json_values(path: StrPath) -> Iterator[tuple[int, Any]]:
     chunks = read_chunks(path)
     text, position, line = "", 0, 1
     is_list = is_over = False
-    is_first = True
+    is_first, has_begun = True, False
     while True:
         begin, gap = position, "," if is_list else ""
         while position < len(text) and (text[position].isspace() or text[position] == gap):
@@ -99,9 +99,10 @@ def read_json_values(path: StrPath) -> Iterator[tuple[int, Any]]:
                 _refuse_json("there is something after the list", path, line)
             is_over, position = True, position + 1
             continue
-        if not is_list and text[position] == "[" and line == 1 and not is_first:
-            is_list, position = True, position + 1
+        if text[position] == "[" and not has_begun:
+            is_list, has_begun, position = True, True, position + 1
             continue
+        has_begun = True
         try:
             value, end = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
@@ -560,6 +561,8 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
         raise InputError("brat's format needs files in a folder", remedy="give a folder, or a file that ends in .ann")
     if not is_file:
         make_folder(path)
+        if any(path.iterdir()):
+            raise InputError("the folder is not empty", path=path, remedy="choose a new one, or remove its files")
     count = 0
 
     def write(record: Record) -> None:

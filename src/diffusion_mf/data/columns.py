@@ -22,7 +22,7 @@ from diffusion_mf.data.files import (
 from diffusion_mf.data.label_schemes import is_boundary_label
 from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import Sentence, begins_document
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import InputError, shortened
 
 DOCUMENT_START = "-DOCSTART-"
 # The character # alone does not make a comment, since it may be a unit.
@@ -47,9 +47,10 @@ _TAG_NAMES = frozenset([
     "chunk_tag", "chunk_tags",
 ])  # fmt: skip
 _OTHER_NAMES = frozenset([
-    "id", "index", "number", "no", "#", "lemma", "feats", "head", "deprel", "deps", "misc", "start", "end", "sentence",
-    "sentence_id", "sentence #", "sent_id", "doc_id", "document", "source", "annotator",
+    "id", "index", "number", "no", "#", "lemma", "feats", "head", "deprel", "deps", "misc", "start", "end",
+    "doc_id", "document", "source", "annotator",
 ])  # fmt: skip
+_SENTENCE_NAMES = frozenset(["sentence", "sentence_id", "sentence #", "sent_id"])
 
 
 class Separator(enum.StrEnum):
@@ -70,8 +71,8 @@ class Separator(enum.StrEnum):
 class ColumnLayout:
     """The layout of a column file; columns count from 0, and ``tag_column`` is None if there are no tags.
 
-    ``number_column`` is the column that numbers the units of a sentence, ``clamp_column`` that of labels known before tagging, or
-    None. With ``has_header`` the first row contains column names.
+    ``number_column`` is the column that numbers the units of a sentence, ``clamp_column`` that of labels known before tagging,
+    ``sentence_column`` that of the sentence's name or number, or None. With ``has_header`` the first row contains column names.
     """
 
     separator: Separator
@@ -81,6 +82,7 @@ class ColumnLayout:
     number_column: int | None = None
     has_header: bool = False
     clamp_column: int | None = None
+    sentence_column: int | None = None
 
     def describe(self) -> str:
         """A description of the layout for the user; columns count from 1."""
@@ -105,6 +107,18 @@ class ColumnLayout:
     def is_unit(self, fields: Sequence[str]) -> bool:
         """Whether a row is a unit: as in CoNLL-U, ranges of multi-word tokens (3-4) and empty nodes (5.1) are not."""
         return self.number_column is None or not _SKIPPED_NUMBER.fullmatch(fields[self.number_column])
+
+    def begins_sentence(self, first: Sequence[str], previous: Sequence[str], fields: Sequence[str]) -> str | None:
+        """How a row shows that it is of another sentence than the ``first`` and the ``previous`` row; None if it does not."""
+        if self.number_column is not None:
+            number = fields[self.number_column]
+            if number == first[self.number_column] != previous[self.number_column]:
+                return f"the numbers of the units start again at {number} without a blank line before"
+        if self.sentence_column is not None:
+            old, new = first[self.sentence_column], fields[self.sentence_column]
+            if new not in ("", "_", old):
+                return f"another sentence ({shortened(new)} after {shortened(old)}) begins without a blank line before"
+        return None
 
     def lacks_form(self, line: str, num_fields: int) -> bool:
         """Whether a line with spaces between columns is a tag without a form: it begins with a space and lacks one field."""
@@ -149,7 +163,9 @@ class _Head:
         if not rows:
             raise InputError("contains no sentences", path=path, remedy="check that this is the right file")
         self.line, first = rows[0]
-        self.separator = separator or (Separator.TAB if "\t" in first else Separator.SPACE)
+        # A first row of one field may lack the others.
+        has_tabs = "\t" in first or (" " not in first and any("\t" in line for _, line in rows))
+        self.separator = separator or (Separator.TAB if has_tabs else Separator.SPACE)
         self.first = self.separator.fields_of(first)
         self.num_columns = len(self.first)
         declared = (_COLUMN_NAMES.match(line) for _, line in numbered)
@@ -158,6 +174,18 @@ class _Head:
         after = itertools.takewhile(lambda line: not _is_blank(line), lines[self.line - 1 :])
         self.sentence = [self.separator.fields_of(line) for line in after if line[0] != "#"]
         self.rows = [self.separator.fields_of(line) for _, line in rows]
+        self._check_first()
+
+    def _check_first(self) -> None:
+        """`InputError` if the first row alone lacks columns, so that its own line is named and not those after it."""
+        others = {len(row) for row in self.rows[1:]}
+        if len(self.rows) > 2 and len(others) == 1 and (usual := others.pop()) > self.num_columns:
+            raise InputError(
+                f"expected {usual} {self.separator}-separated columns as in the lines after it, found {self.num_columns}",
+                path=self.path,
+                line=self.line,
+                remedy="complete the line",
+            )
 
     def layout(self, form: str | None, tag: str | None, clamp: str | None) -> ColumnLayout:
         has_header = self.names is None and self._is_header([name for name in (form, tag, clamp) if name is not None])
@@ -172,6 +200,7 @@ class _Head:
             form_column = self._form(number_column)
         if tag_column is None:
             tag_column = self._tag(form_column, number_column)
+        sentence_column = self._sentence_column()
         for kind, column in (("clamp", clamp_column), ("tag", tag_column)):
             if form_column == column:
                 raise InputError(
@@ -188,14 +217,20 @@ class _Head:
             number_column=number_column,
             has_header=has_header,
             clamp_column=clamp_column,
+            sentence_column=None if sentence_column in (form_column, tag_column, clamp_column) else sentence_column,
         )
+
+    def _sentence_column(self) -> int | None:
+        names = enumerate((self.names or [])[: self.num_columns])
+        return next((column for column, name in names if name.lower() in _SENTENCE_NAMES), None)
 
     def _is_header(self, given: Sequence[str]) -> bool:
         names = {name.lower() for name in self.first}
         if any(name.lower() in names for name in given if not name.isdecimal()):
             return True
         # A row of three columns or more whose fields all differ and include both names is no word with its tag.
-        is_known = names <= _FORM_NAMES | _TAG_NAMES | _OTHER_NAMES or len(names) == self.num_columns > 2
+        known = _FORM_NAMES | _TAG_NAMES | _SENTENCE_NAMES | _OTHER_NAMES
+        is_known = names <= known or len(names) == self.num_columns > 2
         return is_known and bool(names & _FORM_NAMES) and bool(names & _TAG_NAMES)
 
     def _given(self, column: str, kind: str) -> int:
@@ -214,9 +249,11 @@ class _Head:
         raise InputError(problem, path=self.path, line=self.line, remedy=remedy)
 
     def _is_numbered(self) -> bool:
-        if self.num_columns < 3:
+        if self.num_columns < 3 or self._sentence_column() == 0:
             return False
         numbers = [row[0] for row in self.sentence if not _SKIPPED_NUMBER.fullmatch(row[0])]
+        # Where they start again a blank line is missing, which reading the rows finds.
+        numbers = numbers[: next((i for i in range(2, len(numbers)) if numbers[i] == numbers[0]), None)]
         # A sentence of one unit is no evidence, since the unit itself may be the number 1.
         is_known = len(numbers) > 1 or self.names is not None
         return is_known and any(
@@ -266,6 +303,10 @@ def read_columns(
     split, num_columns = layout.separator.fields_of, layout.num_columns
     form_column, tag_column = layout.form_column, layout.tag_column
     has_numbers, is_header = layout.number_column is not None, layout.has_header
+    has_marks = has_numbers or layout.sentence_column is not None
+    is_bare = num_columns == 1 and layout.separator is Separator.SPACE
+    first: Sequence[str] = ()
+    previous: Sequence[str] = ()
     units: list[str] = []
     tags: list[str] = []
     start, document = 1, 0
@@ -281,12 +322,20 @@ def read_columns(
         if not is_skipped and is_header:
             is_header, is_skipped = False, True
         if not is_skipped:
-            fields = split(line)
+            fields = line.split("\t") if is_bare and "\t" in line else split(line)
             if len(fields) != num_columns and repairs is not None and layout.lacks_form(line, len(fields)):
                 fields.insert(0, "")
             if len(fields) == num_columns:
                 if has_numbers and not layout.is_unit(fields):
                     continue
+                if has_marks:
+                    problem = layout.begins_sentence(first, previous, fields) if units else None
+                    if problem is not None:
+                        remedy = "put a blank line after every sentence"
+                        refuse(repairs, InputError(problem, path=path, line=number, remedy=remedy))
+                    if problem is not None or not units:
+                        first = fields
+                    previous = fields
                 unit = fields[form_column]
                 tag = unit if tag_column is None else fields[tag_column]
                 if not tag and layout.clamp_column == tag_column:

@@ -141,6 +141,10 @@ def _parse_sentence(
             form, label = fields[1], fields[label_index]
             if not form and label and repairs is not None:
                 form = repairs.add_form(first + offset)
+            if fields[0] == "1" and units:
+                repeated = "the IDs start again at 1 without a blank line before"
+                remedy = "put a blank line after every sentence"
+                refuse(repairs, InputError(repeated, path=path, line=first + offset, remedy=remedy))
             if form and label:
                 if not units:
                     start = first + offset

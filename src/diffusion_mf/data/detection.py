@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,8 @@ _LONGEST_ALONE = 500
 """units: a longer sentence that is a whole file lacks the blank lines between its sentences"""
 _ODD_BOUNDARY = re.compile(r"[BIMESLU]_(.+)|[bimeslu][-_](.+)")
 """a span label that is not written as one"""
+_OTHER_SPELLING = re.compile(r"([BIMESLU])([-_:./])(.*)|(.+)([-_:./])([BIMESLU])", re.IGNORECASE)
+"""a label that may be one of a span if others of its type are spelled in the same way"""
 _NESTED = re.compile(r"[^\w\s-] ?[BIMESLU]-\w")
 """a second span label within a type"""
 
@@ -227,7 +229,7 @@ class _Reading:
                 f"every unit has the label {next(iter(counts))}, so there is nothing to learn",
                 "use another file, or choose other labels with --tag-column or --column",
             )
-        kinds = Counter({label: count for label, count in counts.items() if label != "O"})
+        kinds = Counter({label: count for label, count in counts.items() if label != "O" or task is Task.POS})
         if task is Task.NER or (task is Task.SEG_POS and self.column is None):
             if self.file_format.annotation is not None:
                 scheme = LabelScheme.BIO2
@@ -356,6 +358,13 @@ class _Reading:
                 f"{label!r} looks like the label of a span, but is not written as one",
                 f"write {label[0].upper()}-{found[1] or found[2]}, and O for words outside of spans, or choose --task pos",
             )
+        spelled = None if bounded else self._other_spelling(set(kinds) - {"o"})
+        if spelled is not None:
+            label, written = spelled
+            self._refuse(
+                f"{label!r} looks like the label of a span, but is not written as one",
+                f"write {written}, and O for words outside of spans, or choose --task pos",
+            )
         nested = [label for label in bounded if _NESTED.search(split_label(label)[1])]
         if nested:
             label, place = next(self._places(set(nested)))
@@ -364,6 +373,24 @@ class _Reading:
                 "keep one level of spans, or choose --task ner or --task pos to read every such label as a single one",
                 place,
             )
+
+    def _other_spelling(self, labels: Collection[str]) -> tuple[str, str] | None:
+        """A label that begins a span in a spelling that most ``labels`` have, and how to write it.
+
+        Tags of single words may look like one boundary, as in ADJ-S, but not like the beginning and the rest of spans of one type.
+        """
+        spellings: defaultdict[tuple[bool, str], dict[tuple[str, str], str]] = defaultdict(dict)
+        for label in labels:
+            if found := _OTHER_SPELLING.fullmatch(label):
+                is_prefix = found[1] is not None
+                letter, separator, kind = found.group(1, 2, 3) if is_prefix else found.group(6, 5, 4)
+                spellings[is_prefix, separator][letter.upper(), kind] = label
+        for spelled in spellings.values():
+            for (letter, kind), label in sorted(spelled.items()):
+                continued = any((other, kind) in spelled for other in "IMEL")
+                if letter == "B" and continued and 2 * len(spelled) > len(labels):
+                    return label, f"B-{kind}" if kind else "B"
+        return None
 
     def _check_repetition(self, counts: Counter[str]) -> None:
         """Raise `InputError` if there are too many labels to be a tag set; they may be words, lemmas or numbers."""

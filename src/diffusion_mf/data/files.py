@@ -45,6 +45,7 @@ DETECTED = FieldChoice()
 
 
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".zst")
+_OTHER_COMPRESSED_SUFFIXES = (".bz2", ".zip", ".7z", ".lzma", ".lz4", ".br", ".z", ".rar", ".tgz")
 
 _COMPRESSED_BYTES = 1 << 18
 _UNPACKED_BYTES = 1 << 20
@@ -236,6 +237,13 @@ def open_output(path: StrPath) -> Iterator[IO[bytes]]:
         return
     if os.path.isdir(name):
         raise InputError("this is a directory", path=name, remedy="give another file")
+    suffix = os.path.splitext(name)[1]
+    if suffix not in COMPRESSED_SUFFIXES and suffix.lower() in (*COMPRESSED_SUFFIXES, *_OTHER_COMPRESSED_SUFFIXES):
+        raise InputError(
+            f"files ending in {suffix} cannot be written",
+            path=name,
+            remedy=f"choose a name ending in {' or '.join(COMPRESSED_SUFFIXES)}, or one without compression",
+        )
     if _is_special(name):
         try:
             # Append, because /dev/stdout may be redirected to a file that is not empty.

@@ -359,7 +359,9 @@ def _json_format(path: StrPath, found: FileFormat) -> FileFormat:
         return found
     if "data" in keys:
         return FileFormat.LABEL_STUDIO
-    if isinstance(values.get("text"), str):
+    tokens = values.get("tokens")
+    has_words = isinstance(tokens, list) and isinstance(next(iter(tokens), None), str)
+    if isinstance(values.get("text"), str) and not has_words:
         if keys & {"spans", "tokens"}:
             return FileFormat.PRODIGY
         if keys & {"label", "labels", "entities"}:
@@ -410,10 +412,38 @@ def read_source(
 ) -> Source:
     """The sentences of ``path`` with tags unchanged; a file without sentences is an `InputError` once it has been read.
 
-    With ``repairs`` a unit without a form becomes a placeholder.
+    Tags that are numbers become the label names given, if any. With ``repairs`` a unit without a form becomes a placeholder.
     """
-    source = FORMATS[file_format].read(path, options or FormatOptions(), repairs)
-    return source._replace(sentences=_not_empty(source.sentences, path))
+    options = options or FormatOptions()
+    source = FORMATS[file_format].read(path, options, repairs)
+    sentences = _not_empty(source.sentences, path)
+    names = options.fields.label_names
+    return source._replace(sentences=sentences if names is None else _named(sentences, names, path, source.layout))
+
+
+def _named(
+    sentences: Iterable[Sentence], names: Sequence[str], path: StrPath, layout: ColumnLayout | None
+) -> Iterator[Sentence]:
+    """Replace labels that are numbers, from 0, by their names; those that are names stay what they are."""
+
+    def name(label: str, line: int) -> str:
+        if label in names or not (label.isascii() and label.isdecimal()):
+            return label
+        if len(label) > 9 or int(label) >= len(names):
+            raise InputError(
+                f"the label {label} is outside the {len(names)} label names",
+                path=path,
+                line=line,
+                remedy="check --label-names",
+            )
+        return names[int(label)]
+
+    lines_per_unit = 0 if layout is None else 1
+    for sentence in sentences:
+        if sentence.labels is not None:
+            lines = itertools.count(sentence.line, lines_per_unit)
+            sentence = sentence._replace(labels=tuple(map(name, sentence.labels, lines)))
+        yield sentence
 
 
 def _not_empty(sentences: Iterable[Sentence], path: StrPath) -> Iterator[Sentence]:
@@ -440,7 +470,7 @@ def read_task(
 
     POS: the UPOS (or ``column``) of CoNLL-U words. NER: column files in any scheme, detected unless given, as BMES. Seg-POS:
     one unit per character of CoNLL-U words with boundary–XPOS labels. All accept JSON Lines; POS and Seg-POS also column files,
-    with the tag in the last column.
+    with the tag in the last column, for Seg-POS in any scheme.
 
     Irregular tags and units without a form are repaired, and `Corpus.repaired` reports it; with ``strict`` they are errors.
     ``repairs`` receives each repair.
@@ -452,7 +482,7 @@ def read_task(
     file_format = task_format(path, task, file_format=file_format)
     if column is None:
         column = ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS
-    if task is not Task.NER:
+    if task is Task.POS or (task is Task.SEG_POS and file_format is FileFormat.CONLLU):
         scheme = task.scheme
     source = read_source(path, file_format, FormatOptions(column=column, fields=fields, task=task), repairs=repairs)
     is_unit_per_line = file_format is FileFormat.COLUMNS
@@ -466,6 +496,8 @@ def read_task(
         if source_scheme is None:
             kept = tuple(sentences)
             source_scheme = detect_scheme(kept, path=path, is_unit_per_line=is_unit_per_line, repairs=repairs)
+            if task is Task.SEG_POS and source_scheme is LabelScheme.PLAIN:
+                source_scheme = task.scheme  # the scheme that its labels should have had
             sentences = iter(kept)
         sentences = re_encode(
             sentences, source_scheme, task.scheme, path=path, is_unit_per_line=is_unit_per_line, repairs=repairs
@@ -475,7 +507,7 @@ def read_task(
         path=path,
         task=task,
         sentences=kept,
-        source_scheme=source_scheme or task.scheme,
+        source_scheme=task.scheme if task is Task.SEG_POS else source_scheme or task.scheme,
         layout=source.layout,
         repaired=None if repairs is None else repairs.describe(),
     )

@@ -38,10 +38,11 @@ def read_token_rows(
 
     The names of numbered tags come from ``fields``, from an object without tokens in the file (``label_names`` or ``features``),
     or from a ``dataset_info.json`` in the same folder. Of several keys with tags, the one given or the one that fits ``task`` is
-    used.
+    used, the same in all rows.
     """
     limits = SentenceLimits.from_environment()
     names = fields.label_names
+    known: str | None = None
     for line, row in read_json_values(path):
 
         def fail(problem: str, remedy: str, line: int = line) -> NoReturn:
@@ -60,7 +61,8 @@ def read_token_rows(
             )
         if not tokens:
             continue
-        key = _tag_key(row, tokens, fields.tag_column, task, fail)
+        key = _tag_key(row, tokens, fields.tag_column, known, task, fail)
+        known = known or key
         tags = None if key is None else row[key]
         if tags is not None and all(isinstance(tag, int) and not isinstance(tag, bool) for tag in tags):
             names = names or _names_beside(path, key)
@@ -94,6 +96,7 @@ def dataset_sentences(dataset: Any, *, task: Task | None = None) -> Iterator[Sen
     tasks = tasks_of_row(dataset.features)
     if task is None and len(tasks) > 1:
         raise InputError("the dataset has tags for both entities and parts of speech", remedy="choose task ner or pos")
+    known: str | None = None
     for number, row in enumerate(dataset, 1):
 
         def fail(problem: str, remedy: str, number: int = number) -> NoReturn:
@@ -104,7 +107,7 @@ def dataset_sentences(dataset: Any, *, task: Task | None = None) -> Iterator[Sen
             fail('no list of words under the key "tokens"', "rename the column of words")
         if not tokens:
             continue
-        key = _tag_key(row, tokens, None, task or (tasks[0] if tasks else None), fail)
+        key = known = _tag_key(row, tokens, None, known, task or (tasks[0] if tasks else None), fail)
         if key is None:
             fail("the tags are missing or do not match the tokens", "choose a labelled dataset")
         tags = row[key]
@@ -118,23 +121,27 @@ def dataset_sentences(dataset: Any, *, task: Task | None = None) -> Iterator[Sen
 
 
 def _tag_key(
-    row: dict[str, Any], tokens: list[str], given: str | None, task: Task | None, fail: Callable[[str, str], NoReturn]
+    row: dict[str, Any],
+    tokens: list[str],
+    given: str | None,
+    known: str | None,
+    task: Task | None,
+    fail: Callable[[str, str], NoReturn],
 ) -> str | None:
-    found = [
-        key
-        for key, value in row.items()
-        if isinstance(value, list) and value is not tokens and len(value) == len(tokens)
-    ]
-    if given is not None:
-        if given not in found:
+    """The key of the tags of a row: the one ``given``, that of earlier rows, a usual one, or the only list as long as the tokens."""
+    lists = {key: value for key, value in row.items() if isinstance(value, list) and value and value is not tokens}
+    if given is not None and given not in lists:
+        fail(f'no tags under the key "{given}"', "choose another key with --tag-column")
+    usual = next((key for key in _TAG_KEYS[task or Task.NER] if key in lists), None)
+    key = given or known or usual
+    if key is not None:
+        if key in lists and len(lists[key]) != len(tokens):
             fail(
-                f'the tags under the key "{given}" are missing or do not match the tokens',
-                "choose another key with --tag-column",
+                f'{len(tokens)} tokens but {len(lists[key])} tags under the key "{key}"',
+                "give every token one tag, or choose another key with --tag-column",
             )
-        return given
-    usual = [key for key in _TAG_KEYS.get(task or Task.NER, ()) if key in found]
-    if usual:
-        return usual[0]
+        return key if key in lists else None
+    found = [key for key, value in lists.items() if len(value) == len(tokens)]
     if len(found) > 1:
         fail(f"several keys may hold the tags ({', '.join(found)})", "choose one with --tag-column (data.tag_column)")
     return found[0] if found else None
