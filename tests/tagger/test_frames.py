@@ -51,6 +51,17 @@ def test_what_cannot_be_tagged_is_said() -> None:
         tagger.tag_frame(pd.DataFrame({"n": [1, 2, 3]}), "n")
 
 
+def test_columns_of_the_frame_are_kept_and_options_are_named() -> None:
+    tagger, frame = small_tagger(), pd.DataFrame({"text": TEXTS})
+    with pytest.raises(InputError, match="the frame already has labels; rename these columns first"):
+        tagger.tag_frame(frame.assign(labels="gold"), "text")
+    for option in ("clamp", "documents", "marginals", "k_best", "trajectory"):
+        with pytest.raises(TypeError, match=option):
+            tagger.tag_frame(frame, "text", **{option: None})
+    found = tagger.tag_frame(frame, "text", scheme="bio2", language="en", calls=1, decoder="viterbi", batch_tokens=100)
+    assert {label[0] for labels in found["labels"] for label in labels} <= set("BIO")
+
+
 def test_columns_of_the_same_name_are_refused() -> None:
     frame = pd.DataFrame([["Ada", "Eve"]], columns=["text", "text"])
     with pytest.raises(InputError, match="the frame has 2 columns 'text'; give each a name of its own"):

@@ -136,7 +136,7 @@ def test_errors_in_pairs_name_the_sentence() -> None:
 
 @pytest.mark.parametrize("minutes", [-1, 0, float("nan"), "x"])
 def test_impossible_times_are_refused(minutes: object) -> None:
-    with pytest.raises(diffusion_mf.errors.InputError, match="minutes must be a number of at least 0.1"):
+    with pytest.raises(diffusion_mf.errors.InputError, match=r"minutes must be a number of at least 0\.1"):
         diffusion_mf.train(train=PAIRS, minutes=minutes)  # type: ignore[arg-type]
 
 

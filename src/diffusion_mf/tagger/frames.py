@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-def tag_frame(tagger: Tagger, frame: DataFrame, column: Hashable, **options: Any) -> DataFrame:
+def tag_frame(tagger: Tagger, frame: DataFrame, column: Hashable, *, language: str | None, **options: Any) -> DataFrame:
     """The work of `Tagger.tag_frame`."""
     import pandas as pd
 
@@ -34,13 +34,16 @@ def tag_frame(tagger: Tagger, frame: DataFrame, column: Hashable, **options: Any
         if not isinstance(cell, Iterable):
             raise InputError(f"row {row} of the column {column!r} is {cell!r}", remedy="give texts, or lists of words")
         words[row] = list(cell)
+    names = ["units", "labels", "scores"] + (["spans"] if tagger.scheme is not LabelScheme.PLAIN else [])
+    taken = [name for name in names if name in frame.columns]
+    if taken:
+        raise InputError(f"the frame already has {', '.join(taken)}", remedy="rename these columns first")
     found: dict[int, list[TaggedSentence]] = {}
-    found.update(zip(texts, tag_texts(tagger, list(texts.values()), **options), strict=True))
+    found.update(zip(texts, tag_texts(tagger, list(texts.values()), language=language, **options), strict=True))
     found.update(
         (row, [result]) for row, result in zip(words, tagger.tag(list(words.values()), **options), strict=True)
     )
     rows = [_joined(found.get(row, [])) for row in range(len(cells))]
-    names = ["units", "labels", "scores"] + (["spans"] if tagger.scheme is not LabelScheme.PLAIN else [])
     columns = {name: pd.Series([row[name] for row in rows], index=frame.index, dtype=object) for name in names}
     return frame.assign(**columns)
 

@@ -611,16 +611,35 @@ class Tagger:
 
         return tag_text(self, text, language=language, **options)
 
-    def tag_frame(self, frame: DataFrame, column: Hashable, **options: Any) -> DataFrame:
+    def tag_frame(
+        self,
+        frame: DataFrame,
+        column: Hashable,
+        *,
+        batch_tokens: int | None = None,
+        calls: int | None = None,
+        decoder: str | None = None,
+        scheme: LabelScheme | str | None = None,
+        language: str | None = None,
+    ) -> DataFrame:
         """Label the texts or the lists of words in a column of a pandas frame; returns the frame with columns more.
 
         These are ``units``, ``labels``, ``scores`` and, of labels that mark spans, ``spans`` (as in `TaggedSentence.to_dict`), with a
         list in each cell; ``explode`` gives each unit a row. Texts are split as by `tag_text`, and the sentences of a cell are joined.
-        Missing values have empty lists. ``options`` are those of `tag`.
+        Missing values have empty lists. The frame must not have columns of these names. The options are those of `tag` and `tag_text`.
         """
         from diffusion_mf.tagger.frames import tag_frame
 
-        return tag_frame(self, frame, column, **options)
+        return tag_frame(
+            self,
+            frame,
+            column,
+            language=language,
+            batch_tokens=batch_tokens,
+            calls=calls,
+            decoder=decoder,
+            scheme=scheme,
+        )
 
 
 def _name_of_model(given: object) -> str:
