@@ -103,12 +103,15 @@ def test_malformed_predictions_score_the_same_both_ways(dmf: Callable, tmp_path:
     assert evaluated["decoder"] == "argmax"
 
 
-def test_columns_are_those_of_the_training_data(dmf: Callable, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    "options", [{"settings": {"data": {"form_column": "2", "tag_column": "3"}}}, {"source_columns": (2, 3)}]
+)
+def test_columns_are_those_of_the_training_data(dmf: Callable, tmp_path: pathlib.Path, options: dict) -> None:
     """Unless a file does not have them, or others are named."""
     gold = gold_file(Task.NER, tmp_path)
     text = gold.read_text()
     scores = json.loads(dmf("evaluate", write_model(tmp_path / "plain", seed=3), gold, "--json").stdout)
-    model = write_model(tmp_path / "model", seed=3, settings={"data": {"form_column": "2", "tag_column": "3"}})
+    model = write_model(tmp_path / "model", seed=3, **options)
     wide = tmp_path / "wide.bmes"
     wide.write_text("".join(f"x\t{line}\tO\n" if line else "\n" for line in text.splitlines()))
     for command in (

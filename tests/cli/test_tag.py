@@ -147,6 +147,37 @@ def test_columns_below_a_header_line(dmf: Callable, models: dict, tmp_path: path
     assert [line.rpartition(" ")[0] for line in tagged[1:]] == ["Ada   NNP", "sings VB ", "", "Oslo NNP"]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ada\tNNP\nsings\tVB\n\nOslo\tNNP\n", "Ada\tNNP\t{}\nsings\tVB\t{}\n\nOslo\tNNP\t{}\n"),
+        ("Ada NNP\nsings VB\n\nOslo NNP\n", "Ada NNP {}\nsings VB {}\n\nOslo NNP {}\n"),
+        ("word\tpos\nAda\tNNP\nsings\tVB\n\nOslo\tNNP\n", "word\tpos\ttag\nAda\tNNP\t{}\nsings\tVB\t{}\n\nOslo\tNNP\t{}\n"),
+        ("Ada\nsings\n\nOslo\n", "Ada\t{}\nsings\t{}\n\nOslo\t{}\n"),
+        ("Ada NNP x y\nsings VB x y\n\nOslo NNP x y\n", "Ada NNP {} y\nsings VB {} y\n\nOslo NNP {} y\n"),
+    ],
+)  # fmt: skip
+def test_a_file_with_fewer_columns_than_the_training_data_gets_one_more(
+    dmf: Callable, models: dict, tmp_path: pathlib.Path, text: str, expected: str
+) -> None:
+    model = write_model(tmp_path / "model", source_columns=(1, 3))
+    path = tmp_path / "in.tsv"
+    path.write_text(text)
+    plain = dmf("tag", models[Task.NER], "--format", "text", stdin=b"Ada sings\nOslo\n").stdout.decode()
+    labels = [line.split("\t")[1] for line in plain.split("\n") if line]
+    outcome = dmf("tag", model, path)
+    assert outcome.status == 0, outcome.stderr
+    assert outcome.stdout.decode() == expected.format(*labels)
+    scored = dmf("tag", model, path, "--scores").stdout.decode()
+    gap = "\t" if "\t" in expected else " "
+    assert len({len(line.split(gap)) for line in scored.split("\n") if line}) == 1, "below the header, too"
+    # A column that is named is replaced, whatever it holds.
+    if text.startswith("Ada NNP\n"):
+        assert dmf("tag", model, path, "--tag-column", "2").stdout.decode() == expected.replace(" NNP", "").replace(
+            " VB", ""
+        ).format(*labels)
+
+
 def test_json_lines(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text('{"units": ["Ada", "sings"], "id": 7}\n{"units": ["Oslo"], "labels": ["O"]}\n')

@@ -238,6 +238,23 @@ def test_a_model_of_the_package_can_be_continued(dmf, tmp_path: Path) -> None:  
     assert "shipped/en-ner" in outcome.stdout.decode()
 
 
+def test_the_columns_found_are_remembered(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "train.txt"
+    path.write_text("Ada\tNNP\tB-PER\nleft\tVBD\tO\n\nBob\tNNP\tO\n\n" * 20)
+    outcome = dmf("train", path, "--output", tmp_path / "run", "--set", "training.epochs=1", *OPTIONS)
+    assert outcome.status == 0, outcome.stderr
+    assert json.loads((tmp_path / "run/model/config.json").read_text())["source_columns"] == [1, 3]
+    new = tmp_path / "new.txt"
+    new.write_text("Ada\tNNP\nleft\tVBD\n")
+    rows = [line.split("\t") for line in dmf("tag", tmp_path / "run/model", new).stdout.decode().splitlines()]
+    assert [row[:2] for row in rows] == [["Ada", "NNP"], ["left", "VBD"]]
+    assert {len(row) for row in rows} == {3}
+    # In a file with yet another column, too.
+    new.write_text("".join(f"{line}\tx\n" if line else "\n" for line in path.read_text().splitlines()))
+    scores = [json.loads(dmf("evaluate", tmp_path / "run/model", file, "--json").stdout) for file in (path, new)]
+    assert scores[0] == scores[1]
+
+
 def test_standard_input_cannot_be_trained_on(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     outcome = dmf("train", "-", "--output", tmp_path / "run", stdin=b"a X\nb Y\n\n")
     assert outcome.status == 2

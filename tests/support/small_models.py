@@ -40,6 +40,7 @@ def small_model(
     source_scheme: LabelScheme | None = None,
     legal_decoder: str | None = None,
     has_complete_labels: bool = False,
+    source_columns: tuple[int, int] | None = None,
 ) -> StoredModel:
     """A model that knows nothing, but has opinions: its last weights are drawn wider than for training."""
     values = {
@@ -70,6 +71,7 @@ def small_model(
         metrics={"dev": {"f1": 12.5}},
         source_scheme=source_scheme,
         legal_decoder=legal_decoder,
+        source_columns=source_columns,
     )
 
 

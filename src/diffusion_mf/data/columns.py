@@ -139,8 +139,11 @@ def detect_layout(
     form_column: str | None = None,
     tag_column: str | None = None,
     clamp_column: str | None = None,
+    may_add_tag: bool = False,
 ) -> ColumnLayout:
     """Detect what is not given; columns are given by number (from 1) or by their name in a header line.
+
+    With ``may_add_tag``, the number after the last is a tag column that is still to be added.
 
     If the first row has a tab, tabs separate columns. The names in a header line or a comment ``# global.columns =`` identify the
     columns of forms and tags. Otherwise the form is the first column, or the second if the first numbers the units of each
@@ -148,7 +151,7 @@ def detect_layout(
     labels. ``lines`` are the first lines of a file that cannot be read twice.
     """
     head = read_head(read_column_lines(path) if lines is None else iter(lines), path)
-    return _Head(head, path, separator).layout(form_column, tag_column, clamp_column)
+    return _Head(head, path, separator).layout(form_column, tag_column, clamp_column, may_add_tag=may_add_tag)
 
 
 class _Head:
@@ -187,18 +190,19 @@ class _Head:
                 remedy="complete the line",
             )
 
-    def layout(self, form: str | None, tag: str | None, clamp: str | None) -> ColumnLayout:
+    def layout(self, form: str | None, tag: str | None, clamp: str | None, *, may_add_tag: bool) -> ColumnLayout:
         has_header = self.names is None and self._is_header([name for name in (form, tag, clamp) if name is not None])
         if has_header:
             self.names = self.first
             del self.rows[0], self.sentence[0]
         form_column = None if form is None else self._given(form, "form")
-        tag_column = None if tag is None else self._given(tag, "tag")
+        is_added = may_add_tag and tag == str(self.num_columns + 1)
+        tag_column = None if tag is None or is_added else self._given(tag, "tag")
         clamp_column = None if clamp is None else self._given(clamp, "clamp")
         number_column = 0 if self._is_numbered() and form_column != 0 else None
         if form_column is None:
             form_column = self._form(number_column)
-        if tag_column is None:
+        if tag_column is None and not is_added:
             tag_column = self._tag(form_column, number_column)
         sentence_column = self._sentence_column()
         for kind, column in (("clamp", clamp_column), ("tag", tag_column)):
@@ -436,7 +440,7 @@ class ColumnBlock(NamedTuple):
         cells = [] if column is None else [fields[column] for _, _, fields in self._rows()]
         return {position: label for position, label in enumerate(cells) if label not in ("", FREE)}
 
-    def _rows(self) -> Iterator[tuple[int, str, list[str]]]:
+    def _rows(self, *, only_header: bool = False) -> Iterator[tuple[int, str, list[str]]]:
         """The index of every unit's line in the text, the line without its end and byte order mark, and its fields."""
         layout = self.layout
         is_header = layout.has_header and self.is_first
@@ -447,6 +451,9 @@ class ColumnBlock(NamedTuple):
                 continue
             if is_header:
                 is_header = False
+                if only_header:
+                    yield index, line, layout.separator.fields_of(line)
+                    return
                 continue
             fields = layout.separator.fields_of(line)
             if layout.lacks_form(line, len(fields)):
@@ -457,26 +464,32 @@ class ColumnBlock(NamedTuple):
     def with_tags(self, tags: Sequence[str], scores: Sequence[str] | None = None) -> str:
         """The block's text with ``tags`` in the tag column and every other character unchanged.
 
-        Without a tag column, one is added at the end; ``scores`` get a column before it.
+        Without a tag column, one is added at the end; ``scores`` get a column before it. Added columns get names below a header.
         """
         layout = self.layout
-        is_spaced = layout.separator is Separator.SPACE and layout.tag_column is not None
+        is_spaced = layout.separator is Separator.SPACE and layout.num_columns > 1
         check_fields(Sentence((), tuple(tags)), _BARE_FIELD if is_spaced else COLUMN_FIELD, "a column file")
         gap = " " if is_spaced else "\t"
         rest = iter(tags if scores is None else map(gap.join, zip(scores, tags, strict=True)))
         lines = self.text.split("\n")
         for index, line, _ in self._rows():
             before, after = lines[index].split(line, 1)
-            lines[index] = before + _with_tag(line, layout, next(rest)) + after
+            lines[index] = before + _with_tag(line, layout, next(rest), gap) + after
+        if layout.has_header and self.is_first and (scores is not None or layout.tag_column is None):
+            index, line, fields = next(self._rows(only_header=True))
+            name = "tag" if layout.tag_column is None else fields[layout.tag_column]
+            name = name if scores is None else f"score{gap}{name}"
+            before, after = lines[index].split(line, 1)
+            lines[index] = before + _with_tag(line, layout, name, gap) + after
         return "\n".join(lines)
 
 
 _SPACED_FIELD = re.compile(r"[^ ]+")
 
 
-def _with_tag(line: str, layout: ColumnLayout, tag: str) -> str:
+def _with_tag(line: str, layout: ColumnLayout, tag: str, gap: str) -> str:
     if layout.tag_column is None:
-        return f"{line}\t{tag}"
+        return f"{line}{gap}{tag}"
     if layout.separator is Separator.TAB:
         fields = line.split("\t")
         fields[layout.tag_column] = tag
@@ -514,7 +527,14 @@ def read_column_blocks(
     head = read_head(keeping(), path)
     if all(_is_blank(line) or _COMMENT.match(line) for line in head):
         return
-    layout = detect_layout(path, lines=head, form_column=form_column, tag_column=tag_column, clamp_column=clamp_column)
+    layout = detect_layout(
+        path,
+        lines=head,
+        form_column=form_column,
+        tag_column=tag_column,
+        clamp_column=clamp_column,
+        may_add_tag=True,
+    )
     before, block = held.copy(), list[str]()
 
     def lines() -> Iterator[str]:

@@ -103,6 +103,8 @@ class StoredModel(NamedTuple):
     """the best of those whose output is always legal, or what the configuration names; None for models of earlier versions"""
     chosen_calls: int | None = None
     """the number of denoiser calls that was chosen on dev, which ``config`` has, too; None if the configuration decided"""
+    source_columns: tuple[int, int] | None = None
+    """those of form and tag, from 1, in the training file, if it is a column file with others, too"""
     span_calibration: tuple[float, float] = (1.0, 0.0)
     """slope and offset of `data.label_schemes.SpanCalibration`"""
 
@@ -153,6 +155,7 @@ def save_model(folder: StrPath, model: StoredModel) -> None:
             "written_by": __version__,
             "scheme": str(model.scheme),
             **({} if model.source_scheme is None else {"source_scheme": str(model.source_scheme)}),
+            **({} if model.source_columns is None else {"source_columns": list(model.source_columns)}),
             "decoder": model.decoder,
             **({} if model.legal_decoder is None else {"legal_decoder": model.legal_decoder}),
             **({} if model.chosen_calls is None else {"chosen_calls": model.chosen_calls}),
@@ -521,6 +524,9 @@ def _settings(path: Path, description: Mapping[str, Any]) -> dict[str, Any]:
     if not _is_span_calibration(span_calibration):
         raise InputError("no usable 'span_calibration'", path=path / CONFIG, remedy=_COPY_AGAIN)
     slope, offset = map(float, span_calibration)
+    source_columns = description.get("source_columns")
+    if source_columns is not None and not _are_columns(source_columns):
+        raise InputError("no usable 'source_columns'", path=path / CONFIG, remedy=_COPY_AGAIN)
     return {
         "config": config,
         "scheme": LabelScheme(scheme),
@@ -529,8 +535,14 @@ def _settings(path: Path, description: Mapping[str, Any]) -> dict[str, Any]:
         "source_scheme": None if source_scheme is None else LabelScheme(source_scheme),
         "legal_decoder": legal,
         "chosen_calls": chosen_calls,
+        "source_columns": None if source_columns is None else (source_columns[0], source_columns[1]),
         "span_calibration": (slope, offset),
     }
+
+
+def _are_columns(value: Any) -> bool:
+    """Whether it is a list of the numbers of two columns."""
+    return isinstance(value, list) and len(value) == 2 and all(type(each) is int and each > 0 for each in value)
 
 
 def _is_span_calibration(value: Any) -> bool:

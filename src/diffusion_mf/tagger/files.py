@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from diffusion_mf.config import DataConfig
 from diffusion_mf.data.annotations import AnnotationFormat, Record, TextSpan, records_of, sentences_of
-from diffusion_mf.data.columns import COLUMN_FIELD, FREE, ColumnBlock, detect_layout, read_column_blocks
+from diffusion_mf.data.columns import COLUMN_FIELD, FREE, ColumnBlock, ColumnLayout, detect_layout, read_column_blocks
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
 from diffusion_mf.data.corpus import Corpus, Task, check_labels
 from diffusion_mf.data.files import (
@@ -48,6 +47,7 @@ from diffusion_mf.data.sentence import Sentence, with_first_document
 from diffusion_mf.errors import DiffusionMFError, InputError, quoted
 from diffusion_mf.evaluation.calibration import expected_calibration_error
 from diffusion_mf.evaluation.report import Report, TaskScorer
+from diffusion_mf.model.storage import StoredModel
 from diffusion_mf.tagger.rendering import (
     PAGE_END,
     PAGE_START,
@@ -447,23 +447,42 @@ class TaggingOptions:
     """of the labels written"""
 
 
-def with_stored_fields(fields: FieldChoice, data: DataConfig, path: StrPath, file_format: FileFormat) -> FieldChoice:
-    """``fields``, and for what they leave open the fields of the training data: the language, and columns that a file has, too."""
+def with_stored_fields(
+    fields: FieldChoice, model: StoredModel, path: StrPath, file_format: FileFormat, *, may_add_tag: bool = False
+) -> FieldChoice:
+    """``fields``, and for what they leave open the fields of the training data: the language, and columns that a file has, too.
+
+    With ``may_add_tag``, a file of fewer columns than the training data had up to the tag has none yet: its last column is another.
+    """
+    data = model.config.data
     fields = fields._replace(language=fields.language or data.language)
     # A pipe cannot be read twice.
     if file_format is not FileFormat.COLUMNS or not os.path.isfile(path):
         return fields
-    for form, tag in ((data.form_column, data.tag_column), (data.form_column, None), (None, data.tag_column)):
-        chosen = fields._replace(form_column=fields.form_column or form, tag_column=fields.tag_column or tag)
-        if chosen != fields:
-            with contextlib.suppress(InputError):
-                detect_layout(
-                    path,
-                    form_column=chosen.form_column,
-                    tag_column=chosen.tag_column,
-                    clamp_column=chosen.clamp_column,
-                )
-                return chosen
+    form, tag, fewest = data.form_column, data.tag_column, 0
+    if model.source_columns is not None:
+        fewest = model.source_columns[1]
+        form, tag = form or str(model.source_columns[0]), tag or str(fewest)
+
+    def layout(chosen: FieldChoice) -> ColumnLayout | None:
+        with contextlib.suppress(InputError):
+            return detect_layout(
+                path,
+                form_column=chosen.form_column,
+                tag_column=chosen.tag_column,
+                clamp_column=chosen.clamp_column,
+                may_add_tag=may_add_tag,
+            )
+        return None
+
+    for its_form, its_tag in ((form, tag), (form, None), (None, tag)):
+        chosen = fields._replace(form_column=fields.form_column or its_form, tag_column=fields.tag_column or its_tag)
+        if chosen == fields:
+            continue
+        if (found := layout(chosen)) is not None:
+            if may_add_tag and its_tag is None and fields.tag_column is None and found.num_columns < fewest:
+                chosen = chosen._replace(tag_column=str(found.num_columns + 1))
+            return chosen
     return fields
 
 
@@ -486,7 +505,7 @@ def read_gold(
         column=column or data.column,
         scheme=scheme,
         file_format=file_format,
-        fields=with_stored_fields(fields, data, path, file_format),
+        fields=with_stored_fields(fields, tagger.model, path, file_format),
         strict=strict,
     )
     check_labels(corpus)
@@ -544,7 +563,7 @@ def tag_file(
     asked_for = output_format or (Readable.HTML if is_page else suffix_format(output))
     if output_format is None and asked_for is FileFormat.JSONL and natural in _JSON_LINES_FORMATS:
         asked_for = natural  # these formats share the suffix .jsonl
-    fields = with_stored_fields(fields, tagger.model.config.data, path, source_format)
+    fields = with_stored_fields(fields, tagger.model, path, source_format, may_add_tag=True)
     layout = OutputOptions(
         task=tagger.task,
         file_format=asked_for or natural,

@@ -362,6 +362,7 @@ class BestModel:
             metrics,
             self._data.source_scheme,
             legal_decoder,
+            source_columns=self._data.source_columns,
             span_calibration=span_calibration,
         )
         self._is_saved = False
