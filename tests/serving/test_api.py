@@ -84,6 +84,15 @@ def test_alternatives_trajectories_and_schemes(client: TestClient, taggers: dict
         ]
 
 
+def test_marginals(client: TestClient, taggers: dict[str, Tagger]) -> None:
+    found = answer(client, model="ner", sentences=SENTENCES[:2], marginals=True, scores=True)
+    assert found["labels"] == list(taggers["ner"].labels)
+    for sentence, result in zip(found["sentences"], taggers["ner"].tag(SENTENCES[:2], marginals=True), strict=True):
+        assert sentence["marginals"] == [pytest.approx(row, abs=1e-5) for row in result.marginals.tolist()]
+        chosen = [found["labels"].index(label) for label in sentence["labels"]]
+        assert sentence["scores"] == [row[column] for row, column in zip(sentence["marginals"], chosen, strict=True)]
+
+
 def test_what_is_served(client: TestClient, taggers: dict[str, Tagger]) -> None:
     models = client.get("/models").json()["models"]
     assert [model["name"] for model in models] == ["ner", "pos"]
@@ -153,7 +162,7 @@ BAD = {
     "too much detail": (
         {"model": "ner", "sentences": [["a"] * 60], "trajectory": True},
         413,
-        "there are 60 units, more than 50 in a request for trajectories or alternatives; send them in several requests.",
+        "there are 60 units, more than 50 in a request for trajectories, marginals or alternatives; send them in several requests.",
     ),
 }  # fmt: skip
 

@@ -361,6 +361,18 @@ def test_the_next_most_uncertain_label_is_the_least_certain_of_all(open_page: An
     assert page.evaluate(place) == list(places[2][1])
 
 
+def test_the_list_of_labels_has_the_probability_that_the_text_has(open_page: Any) -> None:
+    page = open_page(model="pos")
+    for unit in range(3):
+        page.click(UNIT.format(0, unit))
+        page.wait_for_selector("#label-options .option.current .score:not(:empty)")
+        chosen = page.inner_text("#label-options .option.current .score")
+        assert f" {chosen}" in page.inner_text("#editor-facts")
+        scores = [int(each.split()[0]) for each in page.locator("#label-options .score").all_inner_texts()]
+        assert sum(scores) == pytest.approx(100, abs=len(scores))
+        page.keyboard.press("Escape")
+
+
 def test_a_label_is_applied_to_all_occurrences(open_page: Any) -> None:
     page = open_page()
     wanted = other_kind(page, 0, 4)

@@ -198,7 +198,7 @@ class Server:
         body, model, job = await self.when_small(len(data) <= SMALL_BODY, self.prepare, data)
         fields |= {"model": model.name, "sentences": len(job.requests), "units": job.num_units}
         results = await self.tag(model, job, is_patient=is_patient)
-        is_small = job.num_units <= SMALL_ANSWER and not body.trajectory and not body.k_best
+        is_small = job.num_units <= SMALL_ANSWER and not (body.trajectory or body.marginals or body.k_best)
         return await self.when_small(is_small, model.render, body, job, results)
 
     async def tag(self, model: ServedModel, job: Job, *, is_patient: bool = False) -> list[TaggedSentence]:

@@ -48,6 +48,7 @@ class BatchOptions(NamedTuple):
     calls: int | None = None
     trajectory: bool = False
     k_best: int | None = None
+    marginals: bool = False
 
 
 class BatchReport(NamedTuple):

@@ -88,7 +88,7 @@ class ServedModel:
     def prepare(self, body: TagRequest) -> Job:
         """Split texts and check sentences, options and clamps; `InputError` for what cannot be tagged."""
         # The tagger checks all of them before it looks at a sentence.
-        options = BatchOptions(body.scheme, body.calls, body.trajectory, body.k_best)
+        options = BatchOptions(body.scheme, body.calls, body.trajectory, body.k_best, body.marginals)
         self.tagger.tag_requests([], **options._asdict())
         if body.texts is not None:
             return self.prepare_texts(body.texts, options, documents=body.documents)
@@ -158,10 +158,10 @@ class ServedModel:
                     f"sentence {number} has {size:,} units, more than {self._settings.sentence_units:,}",
                     remedy="divide it",
                 )
-        has_details = options.trajectory or options.k_best is not None
+        has_details = options.trajectory or options.marginals or options.k_best is not None
         limit = self._settings.detail_units if has_details else self._settings.request_units
         if total > limit:
-            kind = "a request for trajectories or alternatives" if has_details else "a request"
+            kind = "a request for trajectories, marginals or alternatives" if has_details else "a request"
             raise TooLargeError(
                 f"there are {total:,} units, more than {limit:,} in {kind}", remedy="send them in several requests"
             )
@@ -170,7 +170,7 @@ class ServedModel:
     def render(self, body: TagRequest, job: Job, results: Sequence[TaggedSentence]) -> bytes:
         """The body of the answer."""
         answer: dict[str, Any] = {"model": self.name}
-        if body.trajectory:
+        if body.trajectory or body.marginals:
             answer["labels"] = self.tagger.labels if body.scheme is None else self.tagger.labels_in(body.scheme)
         sentences = [
             _sentence(result, None if job.offsets is None else job.offsets[index], use_scores=body.scores)
@@ -202,6 +202,8 @@ def _sentence(
         found["alternatives"] = [
             {"labels": each.labels, "log_ratio": round(each.log_ratio, 6)} for each in result.alternatives
         ]
+    if result.marginals is not None:
+        found["marginals"] = [[round(value, 6) for value in row] for row in result.marginals.tolist()]
     if result.trajectory is not None:
         found["trajectory"] = [
             {"t": t, "beliefs": [[round(belief, 6) for belief in row] for row in beliefs.tolist()]}

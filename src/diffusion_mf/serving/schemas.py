@@ -90,6 +90,9 @@ class TagRequest(_Input):
     trajectory: bool = pydantic.Field(
         False, description="Whether the answer has the beliefs after every denoising step."
     )
+    marginals: bool = pydantic.Field(
+        False, description="Whether the answer has the calibrated probability of every label for every unit."
+    )
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
@@ -214,6 +217,9 @@ class SentenceAnswer(_Output):
         None, description="Where each unit begins and ends in its text, in characters (Unicode code points)."
     )
     alternatives: list[AlternativeAnswer] | None = None
+    marginals: list[list[float]] | None = pydantic.Field(
+        None, description="For every unit the calibrated probability of every label."
+    )
     trajectory: list[StepAnswer] | None = None
 
 
@@ -230,7 +236,7 @@ class TagAnswer(_Output):
     texts: list[TextAnswer] | None = None
     sentences: list[SentenceAnswer] | None = None
     labels: list[str] | None = pydantic.Field(
-        None, description="The columns of beliefs, if trajectories were asked for."
+        None, description="The columns of beliefs and marginals, if these were asked for."
     )
 
 

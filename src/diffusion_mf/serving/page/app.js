@@ -768,7 +768,7 @@ async function showTrajectory(number) {
   const { labels } = state.results[number];
   const ask = async (numbers, calls) => {
     const chosen = numbers.map((each) => state.sentences[each]);
-    const body = { model: model.name, sentences: chosen.map(({ units }) => units), trajectory: true };
+    const body = { model: model.name, sentences: chosen.map(({ units }) => units), trajectory: true, marginals: true };
     if (calls) body.calls = calls;
     if (model.recall) body.documents = chosen.map(({ document }) => document ?? null);
     const clamps = numbers.map((each) => clampOf(each, state.fixes, model));
@@ -789,7 +789,8 @@ async function showTrajectory(number) {
     });
     const sentence = answer.sentences[index];
     const isFixed = (unit) => Boolean(fixAt(number, unit));
-    denoising.draw({ number, units: sentence.units, labels: answer.labels, steps: sentence.trajectory, model, isFixed });
+    const { units, trajectory: steps, marginals } = sentence;
+    denoising.draw({ number, units, labels: answer.labels, steps, marginals, model, isFixed });
     $("denoising-note").textContent =
       sentence.trajectory.length > 1
         ? "The width of a colour is the belief in a label. A ring marks the call that settles a word. " +

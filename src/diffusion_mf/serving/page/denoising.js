@@ -37,8 +37,8 @@ export class Denoising {
     this.sentence = null;
   }
 
-  /** Draw the trajectory of a sentence: units, steps with t and beliefs, and the labels of their columns. */
-  draw({ number, units, labels, steps, model, isFixed }) {
+  /** Draw the trajectory of a sentence: units, steps with t and beliefs, marginals, and the labels of their columns. */
+  draw({ number, units, labels, steps, marginals, model, isFixed }) {
     this.stop();
     this.drawn = number;
     const uniform = units.map(() => labels.map(() => 1 / labels.length));
@@ -52,7 +52,7 @@ export class Denoising {
     }
     const room = (this.root.clientWidth - 80) / units.length - GAP;
     this.width = Math.round(Math.max(NARROWEST, Math.min(WIDEST, room)));
-    this.data = { units, labels, beliefs, heights, model, isFixed, times: steps.map((step) => step.t) };
+    this.data = { units, labels, beliefs, marginals, heights, model, isFixed, times: steps.map((step) => step.t) };
     this.slider.max = steps.length;
     const height = heights.at(-1);
     this.columns = units.map((unit, index) => this.column(unit, index, height));
@@ -276,16 +276,15 @@ export class Denoising {
     document.getElementById("beliefs").replaceChildren(element("thead", {}, head), element("tbody", {}, ...body));
   }
 
-  /** The mean belief in every kind that a stretch of units had early on, before beliefs sharpen, for the list of labels. */
+  /** The mean calibrated probability of every kind over a stretch of units, for the list of labels. */
   kindsOf(start, end) {
     if (!this.data) return new Map();
-    const { labels, beliefs, model } = this.data;
-    const early = beliefs[Math.max(1, Math.round((beliefs.length - 1) / 5))];
+    const { labels, marginals, model } = this.data;
     const found = new Map();
     labels.forEach((label, column) => {
       const { kind } = splitLabel(label, model);
       let sum = 0;
-      for (let unit = start; unit < end; unit += 1) sum += early[unit][column];
+      for (let unit = start; unit < end; unit += 1) sum += marginals[unit][column];
       found.set(kindName(kind), (found.get(kindName(kind)) ?? 0) + sum / (end - start));
     });
     return found;
