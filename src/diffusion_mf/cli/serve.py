@@ -30,7 +30,10 @@ def serve(
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option(metavar="ORIGIN", help="An origin whose web pages may use the server, such as its own address behind a proxy; may be repeated."),
+        typer.Option(
+            metavar="ORIGIN",
+            help="An origin whose web pages may use the server, such as its own address behind a proxy; may be repeated.",
+        ),
     ] = None,
     max_body: Annotated[int, typer.Option(min=1024, help="Most bytes in a request.")] = 1 << 20,
     max_units: Annotated[int, typer.Option(min=1, help="Most units in a request.")] = 20_000,

@@ -19,7 +19,7 @@ from diffusion_mf.evaluation.terminal import Display, described_seconds
 from diffusion_mf.lab.experiments.folders import ExperimentFolder, Outcome, RunPlace, RunState
 from diffusion_mf.lab.experiments.plan import Plan
 from diffusion_mf.lab.experiments.processes import Claim, RunProcess
-from diffusion_mf.lab.experiments.same_data import check_data, data_files
+from diffusion_mf.lab.experiments.same_data import data_files
 from diffusion_mf.lab.results import num_cores
 from diffusion_mf.training.signals import stop_signals
 
@@ -142,7 +142,6 @@ def run_plan(
     command: str = "dmf experiment run",
 ) -> RunTable:
     """Execute the unfinished runs of ``plan``, or of ``only``; ``command`` is stored in results."""
-    check_data(folder, plan.files(only=only), plan.digests)
     folder.save_plan(plan.record())
     evaluation = plan.evaluation.model_dump(mode="json")
     # Variants may have the same settings, but each run is executed once.
