@@ -218,3 +218,6 @@ def test_sentences_without_a_blank_line_between_them_are_refused(tmp_path: Path)
     ) as caught:
         list(read_conllu(path))
     assert caught.value.line == 6
+    # Some programs do not number words at all.
+    path.write_text("".join(f"{word('1', form)}\n" for form in "abc"))
+    assert [sentence.units for sentence in read_conllu(path)] == [("a", "b", "c")]

@@ -121,6 +121,7 @@ def _parse_sentence(
     labels: list[str] = []
     start = 0
     problem = ("a sentence without words", "remove its lines")
+    last_id = ""
     for offset, line in enumerate(lines):
         if line[0] == "#":
             continue
@@ -141,10 +142,12 @@ def _parse_sentence(
             form, label = fields[1], fields[label_index]
             if not form and label and repairs is not None:
                 form = repairs.add_form(first + offset)
-            if fields[0] == "1" and units:
+            # Files in which every word has the ID 1 do not number their words.
+            if fields[0] == "1" != last_id and units:
                 repeated = "the IDs start again at 1 without a blank line before"
                 remedy = "put a blank line after every sentence"
                 refuse(repairs, InputError(repeated, path=path, line=first + offset, remedy=remedy))
+            last_id = fields[0]
             if form and label:
                 if not units:
                     start = first + offset
