@@ -487,6 +487,14 @@ def sweep(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     return [row[0], str(seeds), *(half_up(each["dev_mean"], 2) for each in found)]
 
 
+def by_base(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
+    """Dev and test of the same checkpoints with each base of the reverse schedule."""
+    place = {"experiment": "base", "corpus": "en-ewt", "system": SYSTEM_OF_TITLE[row[0]], "encoder": "granite"}
+    found = [one("sweeps", setting=f"base={head.split()[0]}", **place) for head in table.header[2:]]
+    cells = [f"{half_up(each['dev_mean'], 2)} ({half_up(each['test_mean'], 2)})" for each in found]
+    return [row[0], str(len(found[0]["seeds"])), *cells]
+
+
 def exact_match_of_systems(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     cells = [row[0]]
     for title in table.header[1:]:
@@ -628,6 +636,7 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/findings.md", "test, argmax / Mask-Viterbi"): by_decoder,
     ("docs/findings.md", "EN-EWT dev, Mean-Field iterations"): sweep,
     ("docs/findings.md", "EN-EWT dev, denoiser layers"): sweep,
+    ("docs/findings.md", "EN-EWT dev (test), granite, base"): by_base,
     ("docs/findings.md", "whole corpora, test: exact match"): exact_match_of_systems,
     ("docs/findings.md", "CoNLL-2003 dev, per 1,000 spans"): applied_to_all,
     ("docs/correction.md", "CoNLL-2003 dev, per 1,000 spans"): applied_to_all,

@@ -94,6 +94,27 @@ def test_a_later_signal_ends_the_run_after_its_step(
     assert checkpoint.state["training"]["step"] == 2
 
 
+def test_a_signal_in_the_last_step_does_not_cost_the_last_evaluation(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_runs.small_config(corpus, {"system": "unigram", "training": {"epochs": 2, "evaluate_every": 2}})
+    whole = train(config, output=tmp_path / "whole", device="cpu")
+    show = loop._Run._show_progress
+
+    def signalling(run: loop._Run, **options: object) -> None:
+        show(run, **options)  # type: ignore[arg-type]
+        if run.state.step == run.num_steps and run.state.position:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch, pytest.raises(TerminatedError):
+        patch.setattr(loop._Run, "_show_progress", signalling)
+        train(config, output=tmp_path / "cut", device="cpu")
+    assert not (tmp_path / "cut/model").exists()
+    continued = train(config, output=tmp_path / "cut", device="cpu", resume=True)
+    for name in ("model.safetensors", "metrics.json"):
+        assert (continued / name).read_bytes() == (whole / name).read_bytes()
+
+
 def test_nohup_is_respected() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

@@ -415,7 +415,10 @@ class _Run:
 
     def is_over(self) -> bool:
         """Whether the epochs are over, or dev scores no longer rise."""
-        return self.state.is_stopped or self._is_last()
+        state = self.state
+        # A run that was stopped after the last step of its last epoch has not been evaluated since.
+        has_all_steps = state.step >= self.num_steps and state.position == 0
+        return state.is_stopped or state.epoch >= self.settings.epochs or has_all_steps
 
     def _is_last(self) -> bool:
         """Whether the epoch just finished is the last."""
