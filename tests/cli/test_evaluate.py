@@ -103,17 +103,18 @@ def test_malformed_predictions_score_the_same_both_ways(dmf: Callable, tmp_path:
     assert evaluated["decoder"] == "argmax"
 
 
-@pytest.mark.parametrize(
-    "options", [{"settings": {"data": {"form_column": "2", "tag_column": "3"}}}, {"source_columns": (2, 3)}]
-)
-def test_columns_are_those_of_the_training_data(dmf: Callable, tmp_path: pathlib.Path, options: dict) -> None:
+@pytest.mark.parametrize(("options", "row"), [
+    ({"settings": {"data": {"form_column": "2", "tag_column": "3"}}}, "x\t{}\t{}\tO"),
+    ({"source_columns": (1, 3)}, "{}\tx\t{}\tx"),
+])  # fmt: skip
+def test_columns_are_those_of_the_training_data(dmf: Callable, tmp_path: pathlib.Path, options: dict, row: str) -> None:
     """Unless a file does not have them, or others are named."""
     gold = gold_file(Task.NER, tmp_path)
     text = gold.read_text()
     scores = json.loads(dmf("evaluate", write_model(tmp_path / "plain", seed=3), gold, "--json").stdout)
     model = write_model(tmp_path / "model", seed=3, **options)
     wide = tmp_path / "wide.bmes"
-    wide.write_text("".join(f"x\t{line}\tO\n" if line else "\n" for line in text.splitlines()))
+    wide.write_text("".join(f"{row.format(*line.split())}\n" if line else "\n" for line in text.splitlines()))
     for command in (
         ("evaluate", model, wide),
         ("evaluate", model, wide, "--tag-column", "3"),
@@ -123,10 +124,19 @@ def test_columns_are_those_of_the_training_data(dmf: Callable, tmp_path: pathlib
         assert outcome.status == 0, outcome.stderr
         assert json.loads(outcome.stdout) == scores
     assert json.loads(dmf("errors", model, wide, "--json").stdout)["metrics"]["f1"] == scores["f1"]
-    assert json.loads(dmf("evaluate", model, wide, "--tag-column", "4", "--json").stdout) != scores
+    other = dmf("evaluate", model, wide, "--tag-column", "4", "--json")
+    assert other.stdout != dmf("evaluate", model, wide, "--json").stdout
     tagged = dmf("tag", model, wide).stdout.decode().splitlines()
     predicted = dmf("tag", tmp_path / "plain", gold).stdout.decode().splitlines()
-    assert tagged == [f"x\t{line}\tO" if line else "" for line in predicted]
+    assert tagged == [row.format(*line.split()) if line else "" for line in predicted]
+    # Numbered rows are read as such, whatever column held the words in training.
+    numbered = tmp_path / "numbered.iob2"
+    places = [index for block in text.split("\n\n") for index in (*range(1, 1 + len(block.splitlines())), 0)]
+    numbered.write_text(
+        "".join(f"{n}\t{line}\t-\t-\n" if line else "\n" for n, line in zip(places, text.splitlines(), strict=False))
+    )
+    if "source_columns" in options:
+        assert json.loads(dmf("evaluate", model, numbered, "--json").stdout) == scores
 
 
 def test_the_scheme_shown_is_that_of_the_training_data(dmf: Callable, tmp_path: pathlib.Path) -> None:

@@ -154,7 +154,8 @@ def test_columns_below_a_header_line(dmf: Callable, models: dict, tmp_path: path
         ("Ada NNP\nsings VB\n\nOslo NNP\n", "Ada NNP {}\nsings VB {}\n\nOslo NNP {}\n"),
         ("word\tpos\nAda\tNNP\nsings\tVB\n\nOslo\tNNP\n", "word\tpos\ttag\nAda\tNNP\t{}\nsings\tVB\t{}\n\nOslo\tNNP\t{}\n"),
         ("Ada\nsings\n\nOslo\n", "Ada\t{}\nsings\t{}\n\nOslo\t{}\n"),
-        ("Ada NNP x y\nsings VB x y\n\nOslo NNP x y\n", "Ada NNP {} y\nsings VB {} y\n\nOslo NNP {} y\n"),
+        ("Ada NNP O x\nsings VB O x\n\nOslo NNP O x\n", "Ada NNP {} x\nsings VB {} x\n\nOslo NNP {} x\n"),
+        ("Ada NNP x y\nsings VB x y\n\nOslo NNP x y\n", "Ada NNP x {}\nsings VB x {}\n\nOslo NNP x {}\n"),
     ],
 )  # fmt: skip
 def test_a_file_with_fewer_columns_than_the_training_data_gets_one_more(

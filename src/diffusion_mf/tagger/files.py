@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import heapq
+import itertools
 import os
 import re
 import sys
@@ -16,7 +17,15 @@ from typing import Any, NamedTuple
 import torch
 
 from diffusion_mf.data.annotations import AnnotationFormat, Record, TextSpan, records_of, sentences_of
-from diffusion_mf.data.columns import COLUMN_FIELD, FREE, ColumnBlock, ColumnLayout, detect_layout, read_column_blocks
+from diffusion_mf.data.columns import (
+    COLUMN_FIELD,
+    FREE,
+    ColumnBlock,
+    ColumnLayout,
+    detect_layout,
+    read_column_blocks,
+    read_columns,
+)
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
 from diffusion_mf.data.corpus import Corpus, Task, check_labels
 from diffusion_mf.data.files import (
@@ -40,7 +49,7 @@ from diffusion_mf.data.formats import (
     task_format,
 )
 from diffusion_mf.data.hugging_face import TokenRow, read_token_rows
-from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_spans
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_spans, is_boundary_label
 from diffusion_mf.data.raw_text import Offsets, characters_of, read_paragraphs
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence, with_first_document
@@ -452,38 +461,49 @@ def with_stored_fields(
 ) -> FieldChoice:
     """``fields``, and for what they leave open the fields of the training data: the language, and columns that a file has, too.
 
-    With ``may_add_tag``, a file of fewer columns than the training data had up to the tag has none yet: its last column is another.
+    Columns that were named in training come first. The tag column that was detected there serves files whose words are in the same
+    column, if it alone holds tags. With ``may_add_tag``, a file that ends before that column has no tags yet: its last column is another.
     """
     data = model.config.data
     fields = fields._replace(language=fields.language or data.language)
     # A pipe cannot be read twice.
     if file_format is not FileFormat.COLUMNS or not os.path.isfile(path):
         return fields
-    form, tag, fewest = data.form_column, data.tag_column, 0
-    if model.source_columns is not None:
-        fewest = model.source_columns[1]
-        form, tag = form or str(model.source_columns[0]), tag or str(fewest)
 
     def layout(chosen: FieldChoice) -> ColumnLayout | None:
+        form, tag, clamp = chosen.form_column, chosen.tag_column, chosen.clamp_column
         with contextlib.suppress(InputError):
-            return detect_layout(
-                path,
-                form_column=chosen.form_column,
-                tag_column=chosen.tag_column,
-                clamp_column=chosen.clamp_column,
-                may_add_tag=may_add_tag,
-            )
+            return detect_layout(path, form_column=form, tag_column=tag, clamp_column=clamp, may_add_tag=may_add_tag)
         return None
 
-    for its_form, its_tag in ((form, tag), (form, None), (None, tag)):
-        chosen = fields._replace(form_column=fields.form_column or its_form, tag_column=fields.tag_column or its_tag)
-        if chosen == fields:
-            continue
-        if (found := layout(chosen)) is not None:
-            if may_add_tag and its_tag is None and fields.tag_column is None and found.num_columns < fewest:
-                chosen = chosen._replace(tag_column=str(found.num_columns + 1))
-            return chosen
+    for form, tag in ((data.form_column, data.tag_column), (data.form_column, None), (None, data.tag_column)):
+        chosen = fields._replace(form_column=fields.form_column or form, tag_column=fields.tag_column or tag)
+        if chosen != fields and layout(chosen) is not None:
+            fields = chosen
+            break
+    if fields.tag_column is None and model.source_columns is not None and (found := layout(fields)) is not None:
+        form_number, tag_number = model.source_columns
+        if found.form_column + 1 != form_number:
+            return fields
+        if found.num_columns < tag_number:
+            return fields._replace(tag_column=str(found.num_columns + 1)) if may_add_tag else fields
+        stored = fields._replace(tag_column=str(tag_number))
+        its_layout = layout(stored)
+        if its_layout is not None and not _holds_tags(found, model, path) and _holds_tags(its_layout, model, path):
+            return stored
     return fields
+
+
+def _holds_tags(layout: ColumnLayout, model: StoredModel, path: StrPath) -> bool:
+    """Whether the first sentences of a file have labels of the kind of the model's in the tag column."""
+    known = set(model.vocabulary.labels)
+    with contextlib.suppress(InputError):
+        first = itertools.islice(read_columns(path, layout), 50)
+        labels = {label for sentence in first for label in sentence.labels or ()}
+        return bool(labels) and all(
+            label in known if model.scheme is LabelScheme.PLAIN else is_boundary_label(label) for label in labels
+        )
+    return False
 
 
 def read_gold(
