@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,6 @@ from diffusion_mf.evaluation.terminal import Column, Display, half_up, note, pri
 
 if TYPE_CHECKING:
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
-    from diffusion_mf.lab.experiments.same_data import FileDigests, Files
     from diffusion_mf.lab.experiments.scheduler import RunTable
     from diffusion_mf.lab.experiments.search import Search
     from diffusion_mf.lab.experiments.selection import Outcomes
@@ -76,6 +75,7 @@ def run(
     """
     from diffusion_mf.lab.experiments.folders import ExperimentFolder, RunState
     from diffusion_mf.lab.experiments.plan import check_files, chosen_runs, load_plan
+    from diffusion_mf.lab.experiments.same_data import check_data
     from diffusion_mf.lab.experiments.scheduler import RunTable, SchedulerOptions, run_plan
 
     plan = load_plan(plan_path, overrides=overrides or (), corpora_file=corpora, configs=configs)
@@ -98,7 +98,7 @@ def run(
                 if not dry_run:
                     raise
                 missing.setdefault(each.corpus, error)
-    _check_data(folder, plan.files(only=variants), plan.digests, lists=dry_run)
+    check_data(folder, plan.files(only=variants), plan.digests, tell=note if dry_run else None)
     if dry_run:
         found = RunTable(states)
     else:
@@ -140,19 +140,6 @@ def run(
         raise typer.Exit(2)
     if not dry_run and not found.is_complete:
         raise _incomplete(found)
-
-
-def _check_data(
-    folder: "ExperimentFolder", runs: Mapping[str, "Files"], digests: "FileDigests", *, lists: bool
-) -> None:
-    """Raise `InputError` if any of ``runs`` was made with other data; ``lists`` names all of them first."""
-    from diffusion_mf.lab.experiments.same_data import made_with_other_data, other_data
-
-    changed = made_with_other_data(folder, runs, digests)
-    for name, files in changed.items() if lists else ():
-        note(f"made with other data: {name} ({', '.join(files)})")
-    if changed:
-        raise other_data(folder, changed)
 
 
 def _incomplete(table: "RunTable") -> BaseException:
@@ -441,6 +428,7 @@ def sizes(
     from diffusion_mf.config.files import flat, nested_overrides
     from diffusion_mf.lab.experiments.folders import ExperimentFolder
     from diffusion_mf.lab.experiments.plan import chosen_runs
+    from diffusion_mf.lab.experiments.same_data import check_data
     from diffusion_mf.lab.experiments.scheduler import RunTable, SchedulerOptions, run_jobs
     from diffusion_mf.lab.experiments.size_curves import ROW_KEY, read_size_rows, significance_rows, write_size_plot
     from diffusion_mf.lab.experiments.sizes import load_sizes_plan
@@ -457,7 +445,7 @@ def sizes(
     folder = ExperimentFolder(output or Path("runs") / plan.name)
     if plan.left_out:
         note(f"skipped because their training files are missing: {', '.join(plan.left_out)}")
-    _check_data(folder, plan.files(), plan.digests, lists=dry_run)
+    check_data(folder, plan.files(), plan.digests, tell=note if dry_run else None)
     jobs = plan.jobs(folder, runs=runs, command=shlex.join(["dmf", *sys.argv[1:]]))
     if dry_run:
         table = RunTable({job.name: folder.run(job.name).state() for job in jobs})

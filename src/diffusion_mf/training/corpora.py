@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 from diffusion_mf.batches.vocabulary import Vocabulary, describe_unknown_labels
 from diffusion_mf.config import Config, EncoderConfig
-from diffusion_mf.data.columns import detect_layout
+from diffusion_mf.data.columns import ColumnLayout
 from diffusion_mf.data.corpus import Corpus, Task, check_labels
-from diffusion_mf.data.files import StrPath
-from diffusion_mf.data.formats import FileFormat, read_task, task_format
+from diffusion_mf.data.formats import read_task
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels, extract_spans, split_label
 from diffusion_mf.data.sentence import Sentence, cut_documents, grouped
 from diffusion_mf.errors import InputError
@@ -121,21 +120,16 @@ def read_training_data(
         scheme=train.scheme,
         # A file with only O has none.
         source_scheme=train.scheme if train.source_scheme is LabelScheme.PLAIN else train.source_scheme,
-        source_columns=_source_columns(config, train.path),
+        source_columns=_source_columns(train.layout),
         fingerprint=_fingerprint(prepared, prepared_dev or (), with_documents=config.recall > 0),
         start=start,
         notes=tuple(note for note in notes if note is not None),
     )
 
 
-def _source_columns(config: Config, path: StrPath) -> tuple[int, int] | None:
+def _source_columns(layout: ColumnLayout | None) -> tuple[int, int] | None:
     """`TrainingData.source_columns`."""
-    settings = config.data
-    is_columns = task_format(path, config.task, file_format=settings.format) is FileFormat.COLUMNS
-    if not is_columns or not os.path.isfile(path):
-        return None
-    layout = detect_layout(path, form_column=settings.form_column, tag_column=settings.tag_column)
-    if layout.tag_column is None or layout.num_columns < 3:
+    if layout is None or layout.tag_column is None or layout.num_columns < 3:
         return None
     return layout.form_column + 1, layout.tag_column + 1
 

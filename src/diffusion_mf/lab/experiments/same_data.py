@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from diffusion_mf.config import Config
 from diffusion_mf.errors import InputError
@@ -60,25 +60,31 @@ def made_with_other_data(
     return found
 
 
-def other_data(folder: ExperimentFolder, changed: Mapping[str, Sequence[str]], *, remedy: str = "") -> InputError:
-    """The error for the runs that `made_with_other_data` found."""
+def check_data(
+    folder: ExperimentFolder,
+    runs: Mapping[str, Files],
+    digests: FileDigests,
+    *,
+    remedy: str = "",
+    tell: Callable[[str], None] | None = None,
+) -> None:
+    """Raise `InputError` if any of ``runs`` was made with other data than its files have now; ``tell`` is called with each first."""
+    changed = made_with_other_data(folder, runs, digests)
+    if tell is not None:
+        for name, paths in changed.items():
+            tell(f"made with other data: {name} ({', '.join(paths)})")
+    if not changed:
+        return
     first, *others = changed
     files = list(dict.fromkeys(path for paths in changed.values() for path in paths))
-    runs = f"this run and {len(others)} more were" if others else "this run was"
+    subject = f"this run and {len(others)} more were" if others else "this run was"
     folders = "the folders of these runs (--dry-run lists them)" if others else "the folder of this run"
-    return InputError(
-        f"{runs} not made with the data now in {' and '.join(files)}",
+    raise InputError(
+        f"{subject} not made with the data now in {' and '.join(files)}",
         path=folder.run(first).root,
         remedy=remedy
         or f"choose another folder with --output, or delete {folders} to repeat {'them' if others else 'it'}",
     )
-
-
-def check_data(folder: ExperimentFolder, runs: Mapping[str, Files], digests: FileDigests, *, remedy: str = "") -> None:
-    """Raise `InputError` if any of ``runs`` was made with other data than its files have now."""
-    changed = made_with_other_data(folder, runs, digests)
-    if changed:
-        raise other_data(folder, changed, remedy=remedy)
 
 
 def check_unchanged(place: RunPlace) -> None:
