@@ -40,7 +40,7 @@ from diffusion_mf.decoding import DECODERS, DecoderInput
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation import score_sentences
 from diffusion_mf.lab.experiments.folders import ExperimentFolder
-from diffusion_mf.lab.experiments.plan import PlanFile, Run, load_plan, read_plan_file
+from diffusion_mf.lab.experiments.plan import PlanFile, Run, chosen_runs, load_plan, read_plan_file
 from diffusion_mf.lab.experiments.record import save_rows
 from diffusion_mf.lab.experiments.selection import Group, Outcomes, best_group
 from diffusion_mf.lab.results import provenance
@@ -145,7 +145,7 @@ def write_folds(plan: Path, runs: Sequence[Run], folder: Path, num_folds: int) -
     file, _ = read_plan_file(PlanFile, plan)
     lines = [
         f"configs = {toml_value(str((plan.parent / file.configs).resolve()))}",
-        f'systems = ["unigram"]\nseeds = {toml_value(file.seeds)}\n[run]\nworkers = {file.run.workers}\n[set]',
+        f'systems = ["unigram"]\nseeds = {toml_value(sorted({run.seed for run in runs}))}\n[run]\nworkers = {file.run.workers}\n[set]',
         *(f"{key} = {toml_value(value)}" for key, value in flat(file.set).items()),
     ]
     folder.mkdir(parents=True, exist_ok=True)
@@ -253,11 +253,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("command", choices=["folds", "marginals"])
     parser.add_argument("--plan", type=Path, default=Path("configs/plans/recall-controls.toml"))
     parser.add_argument("--output", type=Path, default=Path("runs/recall"), help="the --output of the plans")
+    parser.add_argument("--only", action="append", default=[], metavar="KEY=VALUES", help="as in dmf experiment run")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--device", default="auto")
     given = parser.parse_args(arguments)
     plan = load_plan(given.plan)
-    runs = [run for run in plan.runs if (run.system, run.variant) == ("unigram", "sentences")]
+    runs = chosen_runs(plan.runs, ["system=unigram", "variant=sentences", *given.only])
     if given.command == "folds":
         write_folds(given.plan, runs, given.output / "folds", given.folds)
         return

@@ -55,6 +55,8 @@ def test_names_tell_settings_apart_but_not_places(tmp_path: Path) -> None:
     changed = load_plan(tmp_path / "a/plan.toml", overrides=["training.learning_rate=0.5"]).runs[0]
     assert changed.name != first.name
     assert fingerprint(changed.config) in changed.name
+    compiled = load_plan(tmp_path / "a/plan.toml", overrides=["training.compile=true"]).runs[0]
+    assert compiled.name == first.name
 
 
 def test_a_plan_may_name_configurations_of_the_package(tmp_path: Path) -> None:

@@ -92,6 +92,15 @@ def finished(stacking: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder
 
 
+def test_folds_are_made_for_chosen_runs(stacking: ModuleType, tmp_path: Path) -> None:
+    text = PLAN.format(folder=tmp_path, root=ROOT).replace("seeds = [1]", "seeds = [1, 2]")
+    options = ["--plan", str(write_plan(tmp_path, text)), "--output", str(tmp_path / "out"), "--folds", "2"]
+    stacking.main(["folds", *options, "--only", "seed=2"])
+    assert {each.seed for each in load_plan(tmp_path / "out/folds/folds.toml").runs} == {2}
+    with pytest.raises(InputError, match="the plan has no seed '3'"):
+        stacking.main(["folds", *options, "--only", "seed=3"])
+
+
 def test_folds_hold_whole_documents_and_together_all_of_train(finished: Path) -> None:
     whole = read_task(finished / "corpus/ner/train.txt", Task.NER)
     parts = [[*read_task(finished / f"out/folds/tiny-fold{fold}-held-out.txt", Task.NER)] for fold in (0, 1)]

@@ -270,6 +270,7 @@ _WITHOUT_INFLUENCE = (
     ("data", "test"),
     ("encoder", "cache"),
     ("training", "threads"),
+    ("training", "compile"),
 )
 
 
