@@ -168,9 +168,12 @@ class TrainedModel:
 
     def __init__(self, output: Path, run: Run, device: torch.device) -> None:
         place = ExperimentFolder(output).run(run.name)
-        if not place.model.exists():
-            raise InputError("no such model", path=place.model, remedy="run the plans first, and keep their models")
-        self.stored, self.result = load_model(place.model), place.result() or {}
+        result = place.result()
+        # A run that failed may have left the model of an early epoch.
+        if result is None or not place.model.exists():
+            problem = "this run has not finished, or its model was not kept"
+            raise InputError(problem, path=place.root, remedy="run the plans first, and keep their models")
+        self.stored, self.result = load_model(place.model), result
         self.config, self.vocabulary = self.stored.config, self.stored.vocabulary
         self.labeller = self.stored.labeller.to(device).eval()
         self.processes = Processes(0, 1, device)

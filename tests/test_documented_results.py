@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import pathlib
 import re
 import statistics
@@ -389,10 +390,14 @@ def under_the_papers_settings(table: MarkdownTable, row: tuple[str, ...]) -> lis
     for heading in table.header[1:]:
         place = {"experiment": "main", "corpus": CORPUS_OF_TITLE[heading.split()[0]], "selected": True}
         found = one("paper", system=SYSTEM_OF_TITLE[row[0]], **place)
-        exact_match = found["metrics"]["exact_match"]["test_mean"]
+        exact_match = half_up(found["metrics"]["exact_match"]["test_mean"], 2)
         published = paper_score(found["corpus"], found["system"], "scratch", found["metric"])
         assert published is not None
-        cells.append(f"{half_up(found['test_mean'], 2)} ({half_up(exact_match, 2)}) {half_up(published.mean, 2)}")
+        score = half_up(found["test_mean"], 2)
+        if len(found["seeds"]) > 1:
+            score += f" ± {half_up(found['test_sd'], 2).lstrip('0')}"
+            exact_match += f"; {len(found['seeds'])}"
+        cells.append(f"{score} ({exact_match}) {half_up(published.mean, 2)}")
     return cells
 
 
@@ -628,7 +633,7 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/notebook.md", "argmax, % of the sentences"): invalid_sentences,
     ("docs/notebook.md", "test (dev) | EN-EWT"): objectives,
     ("docs/notebook.md", " | CoNLL-2003 dev"): with_recall,
-    ("docs/findings.md", "test score (exact match, %)"): under_the_papers_settings,
+    ("docs/findings.md", "test score (exact match, %; seeds where several)"): under_the_papers_settings,
     ("docs/findings.md", "our recipe, four seeds, test: Diffusion-MF minus"): minus_other_systems,
     ("docs/findings.md", "exact match on dev (score), by calls"): exact_match_by_calls,
     ("docs/findings.md", "CoNLL-2003, other occurrences"): controls_of_recall,
@@ -760,6 +765,32 @@ def test_fixes_with_recall_are_as_many_fewer_than_those_of_lcrf_as_the_text_says
         assert re.search(rf"\b{fewer} % fewer [^.]*\b(LCRF|reading order)[^.]*p {re.escape(p)}", text), document
 
 
+def test_under_the_papers_settings_the_direct_systems_are_ahead_in_every_seed_as_the_text_says() -> None:
+    text = " ".join((ROOT / "docs/findings.md").read_text(encoding="utf-8").split())
+    means = {}
+    for corpus, system, split in itertools.product(("conll2003", "zh-gsdsimp"), ("lcrf", "unigram"), ("test", "dev")):
+        pair = [
+            {int(seed): score for seed, score in selected("paper", name, corpus)[f"{split}_scores"].items()}
+            for name in ("diffusion-mf", system)
+        ]
+        difference = paired_difference(*pair)
+        assert difference is not None
+        assert len(difference.seeds) == 3
+        assert all(pair[0][seed] < pair[1][seed] for seed in difference.seeds)
+        means[corpus, system, split] = half_up(difference.mean, 2).replace("-", "−")
+    assert (
+        "minus LCRF is {} on CoNLL-2003 (dev {}) and {} on Chinese (dev {}), minus Unigram {} (dev {}) and {} (dev {})".format(
+            *(
+                means[corpus, system, split]
+                for system in ("lcrf", "unigram")
+                for corpus in ("conll2003", "zh-gsdsimp")
+                for split in ("test", "dev")
+            )
+        )
+        in text
+    )
+
+
 def test_recall_of_beliefs_and_of_states_differ_as_the_text_says() -> None:
     """Diffusion-MF with recall of beliefs minus LCRF with states, on both splits, and what states bring to LCRF: paired t-tests."""
 
@@ -803,6 +834,13 @@ def test_recall_of_beliefs_and_of_states_differ_as_the_text_says() -> None:
     assert (
         "on dev {} and {} (p = {} and {})".format(*(each[0] for each in on_dev), *(each[1] for each in on_dev)) in text
     )
+    layers = row("LCRF", "states-layers")
+    below = [compared(layers, states, split) for split in ("test", "dev")]
+    above = [compared(both, layers, split) for split in ("test", "dev")]
+    assert (
+        "It is {} below LCRF with `states` on test (p = {}; dev {}, p = {}), and `clamps-both` is {} above it "
+        "(p = {}; dev {}, p = {})".format(*(part.removeprefix("−") for pair in (*below, *above) for part in pair))
+    ) in text
     means = [half_up(each["test_mean"], 2) for each in by_calls.values()]
     assert "{} on test after one call, {} after two, {} after five and {} after ten".format(*means) in text
     assert f"ten minus one: p = {compared(by_calls[10], by_calls[1], 'test')[1]}" in text

@@ -182,3 +182,16 @@ def test_a_sentence_without_marginals_is_refused(finished: Path) -> None:
     encoder.study([sentence], note=print)
     with pytest.raises(InputError, match="no marginals for some sentences"):
         encoder.study([sentence._replace(units=("never", "seen"))], note=print)
+
+
+def test_the_model_of_an_unfinished_run_is_refused(finished: Path, stacking: ModuleType) -> None:
+    fold = load_plan(finished / "out/folds/folds.toml").runs[0]
+    place = ExperimentFolder(finished / "out").run(fold.name)
+    result = place.result()
+    assert result is not None
+    (place.root / "result.json").unlink()
+    try:
+        with pytest.raises(InputError, match="this run has not finished"):
+            stacking.TrainedModel(finished / "out", fold, torch.device("cpu"))
+    finally:
+        place.save_result(result)
