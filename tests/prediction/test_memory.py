@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from torch import nn
 from diffusion_mf.errors import DiffusionMFError
 from diffusion_mf.prediction import memory
 from diffusion_mf.prediction.memory import MemoryGuard, free_bytes, placed
+from diffusion_mf.prediction.recording import BatchSignature, FlatBatch, Recorder
 
 GPU = torch.device("cuda", 0)
 
@@ -99,3 +103,36 @@ def test_work_ends_quietly_where_memory_runs_out(error: Exception) -> None:
 def test_other_errors_end_it_as_they_would(error: BaseException) -> None:
     with pytest.raises(type(error)), MemoryGuard():
         raise error
+
+
+def _fails(error: type[RuntimeError]) -> Callable[..., Any]:
+    def work(*arguments: object) -> None:
+        raise error("from the work")
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("work", "error", "message"),
+    [
+        (_fails(torch.OutOfMemoryError), torch.OutOfMemoryError, "from the work"),
+        (lambda *arguments: None, torch.AcceleratorError, "unjoined work"),
+    ],
+)
+def test_an_error_during_a_recording_is_not_hidden_by_that_of_its_end(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[..., Any], error: type[RuntimeError], message: str
+) -> None:
+    @contextlib.contextmanager
+    def graph(*arguments: object, **options: object) -> Any:
+        try:
+            yield
+        finally:
+            raise torch.AcceleratorError("CUDA error: capturing stream has unjoined work")
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    for name in ("CUDAGraph", "graph_pool_handle", "Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda *arguments: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    batch = FlatBatch(BatchSignature((), (), 0, 0), torch.zeros(1, dtype=torch.int64))
+    with pytest.raises(error, match=message):
+        Recorder(torch.device("cpu"))._record(batch, work)

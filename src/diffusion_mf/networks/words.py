@@ -96,10 +96,12 @@ class CharacterLSTM(nn.Module):
         # Neither direction fills a GPU: they run concurrently.
         here, beside = torch.cuda.current_stream(embedded.device), _stream_beside(embedded.device)
         beside.wait_stream(here)
-        with torch.cuda.stream(beside):
-            right = gathered_last_state(self.from_right, reversed_embedded, lengths)
-        left = gathered_last_state(self.from_left, embedded, lengths)
-        here.wait_stream(beside)
+        try:
+            with torch.cuda.stream(beside):
+                right = gathered_last_state(self.from_right, reversed_embedded, lengths)
+            left = gathered_last_state(self.from_left, embedded, lengths)
+        finally:  # also if memory runs out: a recording cannot be ended while streams are apart
+            here.wait_stream(beside)
         for tensor, stream in ((reversed_embedded, beside), (lengths, beside), (right, here)):
             tensor.record_stream(stream)
         return torch.cat([left, right], dim=-1)

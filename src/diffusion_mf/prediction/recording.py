@@ -142,8 +142,13 @@ class Recorder(Generic[Result]):
         graph = torch.cuda.CUDAGraph()
         # Other threads (collation) may call CUDA meanwhile, pinning memory: only this thread's calls are recorded.
         capture = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
-        with _no_collection(), capture:
-            result = work(batch.signature, numbers)
+        try:
+            # If ending the recording fails, `capture` does not restore the stream.
+            with torch.cuda.stream(torch.cuda.current_stream(self._device)), _no_collection(), capture:
+                result = work(batch.signature, numbers)
+        except torch.AcceleratorError as error:
+            # Work that fails while it uses several streams leaves them apart, and the recording cannot be ended: the first error counts.
+            raise (error.__context__ or error) from None
         return Recording(graph, numbers, result)
 
 
