@@ -245,15 +245,18 @@ def test_rows_are_means_over_seeds_and_compared_by_document() -> None:
 def test_the_best_lcrf_may_see_documents_and_be_corrected_in_another_way() -> None:
     plain, ours = _measured("lcrf", 1, [4, 4, 2]), _measured("diffusion-mf", 1, [2, 2, 1])
     seeing = plain._replace(group=plain.group._replace(recall="states"))
-    everywhere = seeing._replace(
-        corrected={**seeing.corrected, Way(Order.READING, True): Corrected(np.array([4, 4, 2]), np.array([2, 1, 1]))}
-    )
+    corrected = {
+        Way(Order.READING): Corrected(np.array([4, 4, 2]), np.array([4, 3, 2])),
+        Way(Order.READING, True): Corrected(np.array([4, 4, 2]), np.array([2, 1, 1])),
+    }
+    everywhere = seeing._replace(corrected={**seeing.corrected, **corrected})
     # Seed 2 was measured before fixes could be applied to all.
     rows = correction_rows([plain, everywhere, seeing._replace(seed=2), ours])
     (row,) = [row for row in rows if row["system"] == "diffusion-mf" and row["order"]]
     best = row["minus_best_lcrf"]
     assert (best["recall"], best["applied_to_all"], best["difference"]) == ("states", True, pytest.approx(10))
     assert row["minus_lcrf"]["difference"] == pytest.approx(-50)
+    assert row["minus_lcrf_with_states"]["difference"] == pytest.approx(-45), "the mean of seeds with 9 and 10 fixes"
     seeds = {
         row["applied_to_all"]: row["seeds"]
         for row in rows

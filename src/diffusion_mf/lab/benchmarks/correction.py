@@ -549,7 +549,7 @@ def _common_values(members: Sequence[Measured]) -> dict[str, Any]:
 def _fix_row(
     corrected: Mapping[tuple[ModelGroup, Way], Sequence[Measured]], group: ModelGroup, way: Way
 ) -> dict[str, Any]:
-    """Errors and fixes per 1,000, what is saved (%), and the comparisons with LCRF: corrected in the same way, and at its best."""
+    """Errors and fixes per 1,000, what is saved (%), and the comparisons with LCRFs: corrected in the same way, and the best."""
     members = corrected[group, way]
 
     def per_thousand(each: Measured, counts: Int[np.ndarray, " S"]) -> float:
@@ -573,9 +573,10 @@ def _fix_row(
         "errors_by_seed": errors,
         "fixes_by_seed": fixes,
     }
-    plain = group._replace(system=REFERENCE, recall="nothing", clamp_share=0.0)
-    if group != plain and (plain, way) in corrected:
-        row[f"minus_{REFERENCE}"] = minus(plain, way)
+    for recall, name in (("nothing", f"minus_{REFERENCE}"), ("states", f"minus_{REFERENCE}_with_states")):
+        other = group._replace(system=REFERENCE, recall=recall, clamp_share=0.0)
+        if group != other and (other, way) in corrected:
+            row[name] = minus(other, way)
     rivals = [
         (other, other_way)
         for other, other_way in corrected
