@@ -247,6 +247,36 @@ def test_memory_that_runs_out_is_noted_and_remembered(
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("last_short_step", "expected"),
+    [
+        # Once others have freed their memory, pieces grow from epoch to epoch.
+        (0, [(0, 4), (1, 2), (2, 1)]),
+        # Where it stays short, larger pieces are tried before the epochs 1, 2, 4, 8 ...
+        (math.inf, [(0, 4), (1, 2), (1, 4), (2, 2), (2, 4), (4, 2), (4, 4), (8, 2), (8, 4)]),
+    ],
+)
+def test_when_memory_is_free_again_batches_are_split_less(
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    last_short_step: float,
+    expected: list[tuple[int, int]],
+) -> None:
+    original = Labeller.loss_sums
+    config = small_runs.small_config(corpus, small_runs.NO_DROPOUT, {"training": {"epochs": 9, "budget": 150}})
+
+    def loss_sums(self: Labeller, batch: Any, **options: Any) -> Any:
+        if options["step"] <= last_short_step and len(batch.lengths) > 3:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return original(self, batch, **options)
+
+    monkeypatch.setattr(Labeller, "loss_sums", loss_sums)
+    train(config, output=tmp_path / "run", device="cpu")
+    entries = small_runs.read_log(tmp_path / "run", "memory")
+    assert [(entry["epoch"], entry["num_pieces"]) for entry in entries] == expected
+
+
 def test_prediction_gets_smaller_batches_when_memory_runs_out(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

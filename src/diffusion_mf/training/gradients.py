@@ -81,7 +81,7 @@ class StepGradients:
             if not guard.ran_out:
                 break
             self._optimizer.forget_gradients()
-            release_memory(self._processes.device, [self._recorder])
+            self.release_memory()
             if max(piece.num_groups for piece in prepared.pieces) == 1:
                 raise DoesNotFitError(
                     max(int(piece.batch.lengths.sum()) for piece in prepared.pieces),
@@ -91,6 +91,10 @@ class StepGradients:
             num_pieces *= 2
         self._processes.sum_gradients(self._parameters)
         return sums, num_pieces
+
+    def release_memory(self) -> None:
+        """Drop all recordings, which are of pieces of one size."""
+        release_memory(self._processes.device, [self._recorder])
 
     def _attempt(self, prepared: PreparedStep, *, step: int, units: int) -> dict[str, Tensor]:
         """Add up losses and gradients of the pieces; the memory of a failed attempt is freed with this frame."""

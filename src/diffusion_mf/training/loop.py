@@ -510,6 +510,8 @@ class _Run:
         if self.settings.max_steps is not None:
             plans = plans[: self.num_steps - (state.step - state.position)]
         self.first_step = self.first_step or time.monotonic()
+        if state.position == 0:
+            self._try_fewer_pieces()
         for prepared in self.preparer.stream(plans[state.position :], lambda: state.num_pieces):
             units = sum(self.lengths[index] for batch in prepared.plan for index in batch)
             sums, num_pieces = self.gradients.compute(
@@ -520,9 +522,8 @@ class _Run:
             state.position += 1
             if num_pieces != state.num_pieces:
                 state.num_pieces = num_pieces
-                self.display.note(
-                    f"memory ran out in step {state.step}: batches are computed in {num_pieces} pieces from now on"
-                )
+                state.num_shortages += 1
+                self.display.note(f"memory ran out in step {state.step}: batches are computed in {num_pieces} pieces")
                 self._write_log("memory", {"num_pieces": num_pieces})
             self.window.add(sums, units=units, update=update)
             self.meter.count(sum(map(len, prepared.plan)))
@@ -536,6 +537,14 @@ class _Run:
         state.epoch += 1
         state.position = 0
         self.last_step = time.monotonic()
+
+    def _try_fewer_pieces(self) -> None:
+        """Double the size of the pieces, as other processes may have freed memory; after every shortage, half as often."""
+        state = self.state
+        if state.num_pieces > 1 and state.epoch % 2 ** max(state.num_shortages - 1, 0) == 0:
+            state.num_pieces //= 2
+            self.gradients.release_memory()
+            self._write_log("memory", {"num_pieces": state.num_pieces})
 
     def _show_progress(self, *, epoch: int, at_once: bool = False) -> None:
         progress = Progress(

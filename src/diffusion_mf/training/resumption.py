@@ -54,6 +54,8 @@ class TrainingState:
     """by early stopping"""
     num_pieces: int = 1
     """number of pieces that a process's share of a batch is split into, see `gradients.StepGradients`"""
+    num_shortages: int = 0
+    """how often memory ran out"""
     num_skipped: int = 0
     """steps whose gradient was not finite, as far as the host knows"""
     num_returns: int = 0
@@ -68,11 +70,21 @@ class TrainingState:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingState:
         """The inverse of `to_dict`; `ValueError` for anything else."""
-        # Checkpoints of earlier versions lack the counts of skipped steps.
-        values = {"num_skipped": 0, "num_returns": 0, **values}
+        # Checkpoints of earlier versions lack the counts of skipped steps and of shortages.
+        values = {"num_skipped": 0, "num_returns": 0, "num_shortages": 0, **values}
         if set(values) != {field.name for field in dataclasses.fields(cls)}:
             raise ValueError("entries are missing or unknown")
-        for name in ("step", "epoch", "position", "best_epoch", "num_pieces", "num_skipped", "num_returns"):
+        counts = (
+            "step",
+            "epoch",
+            "position",
+            "best_epoch",
+            "num_pieces",
+            "num_shortages",
+            "num_skipped",
+            "num_returns",
+        )
+        for name in counts:
             if not isinstance(values[name], int) or values[name] < 0:
                 raise ValueError(f"{name} is not a count")
         return cls(**values)
