@@ -541,7 +541,8 @@ class _Run:
     def _try_fewer_pieces(self) -> None:
         """Double the size of the pieces, as other processes may have freed memory; after every shortage, half as often."""
         state = self.state
-        if state.num_pieces > 1 and state.epoch % 2 ** max(state.num_shortages - 1, 0) == 0:
+        interval = 2 ** min(max(state.num_shortages - 1, 0), 30)
+        if state.num_pieces > 1 and state.epoch % interval == 0:
             state.num_pieces //= 2
             self.gradients.release_memory()
             self._write_log("memory", {"num_pieces": state.num_pieces})

@@ -74,17 +74,7 @@ class TrainingState:
         values = {"num_skipped": 0, "num_returns": 0, "num_shortages": 0, **values}
         if set(values) != {field.name for field in dataclasses.fields(cls)}:
             raise ValueError("entries are missing or unknown")
-        counts = (
-            "step",
-            "epoch",
-            "position",
-            "best_epoch",
-            "num_pieces",
-            "num_shortages",
-            "num_skipped",
-            "num_returns",
-        )
-        for name in counts:
+        for name in (field.name for field in dataclasses.fields(cls) if field.type == "int"):
             if not isinstance(values[name], int) or values[name] < 0:
                 raise ValueError(f"{name} is not a count")
         return cls(**values)
