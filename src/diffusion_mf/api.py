@@ -24,8 +24,8 @@ from diffusion_mf.tagger import Tagger
 if TYPE_CHECKING:
     from diffusion_mf.training.progress import Progress
 
-LabelledData = StrPath | Iterable[tuple[Sequence[str], Sequence[str]]]
-"""a labelled file, (words, labels) pairs, or a Hugging Face dataset"""
+LabelledData = StrPath | Iterable[tuple[Sequence[str], Sequence[str]]] | Iterable[list[tuple[str, str]]]
+"""a labelled file, (words, labels) pairs, sentences of (word, label) pairs, or a Hugging Face dataset"""
 _MEMORY = "data"
 """the folder of corpora in memory in that of their run"""
 
@@ -54,10 +54,10 @@ def train(
 ) -> Tagger:
     """Train on labelled data, or by a configuration (an object, file or name); returns the best model as a tagger.
 
-    The arguments have the same meaning as for ``dmf train``: ``train`` alone is enough, and data are files, (words, labels) pairs
-    or Hugging Face datasets. ``settings`` override those chosen, as in ``{"training.epochs": 3}``. ``output`` is a folder for
-    checkpoints, log and model; without it only the tagger is kept. ``on_progress`` is called with every `Progress`, which is then
-    not shown.
+    The arguments have the same meaning as for ``dmf train``: ``train`` alone is enough. Data are files, (words, labels) pairs,
+    lists of (word, label) pairs as NLTK has them, or Hugging Face datasets. ``settings`` override those chosen, as in
+    ``{"training.epochs": 3}``. ``output`` is a folder for checkpoints, log and model; without it only the tagger is kept.
+    ``on_progress`` is called with every `Progress`, which is then not shown.
     """
     # Not at the top: training imports the tagger.
     from diffusion_mf.training.automatic import plan_run
@@ -147,8 +147,26 @@ def _files(
     }
 
 
+def _has_tagged_words(sentences: Sequence[Any]) -> bool:
+    """Whether every sentence is a list of (word, label) tuples, as in NLTK, and not a pair of words and labels."""
+    if not all(
+        isinstance(each, list) and all(isinstance(unit, tuple) and len(unit) == 2 for unit in each)
+        for each in sentences
+    ):
+        return False
+    if sentences and all(len(each) == 2 for each in sentences):
+        raise InputError(
+            "every sentence is a list of two tuples of two: two words with their labels, or the words and the labels of a sentence?",
+            remedy='write each sentence as (["Ada", "sleeps"], ["B-PER", "O"])',
+        )
+    return True
+
+
 def _labelled_sentences(pairs: Iterable[Any], split: str) -> Iterator[Sentence]:
     """The sentences of (words, labels) pairs; `InputError` for anything else, with the number of the sentence."""
+    pairs = list(pairs)
+    if _has_tagged_words(pairs):
+        pairs = [tuple(zip(*each, strict=True)) or ((), ()) for each in pairs]
     is_empty = True
     for number, pair in enumerate(pairs, 1):
 

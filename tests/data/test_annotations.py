@@ -333,6 +333,20 @@ def test_a_folder_with_files_is_no_output(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "000001.txt").read_text() == "Ada"
 
 
+def test_another_text_beside_an_ann_file_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    record = next(ANNOTATION_FORMATS["brat"].read(tmp_path / "a.txt", None))
+    with ANNOTATION_FORMATS["brat"].open(tmp_path / "a.ann") as write:
+        write(record)
+    (tmp_path / "a.txt").write_text("Notes of another day.")
+    with (
+        pytest.raises(InputError, match=r"a\.txt: the file holds another text; choose another name"),
+        ANNOTATION_FORMATS["brat"].open(tmp_path / "a.ann") as write,
+    ):
+        write(record)
+    assert (tmp_path / "a.txt").read_text() == "Notes of another day."
+
+
 @pytest.mark.parametrize("tags", ["ner_tags", "mine"])
 def test_all_rows_have_their_tags_under_one_key(tags: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"

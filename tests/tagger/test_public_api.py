@@ -118,7 +118,16 @@ def test_a_data_set_with_two_kinds_of_tags_is_a_question() -> None:
         ([(["Ada"], None)], "sentence 1 of the train data has labels that are not a list"),
         ([PAIRS[0], ([], [])], "sentence 2 of the train data is empty"),
         ([{"tokens": ["a"], "tags": ["X"]}], "sentence 1 of the train data is not a pair of words and labels"),
-        ([[("a", "X"), ("b", "Y"), ("c", "Z")]], "sentence 1 of the train data is not a pair of words and labels"),
+        ([[["a", "X"], ["b", "Y"], ["c", "Z"]]], "sentence 1 of the train data is not a pair of words and labels"),
+        (
+            [[("a", "X")], [("b", "Y"), ("c", 1)]],
+            "sentence 2 of the train data has labels that are not a list of non-empty",
+        ),
+        ([[("a", "X")], []], "sentence 2 of the train data is empty"),
+        (
+            [[("a", "X"), ("b", "Y")], [("c", "X"), ("d", "Y")]],
+            "two words with their labels, or the words and the labels",
+        ),
         ([], "the train data have no sentences"),
         ({"test": FakeDataset(ROWS)}, "no split called train .it has test"),
     ],
@@ -126,6 +135,18 @@ def test_a_data_set_with_two_kinds_of_tags_is_a_question() -> None:
 def test_pairs_that_do_not_fit_are_refused(pairs: list[tuple[list[str], list[str]]], message: str) -> None:
     with pytest.raises(diffusion_mf.errors.InputError, match=message):
         diffusion_mf.train(train=pairs)
+
+
+def test_sentences_may_be_lists_of_word_and_label_as_in_nltk(tmp_path: Path) -> None:
+    tagged = [list(zip(*pair, strict=True)) for pair in PAIRS]
+    assert {len(sentence) for sentence in tagged} != {2}
+    runs = [
+        diffusion_mf.train(train=data, output=tmp_path / name, system="unigram", settings=SMALL, device="cpu")
+        for name, data in (("pairs", PAIRS), ("tagged", tagged))
+    ]
+    assert runs[0].labels == runs[1].labels
+    files = [tmp_path / name / "data/train.jsonl" for name in ("pairs", "tagged")]
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_errors_in_pairs_name_the_sentence() -> None:

@@ -572,14 +572,23 @@ def _open_brat(target: StrPath) -> Iterator[Writer]:
             raise InputError("one file cannot hold more than one text", path=target, remedy="give a folder")
         base = path.with_suffix("") if is_file else path / (record.name or f"{count:06}")
         make_folder(base.parent)
-        with open_output(f"{base}.txt") as stream:
-            _put(stream, record.text)
+        _write_text(Path(f"{base}.txt"), record.text)
         if record.spans is not None:
             with open_output(f"{base}.ann") as stream:
                 for number, span in enumerate(record.spans, 1):
                     _put(stream, _text_bound(number, span, record))
 
     yield write
+
+
+def _write_text(path: Path, text: str) -> None:
+    """The text that an .ann file annotates: usually there already, and not to be lost if it is another one."""
+    if path.exists():
+        if path.read_bytes() == text.encode():
+            return
+        raise InputError("the file holds another text", path=path, remedy="choose another name, or remove the file")
+    with open_output(path) as stream:
+        _put(stream, text)
 
 
 def _text_bound(number: int, span: TextSpan, record: Record) -> str:
