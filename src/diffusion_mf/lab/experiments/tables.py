@@ -117,19 +117,20 @@ class Table:
         return [note for note in self.notes if has_paper or not note.startswith(_SMALL)]
 
     def with_best(self) -> Table:
-        """Mark the largest mean of every column as best; single runs are not compared."""
+        """Mark the largest means of every column as best, all that look the same in print; single runs are not compared."""
 
         def is_compared(cell: Cell | None) -> bool:
             return cell is not None and cell.summary is not None and len(cell.summary.seeds) > 1
 
         columns = []
         for column in zip(*(cells for _, cells in self.rows), strict=True):
-            means = [cell.summary.mean for cell in column if is_compared(cell)]
-            best = max(means) if len(means) > 1 else None
+            means = [number(cell.summary.mean, cell.digits) if is_compared(cell) else None for cell in column]
+            compared = [mean for mean in means if mean is not None]
+            best = max(compared, key=float) if len(compared) > 1 else None
             columns.append(
                 [
-                    replace(cell, is_best=True) if is_compared(cell) and cell.summary.mean == best else cell
-                    for cell in column
+                    replace(cell, is_best=True) if mean is not None and mean == best else cell
+                    for cell, mean in zip(column, means, strict=True)
                 ]
             )
         rows = zip((heading for heading, _ in self.rows), zip(*columns, strict=True), strict=True)
