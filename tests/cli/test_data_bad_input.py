@@ -18,6 +18,7 @@ CONTENTS = [
     ("a.tsv", "a\tB-P\n\nb\tQ-P\n", 3, "'Q-P' has no boundary prefix", "--scheme"),
     ("a.tsv", "a\tB-P\n\nb\t\n", 3, "the tag is empty", "complete the line"),
     ("a.tsv", "a\tB-P\nb\tE-P\nc\tI-P\nd\t\n", 4, "the tag is empty", "complete the line"),
+    ("a.tsv", "a,B-P\nb,O\n", None, "separated by commas", "with tabs"),
     ("a.conllu", "", None, "contains no sentences", "right file"),
     ("a.jsonl", "", None, "contains no sentences", "right file"),
     ("a.tok", "", None, "contains no sentences", "right file"),

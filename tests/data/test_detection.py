@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from diffusion_mf.data.corpus import Task
-from diffusion_mf.data.detection import detect
+from diffusion_mf.data.detection import check_table, detect
 from diffusion_mf.data.files import FieldChoice
+from diffusion_mf.data.formats import read_task
 from diffusion_mf.errors import InputError
 
 
@@ -193,6 +194,36 @@ def test_what_is_not_plain_is_asked(case: str, tmp_path: Path) -> None:
         detect(tmp_path / name)
     assert str(tmp_path / name) in str(caught.value)
     assert all(fragment in str(caught.value) for fragment in fragments)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("Ada,B-PER\nis,O\n,\nOslo,B-LOC\n", "separated by commas"),
+        ("word;tag\ndogs;n\n", "separated by semicolons"),
+        ("New York,B-LOC\nis,O\n", "separated by commas"),
+        ('"Ada"\t"B-PER"\n"is"\t"O"\n', "in quotation marks"),
+        ('"Ada" "B-PER"\n\n"is" "O"\n', "in quotation marks"),
+        ("Hello, world!\nPlease, come.\n", None),
+        ("Paris,France\nRome,Italy\n", None),
+        ("Word, tag\n", None),
+        ("1,5\tNUM\n2,5\tNUM\n", None),
+        ("1,5 NUM\n2,5 NUM\n", None),
+        ("a B-X,O\nb B-Y,O\n", None),
+        ("Ja,...\nNo,!\n", None),
+        ('"\t"\n"a\tX"\n', None),
+        ("a," + "b" * 200_000 + "\n", None),
+    ],
+)
+def test_tables_of_spreadsheets_are_no_text(text: str, problem: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(text)
+    if problem is None:
+        check_table(path)
+        return
+    for use in (check_table, detect, lambda path: read_task(path, Task.NER)):
+        with pytest.raises(InputError, match=problem):
+            use(path)
 
 
 @pytest.mark.parametrize(

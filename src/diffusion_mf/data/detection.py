@@ -7,7 +7,6 @@ that decides between them.
 
 from __future__ import annotations
 
-import csv
 import itertools
 import os
 import re
@@ -29,6 +28,7 @@ from diffusion_mf.data.hugging_face import tasks_of_row
 from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme, is_boundary_label, split_label
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.data.tables import check_rows
 from diffusion_mf.errors import InputError, shortened
 
 _SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
@@ -138,12 +138,8 @@ def _format(path: StrPath) -> FileFormat:
     found = input_format(path) or content_format(path) or FileFormat.COLUMNS
     if found is FileFormat.TEXT and _is_table(path):
         found = FileFormat.COLUMNS
-    if found is FileFormat.TEXT and (separator := _value_separator(path)):
-        raise InputError(
-            f"the columns are separated by {separator}",
-            path=path,
-            remedy="save the table with tabs between columns and without quotation marks, and put a blank line after every sentence",
-        )
+    if found is FileFormat.TEXT:
+        check_rows(_first_lines(path), path, needs_tags=False)
     if found in (FileFormat.TEXT, FileFormat.RAW):
         raise InputError(
             "contains text without labels",
@@ -171,16 +167,19 @@ def _check_folder(path: StrPath) -> None:
     )
 
 
-_SEPARATORS = {",": "commas", ";": "semicolons"}
+def check_table(path: StrPath) -> None:
+    """`InputError` if a file is a table as spreadsheets write it, and neither text nor a column file.
+
+    In its first lines, commas or semicolons separate the same number of values, or all values are in quotation marks, and the last
+    values look like tags, or the first row names a column of words and one of tags. A stream that can be read only once passes.
+    `read_source` itself checks column files; this is for files that are read as text, or as columns without labels.
+    """
+    if os.path.isfile(path):
+        check_rows(_first_lines(path), path)
 
 
-def _value_separator(path: StrPath) -> str | None:
-    """What separates the values of a table that spreadsheets write; None if the file is no such table."""
-    lines = [line for line in itertools.islice(read_lines(path, allow_returns=True), _NUM_SAMPLED) if line.strip()]
-    for character, name in _SEPARATORS.items():
-        if {len(row) for row in csv.reader(lines, delimiter=character)} in ({2}, {3}, {4}, {5}):
-            return name
-    return None
+def _first_lines(path: StrPath) -> list[str]:
+    return [*itertools.islice(read_lines(path, allow_returns=True), _NUM_SAMPLED)]
 
 
 def _is_table(path: StrPath) -> bool:

@@ -48,6 +48,7 @@ from diffusion_mf.data.label_schemes import LabelScheme, detect_scheme
 from diffusion_mf.data.raw_text import read_raw_text
 from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import DocumentNumbers, Sentence, with_first_document
+from diffusion_mf.data.tables import TAG, check_rows
 from diffusion_mf.errors import InputError
 
 
@@ -196,6 +197,7 @@ class Format(NamedTuple):
 def _read_columns(path: StrPath, options: FormatOptions, repairs: Repairs | None) -> Source:
     rest = read_column_lines(path)
     head = read_head(rest, path)
+    check_rows(head, path)
     layout = detect_layout(
         path,
         lines=head,
@@ -301,7 +303,6 @@ _HEAD_LINES = 100
 _MIN_CONLLU_FIELDS = 8
 _ALIKE = 0.9
 """the share of a table's rows that have the same number of fields"""
-_TAG = re.compile(r"[BIESMLU]-\S+|[A-Z][^a-z]*|\W+")
 _PUNCTUATION = re.compile(r"\W+")
 
 
@@ -326,7 +327,7 @@ def content_format(path: StrPath) -> FileFormat | None:
     if len(_alike([line.split("\t") for line in rows])[0]) > 1:
         return FileFormat.COLUMNS
     tags = [row[-1] for row in _alike([Separator.SPACE.fields_of(line) for line in rows]) if len(row) > 1]
-    has_tags = all(map(_TAG.fullmatch, tags)) and not all(map(_PUNCTUATION.fullmatch, tags))
+    has_tags = all(map(TAG.fullmatch, tags)) and not all(map(_PUNCTUATION.fullmatch, tags))
     return FileFormat.COLUMNS if has_tags else FileFormat.TEXT
 
 
