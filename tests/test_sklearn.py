@@ -106,7 +106,10 @@ def test_results_do_not_depend_on_the_order_or_the_number_of_sentences(fitted: S
     assert fitted.predict(X[::-1])[::-1] == expected
     assert [fitted.predict([words])[0] for words in X[:3]] == expected[:3]
     assert fitted.predict(np.array([*map(tuple, X)], dtype=object)) == expected
+    assert fitted.predict([np.array(words) for words in X]) == expected
     assert fitted.predict([]) == []
+    with pytest.raises(ValueError, match="sentence 1 of X has a word that is not a string"):
+        fitted.predict([["Ada"], [None]])
 
 
 def test_marginals_are_probabilities_of_the_classes(fitted: SequenceLabeller) -> None:
@@ -177,6 +180,16 @@ def test_scores_are_the_metric_of_the_task(fitted: SequenceLabeller) -> None:
         ([["Ada"]], [[]], "sentence 0 has 1 words but 0 labels"),
         ([["Ada"], ["Eve"]], [["O"]], "inconsistent numbers of samples"),
         ([], [], "X holds no sentence"),
+        ([[{"word": "Ada"}]], [["O"]], "sentence 0 of X has a word that is not a string, but dict"),
+        ([{"word": "Ada"}], [["O"]], "X must be a list of sentences, each a list of words"),
+        (
+            [["Ada"], ["Eve", None]],
+            [["O"], ["O", "O"]],
+            "sentence 1 of X has a word that is not a string, but NoneType",
+        ),
+        ([["Ada", float("nan")]], [["O", "O"]], r"a word that is not a string, but float \(nan\)"),
+        ([[b"Ada"]], [["O"]], "not a string, but bytes"),
+        ([["Ada", "left"]], [["O", 1]], r"sentence 0 of y has a label that is not a string, but int \(1\)"),
     ],
 )
 def test_what_is_wrong_with_data_is_said(sentences: Any, labels: Any, message: str) -> None:

@@ -127,7 +127,7 @@ def _files(
 
     if isinstance(train, Mapping):
         # A Hugging Face dataset with its splits.
-        dev = train.get("validation") if dev is None else dev
+        dev = _dev_split(train) if dev is None else dev
         test = train.get("test") if test is None else test
         if "train" not in train:
             raise InputError(
@@ -145,6 +145,19 @@ def _files(
         for split, corpus in (("train", train), ("dev", dev), ("test", test))
         if corpus is not None
     }
+
+
+_DEV_SPLITS = ("validation", "valid", "val", "dev", "development")
+
+
+def _dev_split(splits: Mapping[str, Any]) -> Any:
+    """The dev data among the splits of a dataset, which have several usual names; None if there are none."""
+    found = [name for name in _DEV_SPLITS if splits.get(name) is not None]
+    if len(found) > 1:
+        raise InputError(
+            f"the dataset has several splits of dev data ({', '.join(found)})", remedy="give one of them as dev"
+        )
+    return splits[found[0]] if found else None
 
 
 def _has_tagged_words(sentences: Sequence[Any]) -> bool:
@@ -198,7 +211,8 @@ def _file(corpus: LabelledData, path: Path, task: str | None) -> str:
         return os.fspath(corpus)
     sentences: Iterable[Sentence]
     if hasattr(corpus, "features"):
-        sentences = dataset_sentences(corpus, task=None if task is None else Task(task))
+        name = f"the {path.stem} data"
+        sentences = dataset_sentences(corpus, task=None if task is None else Task(task), name=name)
     else:
         sentences = _labelled_sentences(corpus, path.stem)
     make_folder(path.parent)

@@ -9,6 +9,7 @@ import numpy as np
 
 from diffusion_mf.api import train
 from diffusion_mf.data.label_schemes import LabelError, LabelScheme, check_sequence, encode_spans, repair_spans
+from diffusion_mf.errors import quoted
 from diffusion_mf.evaluation import PRIMARY_METRICS, score_sentences
 from diffusion_mf.tagger import Tagger
 
@@ -126,9 +127,19 @@ class SequenceLabeller(BaseEstimator):
 
 
 def _sentences(sentences: Sentences, *, name: str = "X", unit: str = "word") -> list[tuple[str, ...]]:
-    if isinstance(sentences, str) or any(isinstance(each, str) or not isinstance(each, Iterable) for each in sentences):
+    if isinstance(sentences, str) or any(
+        isinstance(each, str | Mapping) or not isinstance(each, Iterable) for each in sentences
+    ):
         raise ValueError(f"{name} must be a list of sentences, each a list of {unit}s: split each sentence first")
-    return [tuple(map(str, each)) for each in sentences]
+    read = [tuple(each) for each in sentences]
+    for index, values in enumerate(read):
+        if wrong := [value for value in values if not isinstance(value, str)]:
+            raise ValueError(
+                f"sentence {index} of {name} has a {unit} that is not a string, but {type(wrong[0]).__name__} "
+                f"({quoted(wrong[0])}): give the {unit}s themselves, as strings"
+            )
+    # Also of NumPy's strings, which are a subclass.
+    return [tuple(map(str, values)) for values in read]
 
 
 def _pairs(X: Sentences, y: Sentences) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -103,6 +103,46 @@ def test_a_hugging_face_data_set_with_its_splits(tmp_path: Path, capsys: pytest.
         diffusion_mf.train(train=PAIRS, output=tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ([-1, -1], 'row 25 of the train data: the "ner_tags" are all -1, which stands for no label; leave out'),
+        (
+            [0, -1],
+            'row 25 of the train data: "ner_tags" contains -1, but its labels have the numbers 0 to 2; label every',
+        ),
+        ([0, -100], "contains -100, but its labels have the numbers 0 to 2; give the dataset as it was before"),
+        ([3, 0], "contains 3, but its labels have the numbers 0 to 2"),
+        ([None, 0], "contains None, but its labels"),
+        (["O", None], 'row 25 of the train data: "ner_tags" contains None, which is no label; label every token'),
+        (["O", ""], "contains '', which is no label"),
+    ],
+)
+def test_tags_of_a_data_set_that_are_no_labels(tags: list[object], message: str) -> None:
+    rows = FakeDataset([*ROWS, {"tokens": ["Ada", "sleeps"], "ner_tags": tags}])
+    with pytest.raises(diffusion_mf.errors.InputError) as refused:
+        diffusion_mf.train(train=rows)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["validation", "dev", "valid"])
+def test_dev_data_of_a_data_set_by_their_usual_names(name: str, tmp_path: Path) -> None:
+    splits = {"train": FakeDataset(ROWS), name: FakeDataset(ROWS[:3]), "test": FakeDataset(ROWS[:6])}
+    diffusion_mf.train(
+        train=splits, settings={**SMALL, "training.epochs": 1}, system="unigram", output=tmp_path / "run", device="cpu"
+    )
+    assert sorted(path.name for path in (tmp_path / "run/data").iterdir()) == ["dev.jsonl", "test.jsonl", "train.jsonl"]
+    assert len((tmp_path / "run/data/dev.jsonl").read_text().splitlines()) == 2
+
+
+def test_two_splits_of_dev_data_are_a_question() -> None:
+    splits = {"train": FakeDataset(ROWS), "validation": FakeDataset(ROWS), "dev": FakeDataset(ROWS)}
+    with pytest.raises(
+        diffusion_mf.errors.InputError, match=r"several splits of dev data \(validation, dev\); give one"
+    ):
+        diffusion_mf.train(train=splits)
+
+
 def test_a_data_set_with_two_kinds_of_tags_is_a_question() -> None:
     rows = [{**row, "pos_tags": row["ner_tags"]} for row in ROWS]
     with pytest.raises(diffusion_mf.errors.InputError, match="choose task ner or pos"):

@@ -12,7 +12,7 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import FieldChoice, SentenceLimits, StrPath, is_encodable
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence
-from diffusion_mf.errors import InputError
+from diffusion_mf.errors import InputError, quoted
 
 
 class TokenRow(NamedTuple):
@@ -91,8 +91,8 @@ def tasks_of_row(row: Mapping[str, Any]) -> list[Task]:
     return [task for task in (Task.NER, Task.POS) if any(key in row for key in _TAG_KEYS[task][:-2])]
 
 
-def dataset_sentences(dataset: Any, *, task: Task | None = None) -> Iterator[Sentence]:
-    """The sentences of a ``datasets.Dataset``: tokens, and tags with their names from its features."""
+def dataset_sentences(dataset: Any, *, task: Task | None = None, name: str = "the dataset") -> Iterator[Sentence]:
+    """The sentences of a ``datasets.Dataset``: tokens, and tags with their names from its features; errors call it ``name``."""
     tasks = tasks_of_row(dataset.features)
     if task is None and len(tasks) > 1:
         raise InputError("the dataset has tags for both entities and parts of speech", remedy="choose task ner or pos")
@@ -100,7 +100,7 @@ def dataset_sentences(dataset: Any, *, task: Task | None = None) -> Iterator[Sen
     for number, row in enumerate(dataset, 1):
 
         def fail(problem: str, remedy: str, number: int = number) -> NoReturn:
-            raise InputError(f"row {number} of the dataset: {problem}", remedy=remedy)
+            raise InputError(f"row {number} of {name}: {problem}", remedy=remedy)
 
         tokens = row.get("tokens", row.get("words"))
         if not isinstance(tokens, list):
@@ -116,8 +116,21 @@ def dataset_sentences(dataset: Any, *, task: Task | None = None) -> Iterator[Sen
             names = getattr(getattr(feature, "feature", feature), "names", None)
             if names is None:
                 fail(f'"{key}" contains numbers without names', "cast the column to a sequence of ClassLabel")
+            if all(tag == -1 for tag in tags):
+                # The library's own mark for what has no label, as in test splits of competitions.
+                fail(f'the "{key}" are all -1, which stands for no label', "leave out rows and splits without labels")
+            wrong = [tag for tag in tags if not isinstance(tag, int) or not 0 <= tag < len(names)]
+            if wrong:
+                remedy = "label every token"
+                if wrong[0] == -100:
+                    remedy = (
+                        "give the dataset as it was before it was prepared for a model, with words and not subwords"
+                    )
+                fail(f'"{key}" contains {wrong[0]}, but its labels have the numbers 0 to {len(names) - 1}', remedy)
             tags = [names[tag] for tag in tags]
-        yield Sentence(tuple(tokens), tuple(map(str, tags)))
+        if wrong := [tag for tag in tags if not isinstance(tag, str) or not tag]:
+            fail(f'"{key}" contains {quoted(wrong[0])}, which is no label', "label every token")
+        yield Sentence(tuple(tokens), tuple(tags))
 
 
 def _tag_key(
