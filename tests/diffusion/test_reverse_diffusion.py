@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diffusion_mf.diffusion import CategoricalDiffusion, Denoised, draw, one_hot, restrict, reverse_diffusion
-from diffusion_mf.structures import Potentials
 
 
 def random_allowed(shape: tuple[int, int, int], generator: torch.Generator) -> torch.Tensor:
@@ -60,12 +59,11 @@ def test_samples_follow_the_posterior_and_end_in_a_distribution() -> None:
     for call, (t, s) in enumerate(((1000, 500), (500, 100)), start=1):
         posterior = process.posterior(seen[call - 1], rho_0, t, s, reading="sampled")
         assert torch.equal(seen[call], draw(posterior, uniforms[..., call]))
-    # The same numbers give the same labels, and early exit is refused: samples do not settle.
+    # The same numbers give the same labels, and without numbers there is nothing to draw with.
     again = reverse_diffusion(process, lambda beliefs, t: rho_0, **settings, reading="sampled", uniforms=uniforms)
     assert torch.equal(again.beliefs, drawn.beliefs)
-    for wrong in ({}, {"uniforms": uniforms, "exit_tolerance": 0.1}):
-        with pytest.raises(ValueError, match="the reading sampled needs uniforms"):
-            reverse_diffusion(process, denoise, **settings, reading="sampled", **wrong)
+    with pytest.raises(ValueError, match="the reading sampled needs uniforms"):
+        reverse_diffusion(process, denoise, **settings, reading="sampled")
 
 
 def test_labels_without_mass_are_never_drawn() -> None:
@@ -191,128 +189,6 @@ def test_log_beliefs_are_finite_unless_forbidden() -> None:
     assert clamped.log_beliefs().isneginf().tolist() == [[[False] * 3, [True, False, False], [False] * 3]]
 
 
-def test_early_exit_equals_the_full_loop_when_marginals_are_constant() -> None:
-    process = CategoricalDiffusion(5)
-    rho_0 = torch.rand(3, 4, 5, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    settings = {"batch_shape": (3, 4), "schedule": process.schedule(), "keep_trajectory": True}
-    full = reverse_diffusion(process, lambda beliefs, t: rho_0, **settings)
-    early = reverse_diffusion(process, lambda beliefs, t: rho_0, **settings, exit_tolerance=1e-6)
-    assert (full.num_calls, early.num_calls) == (10, 2)
-    assert torch.equal(full.beliefs, early.beliefs)
-    assert torch.equal(full.marginals, early.marginals)
-    assert len(early.trajectory) == 10
-    for before, after in zip(full.trajectory, early.trajectory, strict=True):
-        assert torch.equal(before.beliefs, after.beliefs)
-
-
-def drifting(num_constant_after: list[int]) -> tuple[list[torch.Tensor], list[int]]:
-    """Marginals per call that stop changing, in sentence b, after the given number of calls."""
-    calls = torch.rand(10, len(num_constant_after), 2, 3, generator=torch.Generator().manual_seed(4)).softmax(-1)
-    for b, number in enumerate(num_constant_after):
-        calls[number:, b] = calls[number - 1, b]
-    return list(calls), num_constant_after
-
-
-def test_early_exit_of_a_sentence_does_not_depend_on_its_batch() -> None:
-    process = CategoricalDiffusion(3)
-    answers, constant_after = drifting([2, 6, 4])
-    # Sentence 0 starts moving again at call 8: having settled, it must not follow.
-    answers[8][0] = answers[8][0].flip(-1)
-
-    def run(sentences: list[int]):
-        remaining = iter(answers)
-        return reverse_diffusion(
-            process,
-            lambda beliefs, t: next(remaining)[sentences],
-            batch_shape=(len(sentences), 2),
-            schedule=process.schedule(),
-            exit_tolerance=1e-6,
-        )
-
-    together = run([0, 1, 2])
-    assert together.num_calls == max(constant_after) + 1
-    for b in range(3):
-        alone = run([b])
-        assert alone.num_calls == constant_after[b] + 1
-        assert torch.equal(alone.beliefs[0], together.beliefs[b])
-        assert torch.equal(alone.marginals[0], together.marginals[b])
-
-
-def answered(process: CategoricalDiffusion, answers, **options):
-    """The reverse process with early exit, of two sentences whose marginals are given call by call."""
-    remaining = iter(answers)
-    return reverse_diffusion(
-        process,
-        lambda beliefs, t: next(remaining),
-        batch_shape=(2, 2),
-        schedule=process.schedule(),
-        exit_tolerance=1e-6,
-        **options,
-    )
-
-
-def test_early_exit_keeps_settled_marginals_while_others_move() -> None:
-    process = CategoricalDiffusion(3)
-    answers, _ = drifting([1, 10])
-    settled = answers[1][0].clone()
-    answers[5][0] = settled.flip(-1)
-    result = answered(process, answers, keep_trajectory=True)
-    assert result.num_calls == 10
-    assert all(torch.equal(step.marginals[0], settled) for step in result.trajectory)
-
-
-@pytest.mark.parametrize("transitions", [(), (3, 3), (2, 1, 3, 3)])
-def test_early_exit_keeps_the_potentials_of_settled_marginals(transitions: tuple[int, ...]) -> None:
-    process = CategoricalDiffusion(3)
-    answers, _ = drifting([1, 10])
-    # The same memory in every call, as a recording answers.
-    unary = torch.empty(2, 2, 3)
-    pairs = torch.empty(transitions) if transitions else None
-    calls = iter(range(1, 11))
-
-    def denoise(beliefs: torch.Tensor, t: int) -> Denoised:
-        call = next(calls)
-        unary.fill_(call)
-        if pairs is not None:
-            pairs.fill_(call if pairs.dim() == 4 else 0)
-        return Denoised(answers[call - 1], Potentials(unary, pairs, start_scores=torch.zeros(3)))
-
-    settings = {"batch_shape": (2, 2), "schedule": process.schedule()}
-    kept = reverse_diffusion(process, denoise, **settings, exit_tolerance=1e-6).potentials
-    assert kept.unary_scores[:, 0, 0].tolist() == [2, 10]
-    if len(transitions) == 4:
-        assert kept.transition_scores[:, 0, 0, 0].tolist() == [2, 10]
-    else:
-        assert kept.transition_scores is pairs
-    assert kept.start_scores.shape == (3,)
-
-
-@pytest.mark.parametrize(("rows", "listens"), [([0, 1], False), ([0, 0], True)])
-def test_sentences_that_hear_from_each_other_settle_together(rows: list[int], listens: bool) -> None:
-    process = CategoricalDiffusion(3)
-    answers, _ = drifting([1, 10])
-    news = answers[1][0].flip(-1)
-    for answer in answers[5:]:
-        answer[0] = news
-    result = answered(process, answers, settle_with=torch.tensor(rows))
-    assert torch.equal(result.marginals[0], news) == listens
-
-
-def test_padding_does_not_delay_early_exit() -> None:
-    process = CategoricalDiffusion(2)
-    generator = torch.Generator().manual_seed(0)
-
-    def denoise(beliefs: torch.Tensor, t: int) -> torch.Tensor:
-        marginals = torch.full((1, 2, 2), 0.5)
-        marginals[0, 1] = torch.rand(2, generator=generator).softmax(-1)
-        return marginals
-
-    settings = {"batch_shape": (1, 2), "schedule": process.schedule(), "exit_tolerance": 1e-6}
-    assert reverse_diffusion(process, denoise, **settings).num_calls == 10
-    is_unit = torch.tensor([[True, False]])
-    assert reverse_diffusion(process, denoise, **settings, is_unit=is_unit).num_calls == 2
-
-
 def test_a_denoiser_may_answer_in_the_same_memory_every_time() -> None:
     process = CategoricalDiffusion(2)
     buffer = torch.empty(1, 1, 2)
@@ -321,17 +197,16 @@ def test_a_denoiser_may_answer_in_the_same_memory_every_time() -> None:
         buffer[0, 0] = torch.tensor([1 / t, 1 - 1 / t])
         return buffer
 
-    for exit_tolerance in (None, 1e-6):
-        result = reverse_diffusion(
-            process,
-            denoise,
-            batch_shape=(1, 1),
-            schedule=[1000, 100, 10, 0],
-            keep_trajectory=True,
-            exit_tolerance=exit_tolerance,
-        )
-        assert result.num_calls == 3
-        assert [step.marginals[0, 0, 0].item() for step in result.trajectory] == pytest.approx([0.001, 0.01, 0.1])
+    result = reverse_diffusion(
+        process,
+        denoise,
+        batch_shape=(1, 1),
+        schedule=[1000, 100, 10, 0],
+        keep_trajectory=True,
+        keep_first_marginals=True,
+    )
+    assert [step.marginals[0, 0, 0].item() for step in result.trajectory] == pytest.approx([0.001, 0.01, 0.1])
+    assert result.first_marginals[0, 0, 0].item() == pytest.approx(0.001)
 
 
 def test_half_precision_marginals_are_raised() -> None:

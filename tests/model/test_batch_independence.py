@@ -8,7 +8,6 @@ import pytest
 import torch
 from tiny_models import KEYS, batch_of, small_labeller, whole_batch
 
-from diffusion_mf.decoding import DECODERS
 from diffusion_mf.systems import SYSTEMS
 
 SAMPLED = {
@@ -112,25 +111,6 @@ def test_predictions_do_not_depend_on_the_batch(system, posterior) -> None:
             alone.decoder_input.unary_scores[0], whole.decoder_input.unary_scores[index, :length], rtol=1e-4, atol=1e-3
         )
         assert not whole.marginals[index, length:].any()
-
-
-@pytest.mark.parametrize("transitions", ["local", "global"])
-def test_labels_after_early_exit_do_not_depend_on_the_batch(transitions) -> None:
-    labeller = small_labeller(
-        "diffusion-lcrf", structure={"transitions": transitions}, inference={"exit_tolerance": 0.01}
-    ).eval()
-    whole = labeller.predict(whole_batch(more_padding=2))
-    calls = set()
-    for index in range(4):
-        alone = labeller.predict(batch_of(index))
-        calls.add(alone.num_calls)
-        length = alone.marginals.shape[1]
-        for mine, ours in zip(alone.decoder_input.potentials, whole.decoder_input.potentials, strict=True):
-            if mine is not None and mine.dim() > 2:
-                torch.testing.assert_close(mine[0], ours[index, : mine.shape[1]], rtol=1e-4, atol=1e-4)
-        labels = [DECODERS["viterbi"](each.decoder_input) for each in (alone, whole)]
-        assert torch.equal(labels[0][0], labels[1][index, :length])
-    assert len(calls) > 1, "some settle before others"
 
 
 def test_sentences_of_other_words_get_other_ddim_noise() -> None:

@@ -164,23 +164,14 @@ def test_trajectories_end_at_the_decoder_input_and_reported_marginals_are_the_la
 
 
 @pytest.mark.parametrize("system", ["diffusion-uni", "diffusion-mf", "diffusion-lcrf"])
-@pytest.mark.parametrize("exit_tolerance", [None, 1.0])
-def test_scores_may_be_reported_from_the_first_call(system, exit_tolerance) -> None:
+def test_scores_may_be_reported_from_the_first_call(system) -> None:
     """Labels are those of all calls; marginals are what one call alone says."""
-    usual, labeller = (
-        small_labeller(system, inference={"scores_from": call, "exit_tolerance": exit_tolerance}).eval()
-        for call in ("last", "first")
-    )
+    usual, labeller = (small_labeller(system, inference={"scores_from": call}).eval() for call in ("last", "first"))
     expected, first = usual.predict(whole_batch()), usual.predict(whole_batch(), num_calls=1)
     prediction = labeller.predict(whole_batch())
     torch.testing.assert_close(prediction.decoder_input.unary_scores, expected.decoder_input.unary_scores)
     torch.testing.assert_close(prediction.marginals, first.marginals)
     assert not torch.allclose(prediction.marginals, expected.marginals)
-
-
-def test_early_exit_makes_fewer_calls() -> None:
-    labeller = small_labeller("diffusion-mf", inference={"exit_tolerance": 1.0}).eval()
-    assert labeller.predict(whole_batch()).num_calls == 2
 
 
 @pytest.mark.parametrize("system", DIRECT)

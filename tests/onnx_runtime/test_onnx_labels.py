@@ -172,7 +172,6 @@ def test_the_command_exports_a_model(dmf: Callable, tmp_path: pathlib.Path) -> N
     [
         ("diffusion-mf", {"denoiser": {"width": 16, "heads": 2, "layers": 1, "recall": 2}}, {}, "a model with recall"),
         ("unigram", {"encoder": SMALL | {"recall": 2}}, {}, "a model with recall"),
-        ("diffusion-mf", {"inference": {"exit_tolerance": 0.1}}, {}, "early exit"),
         ("diffusion-mf", {"inference": {"posterior": "sampled"}}, {}, "sampled labels"),
         ("unigram", {}, {"decoder": "viterbi"}, "the system unigram has no decoder viterbi"),
         ("unigram", {}, {"decoder": "magic"}, "no decoder is called 'magic'"),

@@ -73,28 +73,3 @@ def test_sentences_that_need_windows_are_computed_directly(monkeypatch: pytest.M
     assert int(batch.lengths.max()) > 5
     found = predict(packed_predictor(labeller), batch)
     assert torch.equal(found.marginals, labeller.predict(batch).marginals)
-
-
-@pytest.mark.parametrize("posterior", ["product", "mixture"])
-def test_early_exit_is_that_of_the_plain_loop(posterior: str) -> None:
-    """Also where packing was asked for."""
-    settings = {"exit_tolerance": 1.0, "posterior": posterior}
-    labeller, batch = small_labeller("diffusion-mf", inference=settings).eval(), whole_batch()
-    predictor = packed_predictor(labeller)
-    expected = labeller.predict(batch)
-    found = predict(predictor, batch)
-    assert found.num_calls == expected.num_calls == 2
-    assert torch.equal(found.marginals, expected.marginals)
-
-
-@pytest.mark.parametrize(
-    ("system", "posterior", "calls"),
-    [("lcrf", "product", 0), ("diffusionsl", "product", 10), ("diffusion-mf", "sampled", 10)],
-)
-def test_a_tolerance_changes_nothing_where_nothing_can_settle(system: str, posterior: str, calls: int) -> None:
-    labeller = small_labeller(system, inference={"exit_tolerance": 1.0, "posterior": posterior}).eval()
-    predictor, batch = packed_predictor(labeller), whole_batch()
-    found, expected = predict(predictor, batch), labeller.predict(batch)
-    assert predictor.is_packed
-    assert found.num_calls == expected.num_calls == calls
-    torch.testing.assert_close(real(found.marginals, batch), real(expected.marginals, batch), rtol=1e-3, atol=1e-4)

@@ -144,22 +144,6 @@ def test_batches_in_flight_are_labelled_as_batches_by_themselves(corpus: Path, p
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-def test_with_early_exit_nothing_is_recorded(corpus: Path) -> None:
-    settings = {"inference": {"exit_tolerance": 1.0, "layout": "packed", "precision": "float32"}}
-    config, data, labeller = _model(corpus, "diffusion-mf", settings)
-    labeller.eval()
-    predictor = Predictor(labeller, config, torch.device("cuda"))
-    batch = EncodedSentences(data.train, data.vocabulary, has_labels=False).batch([0, 1, 2])
-    is_unit = unit_mask(batch.lengths, batch.form_ids.shape[1])
-    with torch.inference_mode():
-        pending = [predictor.predict(batch, lambda found: [found.marginals], budget=BUDGET) for _ in range(3)]
-        expected = labeller.predict(batch.to(torch.device("cuda")))
-    assert expected.num_calls == 2
-    for each in pending:
-        torch.testing.assert_close(each.wait()[0][is_unit], expected.marginals.cpu()[is_unit])
-    assert predictor.num_recordings == 0
-
-
 def test_graphs_that_nobody_needs_do_not_disturb_the_recording_of_others() -> None:
     """They die with a cycle of references: whenever Python's collector finds them."""
 

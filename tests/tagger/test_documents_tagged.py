@@ -90,15 +90,6 @@ def test_a_label_known_in_one_sentence_is_news_in_another() -> None:
     assert apart[2].scores == pytest.approx(tagger.tag(sentences, documents=[1, 2, 3])[2].scores, abs=1e-5)
 
 
-def test_with_early_exit_documents_settle_by_themselves() -> None:
-    tagger = small_tagger(settings=RECALL | {"inference": {"exit_tolerance": 0.05}})
-    sentences, names = text()
-    whole = tagger.tag(sentences, documents=names)
-    for batch_tokens in (1, 30):
-        assert labels(tagger.tag(sentences, documents=names, batch_tokens=batch_tokens)) == labels(whole)
-    assert labels(tagger.tag(sentences[20:28], documents=["x"] * 8)) == labels(whole[20:28])
-
-
 def test_a_document_beyond_memory_is_named_and_others_are_parted(monkeypatch: pytest.MonkeyPatch) -> None:
     tagger = small_tagger(settings=RECALL)
     sentences, names = text()

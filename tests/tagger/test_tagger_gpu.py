@@ -32,24 +32,21 @@ def assert_alike(found: list[TaggedSentence], expected: list[TaggedSentence], di
     assert sum(abs(score - other) for score, other in same) < difference * len(same)
 
 
-@pytest.mark.parametrize("exit_tolerance", [None, 1e-6], ids=["all calls", "early exit"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("system", ["lcrf", "diffusion-mf", "diffusionsl"])
-def test_labels_and_scores(system: str, precision: str, exit_tolerance: float | None) -> None:
+def test_labels_and_scores(system: str, precision: str) -> None:
     generator = random.Random(1)
     sentences = [generator.choices(FORMS, k=generator.randrange(30)) for _ in range(300)]
-    inference = {"precision": precision} | ({} if exit_tolerance is None else {"exit_tolerance": exit_tolerance})
     # Twice the same small batches: the second time most are replayed.
-    model = small_model(system, Task.NER, settings={"inference": inference})
+    model = small_model(system, Task.NER, settings={"inference": {"precision": precision}})
     found = Tagger(model, device="cuda").tag(sentences * 2, batch_tokens=200)
     expected = Tagger(small_model(system, Task.NER), device="cpu").tag(sentences)
     assert [result.units for result in found] == [tuple(sentence) for sentence in sentences * 2]
     assert_alike(found, expected * 2, PRECISIONS[precision])
 
 
-@pytest.mark.parametrize("exit_tolerance", [None, 1e-6], ids=["all calls", "early exit"])
-def test_documents(exit_tolerance: float | None) -> None:
-    """Batches of documents are recorded and replayed like others; with early exit they are computed directly.
+def test_documents() -> None:
+    """Batches of documents are recorded and replayed like others.
 
     In float32 only: with random weights documents magnify any difference.
     """
@@ -57,9 +54,7 @@ def test_documents(exit_tolerance: float | None) -> None:
     sentences = [generator.choices(FORMS, k=generator.randrange(30)) for _ in range(300)]
     documents = [None if index % 12 > 9 else index // 12 for index in range(300)]
     recall = {"denoiser": {"width": 16, "heads": 2, "layers": 1, "time_width": 8, "recall": 4}}
-    inference = {"precision": "float32", "layout": "packed"} | (
-        {} if exit_tolerance is None else {"exit_tolerance": exit_tolerance}
-    )
+    inference = {"precision": "float32", "layout": "packed"}
     model = small_model(settings=recall | {"inference": inference})
     found = Tagger(model, device="cuda").tag(sentences * 2, documents=documents * 2, batch_tokens=200)
     expected = Tagger(small_model(settings=recall), device="cpu").tag(sentences, documents=documents)

@@ -66,6 +66,7 @@ class Removed(NamedTuple):
 
 REMOVED: dict[str, Removed] = {
     "denoiser.state_dropout": Removed("hiding states from the denoiser did not help", 0.0, is_for_training=True),
+    "inference.exit_tolerance": Removed("use fewer calls (inference.num_calls)", None, is_for_training=False),
 }
 """Settings that no longer exist, by their dotted names: saved models and runs may still hold them."""
 
@@ -483,8 +484,6 @@ class InferenceConfig(Section):
     """None: the best one on dev"""
     budget: Count = 20000
     """units per batch, padding included; subwords, with a pretrained encoder"""
-    exit_tolerance: Positive | None = None
-    """early exit: a sentence whose marginals change by less than this between two calls keeps them; None: off"""
     posterior: Literal["product", "mixture", "sampled"] = "product"
     """categorical diffusion: how beliefs at s follow from beliefs at t (`diffusion.Reading`); works with any trained model"""
     scores_from: Literal["first", "last"] = "last"

@@ -1,7 +1,7 @@
 """The reverse loops: beliefs from uniform to π₀ (Algorithm 1), and bits from Gaussian noise to z by DDIM.
 
 Both take any callable as the denoiser, so that the encoder runs once, outside, and compiled or captured networks can be used.
-Neither disables gradients nor waits for the device (except for early exit in the first).
+Neither disables gradients nor waits for the device.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffusion_mf.diffusion.bits import BitCodes, GaussianDiffusion
 from diffusion_mf.diffusion.categorical import CategoricalDiffusion, Reading, draw, restrict
 from diffusion_mf.diffusion.schedule import check_schedule
-from diffusion_mf.structures import Potentials
 
 
 class Denoised(NamedTuple):
@@ -27,7 +26,7 @@ class Denoised(NamedTuple):
     marginals: Tensor
     """ρ₀ (B, N, K)"""
     potentials: object = None
-    """whatever the decoder needs; the last call's are kept, and with early exit `Potentials` of sentences that have settled"""
+    """whatever the decoder needs; the last call's are kept"""
 
 
 Denoise = Callable[[Tensor, int], Tensor | Denoised]
@@ -58,7 +57,7 @@ class ReverseResult:
     beliefs: Float[Tensor, "B N K"]
     """π at the last step of the schedule, usually π₀: it decides the label, but is too sharp to report as a probability"""
     marginals: Float[Tensor, "B N K"]
-    """ρ₀ of the last call, or of the call in which the sentence settled"""
+    """ρ₀ of the last call"""
     potentials: object
     """the potentials of the same call; None if the denoiser returns none"""
     num_calls: int
@@ -90,9 +89,6 @@ def reverse_diffusion(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     allowed: Bool[Tensor, "B N {process.num_labels}"] | None = None,
-    is_unit: Bool[Tensor, "B N"] | None = None,
-    exit_tolerance: int | float | None = None,
-    settle_with: Int[Tensor, " B"] | None = None,
     keep_trajectory: bool = False,
     keep_first_marginals: bool = False,
     reading: Reading = "product",
@@ -101,62 +97,40 @@ def reverse_diffusion(
     """Algorithm 1: from uniform beliefs, ρ₀ = denoise(π_t, t) and π_t′ = posterior(π_t, ρ₀, t, t′) along ``schedule``.
 
     ``allowed`` clamps labels in every π and ρ₀ (see `restrict`). A schedule that ends above 0 gives the beliefs at that step,
-    training on the model's own trajectory.
+    for training on the model's own trajectory.
 
     ``reading`` selects the posterior of beliefs. With *sampled* every π except π₀ is one-hot, drawn with ``uniforms``,
     numbers from [0, 1), one per call: y^T, and then y^s. π₀ stays a distribution, for the decoders.
-
-    Early exit (a departure from the paper): a sentence whose ρ₀ changed by less than ``exit_tolerance`` everywhere (ignoring
-    padding, if ``is_unit`` is given) between two calls keeps that ρ₀ and its potentials, whatever the rest of its batch
-    does. Sentences that depend on each other, those with the same row in ``settle_with``, settle together. Once all sentences
-    have settled, the remaining updates are made without the denoiser. Early exit waits for the device once per call.
     """
     check_schedule(schedule, process.num_steps)
-    beliefs = process.uniform(batch_shape, device=device, dtype=dtype)
-    if allowed is not None:
-        beliefs = restrict(beliefs, allowed)
-    if reading == "sampled":
-        if uniforms is None or exit_tolerance is not None:
-            raise ValueError("the reading sampled needs uniforms, and has no early exit")
-        beliefs = draw(beliefs, uniforms[..., 0])
-    marginals: Tensor | None = None
-    potentials: object = None
-    is_settled: Tensor | None = None  # (B,)
-    all_settled = False
-    num_calls = 0
+    if reading == "sampled" and uniforms is None:
+        raise ValueError("the reading sampled needs uniforms")
+
+    def clamped(probabilities: Tensor) -> Tensor:
+        return probabilities if allowed is None else restrict(probabilities, allowed)
+
+    def drawn(beliefs: Tensor, call: int) -> Tensor:
+        return beliefs if reading != "sampled" or uniforms is None else draw(beliefs, uniforms[..., call])
+
+    beliefs = drawn(clamped(process.uniform(batch_shape, device=device, dtype=dtype)), 0)
     trajectory: list[ReverseStep] = []
     first_marginals: Tensor | None = None
     for call, (t, s) in enumerate(itertools.pairwise(schedule), start=1):
-        if not all_settled:
-            answer = denoise(beliefs, t)
-            previous, previous_potentials = marginals, potentials
-            marginals, potentials = _denoised(answer)
-            num_calls += 1
-            marginals = marginals.to(torch.promote_types(marginals.dtype, dtype))
-            if allowed is not None:
-                marginals = restrict(marginals, allowed)
-            if exit_tolerance is not None:
-                marginals = _with_settled(marginals, previous, is_settled)
-                potentials = _potentials_with_settled(potentials, previous_potentials, is_settled)
-                if previous is not None:
-                    is_settled = _largest_change(previous, marginals, is_unit, settle_with) < exit_tolerance
-                    all_settled = bool(is_settled.all())
-        assert marginals is not None
-        if keep_first_marginals and first_marginals is None:
+        marginals, potentials = _denoised(denoise(beliefs, t))
+        marginals = clamped(marginals.to(torch.promote_types(marginals.dtype, dtype)))
+        beliefs = clamped(process.posterior(beliefs, marginals, t, s, reading=reading))
+        if s > 0:
+            beliefs = drawn(beliefs, call)
+        # Copies: a recorded denoiser answers in the same memory every time.
+        if keep_first_marginals and call == 1:
             first_marginals = marginals.clone()
-        beliefs = process.posterior(beliefs, marginals, t, s, reading=reading)
-        if allowed is not None:
-            beliefs = restrict(beliefs, allowed)
-        if uniforms is not None and reading == "sampled" and s > 0:
-            beliefs = draw(beliefs, uniforms[..., call])
         if keep_trajectory:
             trajectory.append(ReverseStep(s, beliefs, marginals.clone()))
-    assert marginals is not None
     return ReverseResult(
         beliefs=beliefs,
         marginals=marginals,
         potentials=potentials,
-        num_calls=num_calls,
+        num_calls=len(schedule) - 1,
         allowed=allowed,
         trajectory=tuple(trajectory) if keep_trajectory else None,
         first_marginals=first_marginals,
@@ -165,37 +139,6 @@ def reverse_diffusion(
 
 def _denoised(answer: Tensor | Denoised) -> Denoised:
     return Denoised(answer) if isinstance(answer, Tensor) else answer
-
-
-def _with_settled(values: Tensor, previous: Tensor | None, is_settled: Tensor | None) -> Tensor:
-    """A copy of ``values``, with the ``previous`` ones for sentences that have settled."""
-    # Without a copy, values would be lost: a captured network writes its results to the same memory every time.
-    if previous is None or is_settled is None:
-        return values.clone()
-    return torch.where(is_settled.view(-1, *[1] * (values.dim() - 1)), previous, values)
-
-
-def _potentials_with_settled(potentials: object, previous: object, is_settled: Tensor | None) -> object:
-    """`_with_settled` for scores of sentences; those that all sentences share are the same in every call."""
-    if not isinstance(potentials, Potentials):
-        return potentials
-    before = previous if isinstance(previous, Potentials) else potentials
-    unary, transitions = potentials.unary_scores, potentials.transition_scores
-    if transitions is not None and transitions.dim() == 4:  # (B, M, K, K)
-        transitions = _with_settled(transitions, before.transition_scores, is_settled)
-    return potentials._replace(
-        unary_scores=_with_settled(unary, before.unary_scores, is_settled), transition_scores=transitions
-    )
-
-
-def _largest_change(before: Tensor, after: Tensor, is_unit: Tensor | None, settle_with: Tensor | None) -> Tensor:
-    change = (after - before).abs().amax(dim=-1)  # (B, N)
-    if is_unit is not None:
-        change = torch.where(is_unit, change, 0.0)
-    change = change.amax(dim=-1)
-    if settle_with is None:
-        return change
-    return torch.zeros_like(change).scatter_reduce(0, settle_with, change, "amax")[settle_with]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

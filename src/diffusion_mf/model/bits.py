@@ -85,7 +85,7 @@ class BitsCore(Core):
         return {"bits": sum_over_units(squared_bit_error(predicted, clean), is_counted)}
 
     def predict(self, inputs: PredictionInput) -> Prediction:
-        """z by DDIM with noise keyed by the sentence; ``base`` and early exit do not apply."""
+        """z by DDIM with noise keyed by the sentence; ``base`` does not apply."""
         settings = self.config.bits
         conditions = self.denoiser.prepare(inputs.states)
         schedule = self.process.schedule(inputs.num_calls or settings.num_calls)

@@ -61,7 +61,6 @@ class PredictionInput:
     allowed: Bool[Tensor, "B N K"] | None
     num_calls: int | None
     base: int | float | None
-    exit_tolerance: int | float | None
     keep_trajectory: bool
     reading: Reading
     keep_first_marginals: bool

@@ -188,8 +188,8 @@ class Labeller(nn.Module):
     ) -> Prediction:
         """The prediction for a batch, from which decoders decide on labels; call `eval` first.
 
-        ``num_calls`` or ``base`` chooses the schedule; the default is that of ``settings`` (default: the configuration). ``allowed`` clamps labels. Only
-        ``exit_tolerance`` waits for the device (once per call); with clamps, decoders check that a legal sequence exists.
+        ``num_calls`` or ``base`` chooses the schedule; the default is that of ``settings`` (default: the configuration). ``allowed`` clamps labels;
+        decoders then check that a legal sequence exists. Nothing waits for the device.
         """
         if self.training:
             raise RuntimeError("predict would use dropout: call eval() first")
@@ -207,7 +207,6 @@ class Labeller(nn.Module):
             allowed=allowed,
             num_calls=num_calls,
             base=base,
-            exit_tolerance=settings.exit_tolerance,
             keep_trajectory=keep_trajectory,
             reading=settings.posterior,
             keep_first_marginals=settings.scores_from == "first",

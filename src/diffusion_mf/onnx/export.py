@@ -137,8 +137,6 @@ def _check(model: StoredModel, decoder: str) -> None:
         raise refused("a model with recall", "train it with --set encoder.recall=0 --set denoiser.recall=0")
     if isinstance(core, CategoricalCore) and config.inference.posterior == "sampled":
         raise refused("sampled labels", "choose a model with another inference.posterior")
-    if isinstance(core, CategoricalCore) and config.inference.exit_tolerance is not None:
-        raise refused("early exit", "choose a model without inference.exit_tolerance")
     if decoder not in ("argmax", "mask-viterbi", "viterbi", "native"):
         raise InputError(f"no decoder is called {decoder!r}", remedy=f"choose one of {', '.join(DECODERS)}")
     has_transitions = isinstance(core, StructuredCore) and core.structure.uses_transitions

@@ -13,7 +13,6 @@ from diffusion_mf.batches.batching import Batch
 from diffusion_mf.batches.layouts import is_attended_whole
 from diffusion_mf.batches.packing import pack, shape_for
 from diffusion_mf.config import Config
-from diffusion_mf.diffusion import CategoricalDiffusion
 from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.prediction.devices import on_device
 from diffusion_mf.prediction.precision import autocast_for, uses_packing
@@ -65,11 +64,7 @@ class Predictor:
         settings = config.inference
         self._settings = settings
         self._max_characters = config.encoder.max_characters
-        is_packed = uses_packing(device, config.encoder.kind, layout=settings.layout, precision=settings.precision)
-        # After every call the host decides whether another follows: that cannot be recorded, and packed batches do not know
-        # the documents that settle together. Sampled labels never settle, and other processes have no marginals to compare.
-        has_early_exit = settings.exit_tolerance is not None and settings.posterior != "sampled"
-        self.is_packed = is_packed and not (has_early_exit and isinstance(labeller.process, CategoricalDiffusion))
+        self.is_packed = uses_packing(device, config.encoder.kind, layout=settings.layout, precision=settings.precision)
         self._autocast = autocast_for(device, settings.precision, is_training=False)
         self._streams: list[RecordingStream] = []
 

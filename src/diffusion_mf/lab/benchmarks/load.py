@@ -132,8 +132,8 @@ def measure_agreement(
     config = model.config
     packed = "packed" if config.encoder.kind == "scratch" else "auto"
     paths: dict[str, dict[str, Any]] = {
-        PLAIN: {"layout": "padded", "precision": "float32", "exit_tolerance": None},
-        FAST: {"layout": packed, "precision": precision, "exit_tolerance": None},
+        PLAIN: {"layout": "padded", "precision": "float32"},
+        FAST: {"layout": packed, "precision": precision},
     }
     labeller = model.labeller.to(device).eval()
     prepared = [config.data.prepare(sentence) for sentence in sentences]
