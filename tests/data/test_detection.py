@@ -134,6 +134,12 @@ QUESTIONS = {
     "a table of semicolons": ("a.csv", "word;tag\nAda;B-PER\n", ("separated by semicolons", "with tabs")),
     "quotation marks": ("a.tsv", '"Ada"\t"B-PER"\n"is"\t"O"\n', ("in quotation marks", "without them")),
     "spaces at the ends": ("a.tsv", "Ada\tB-PER\nis\tO \n", ("line 2", "'O ' ends in a space", "remove the spaces")),
+    "spaces before tags": (
+        "a.tsv",
+        "Ada\t B-PER\nis\t O\n",
+        ("line 1", "' B-PER' begins with a space", "remove the spaces"),
+    ),
+    "spaces after words": ("a.tsv", " \tO\nAda \tB-PER\n", ("line 2", "'Ada ' ends in a space", "remove the spaces")),
     "no blank lines": ("a.tsv", "Ada\tB-PER\nis\tO\n" * 300, ("one sentence of 600 units", "blank line after every")),
     "an unknown header": (
         "a.tsv",

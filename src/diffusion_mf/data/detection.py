@@ -327,9 +327,21 @@ class _Reading:
             return
         if all(label[0] == label[-1] == '"' and len(label) > 2 for label in counts):
             self._refuse(f"the tags are in quotation marks ({min(counts)})", "write the columns without them")
-        if any(label.endswith(" ") for label in counts):
-            label, place = next(self._places({label for label in counts if label.endswith(" ")}))
-            self._refuse(f"the tag {label!r} ends in a space", "remove the spaces at the ends of lines", place)
+        if odd := {label for label in counts if label.strip(" ") != label}:
+            label, place = next(self._places(odd))
+            edge = "ends in" if label.endswith(" ") else "begins with"
+            self._refuse(
+                f"the tag {label!r} {edge} a space", "remove the spaces around tags and at the ends of lines", place
+            )
+        for sentence in self.sentences:
+            for index, unit in enumerate(sentence.units):
+                # A form may be a blank.
+                if unit.endswith(" ") and unit.strip(" "):
+                    self._refuse(
+                        f"the form {shortened(unit)!r} ends in a space",
+                        "remove the spaces around forms",
+                        sentence.line + index,
+                    )
         units = {unit for sentence in self.sentences for unit in sentence.units}
         others = [
             str(column + 1)
