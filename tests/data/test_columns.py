@@ -233,6 +233,10 @@ UNIVERSAL_NER = (
     ("# global.columns = ID FORM LEMMA NER MISC\n1\tAda\tada\tB-PER\t_\n2\tsings\tsing\tO\t_\n", 1, 3, False),
     ("#Ada\tB-PER\nword\tO\n", 0, 1, False),
     ("# B-PER\n#\tO\n", 0, 1, False),
+    ("#id\tword\ttag\n1\tAda\tB-PER\n", 1, 2, True),
+    ("#\tword\tner\tx\n1\tAda\tB-PER\t_\n", 1, 2, True),
+    ("# a b\n# tag word\nB-PER Ada\n", 1, 0, False),
+    ("# each word tag\nAda NNP B-PER\n", 0, 2, False),
 ])  # fmt: skip
 def test_columns_are_found(text: str, form_column: int, tag_column: int, has_header: bool, tmp_path: Path) -> None:
     layout = detect_layout(write(tmp_path, text))
@@ -250,6 +254,53 @@ def test_comments_and_header_lines_are_no_units(tmp_path: Path) -> None:
         Sentence(("#", "#x"), ("NN", "NN"), 3, 1),
         Sentence(("b",), ("NN",), 6, 2),
     ]
+
+
+MULTICONER = "# id a1 domain=en\nAda _ _ B-PER\n# _ _ O\n\n# id b2 domain=en\nOslo _ _ B-LOC\n\n"
+GERMEVAL = "#\thttp://x [2009]\n1\tAda\tB-PER\tO\n2\t#\tO\tO\n\n#\thttp://y [2010]\n1\tOslo\tB-LOC\tO\n\n"
+WEBANNO = "#FORMAT=WebAnno TSV 3.2\n#T_SP=x\n\n\n#Text=Ada #\n1\tAda\tB-PER\n2\t#\tO\n\n#Text=Oslo\n1\tOslo\tB-LOC\n"
+
+
+@pytest.mark.parametrize(
+    "text", [MULTICONER, GERMEVAL, WEBANNO, "id\tword\tner\n1\tAda\tB-PER\n2\t#\tO\n\nid\tword\tner\n1\tOslo\tB-LOC\n"]
+)
+@pytest.mark.parametrize("name", ["a.txt", "a.tsv"])
+def test_comments_and_repeated_headers_are_no_units(name: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    corpus = read_task(path, Task.NER, fields=FieldChoice(tag_column="3" if text is GERMEVAL else None))
+    assert [sentence.units for sentence in corpus] == [("Ada", "#"), ("Oslo",)]
+    assert [sentence.labels for sentence in corpus] == [("S-PER", "O"), ("S-LOC",)]
+    blocks = [*read_column_blocks(path, tag_column="3" if text is GERMEVAL else None)]
+    assert "".join(block.text for block in blocks) == text
+    tagged = "".join(block.with_tags(["X"] * len(block.sentence.units) if block.sentence else ()) for block in blocks)
+    assert tagged == re.sub(
+        r"\b[BO](-PER|-LOC)?$" if text is not GERMEVAL else r"\b[BO](-PER|-LOC)?(?=\tO$)", "X", text, flags=re.M
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# HT\nAda NN\n\n# HT\nOslo NN\n",
+        "#\tNN\nAda\tNN\n\n#\tSYM\nOslo\tNN\n",
+        "#\tA\nAda\tNN\n\nOslo\tNN\n\n#\tB\nLee\tNN\n\n",
+        "#a\tA\nAda\tNN\n\n#b\tB\nOslo\tNN\n",
+    ],
+)
+def test_units_that_begin_with_a_hash_stay_units(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path, text)
+    units = [unit for sentence in read_columns(path, detect_layout(path)) for unit in sentence.units]
+    assert units == [re.split(r"[\t ]", line)[0] for line in text.splitlines() if line]
+
+
+def test_a_header_that_begins_with_a_hash_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "#wort\tmarke\nAda\tB-PER\nist\tO\n")
+    for form in ("wort", "#wort"):
+        layout = detect_layout(path, form_column=form, tag_column="marke")
+        assert [sentence.units for sentence in read_columns(path, layout)] == [("Ada", "ist")]
+    with pytest.raises(InputError, match="no column is called 'x'"):
+        detect_layout(path, form_column="wort", tag_column="x")
 
 
 @pytest.mark.parametrize(("text", "options", "problem"), [

@@ -34,10 +34,13 @@ _BARE_FIELD = re.compile(rf"(?!{DOCUMENT_START})[^ \t\n\r\0]+")
 FREE = "_"
 """the value in the clamp column of a unit whose label is not known"""
 
+# In WebAnno's files.
+_DECLARATION = re.compile(r"#[\w.-]+=")
 _NEW_DOCUMENT = re.compile(r"# +newdoc(?=\s|$)")
 _COLUMN_NAMES = re.compile(r"# +global\.columns += +(.*)")
 _SKIPPED_NUMBER = re.compile(r"[0-9]+(-[0-9]+|\.[0-9]+)")
 _NUM_HEAD_ROWS = 100
+_NEARLY_ALL = 0.9
 
 # Column names found in header lines, in lower case.
 _FORM_NAMES = frozenset(["form", "forms", "word", "words", "token", "tokens"])
@@ -72,7 +75,8 @@ class ColumnLayout:
     """The layout of a column file; columns count from 0, and ``tag_column`` is None if there are no tags.
 
     ``number_column`` is the column that numbers the units of a sentence, ``clamp_column`` that of labels known before tagging,
-    ``sentence_column`` that of the sentence's name or number, or None. With ``has_header`` the first row contains column names.
+    ``sentence_column`` that of the sentence's name or number, or None. ``header`` is the line of the column names, which joined files
+    repeat. With ``has_comments`` a first line of a sentence whose first field is # is a comment, although it has as many fields as a row.
     """
 
     separator: Separator
@@ -80,9 +84,15 @@ class ColumnLayout:
     form_column: int
     tag_column: int | None
     number_column: int | None = None
-    has_header: bool = False
+    header: str | None = None
+    has_comments: bool = False
     clamp_column: int | None = None
     sentence_column: int | None = None
+
+    @property
+    def has_header(self) -> bool:
+        """Whether a line contains column names."""
+        return self.header is not None
 
     def describe(self) -> str:
         """A description of the layout for the user; columns count from 1."""
@@ -94,15 +104,21 @@ class ColumnLayout:
             f"{columns} columns{header}, units in column {self.form_column + 1}, tags in column {self.tag_column + 1}"
         )
 
-    def is_comment(self, line: str) -> bool:
-        """Whether a line that begins with # is a comment: it looks like one of CoNLL-U, or cannot be a row."""
+    def is_comment(self, line: str, *, is_start: bool) -> bool:
+        """Whether a line that begins with # is a comment: it looks like one of CoNLL-U, or is no row.
+
+        ``is_start`` means that no unit of the sentence comes before it.
+        """
         if _COMMENT.match(line):
             return True
-        return line.startswith("# ") and len(self.separator.fields_of(line)) != self.num_columns
+        fields = self.separator.fields_of(line)
+        if len(fields) == self.num_columns:
+            return is_start and self.has_comments and fields[0] == "#" and line != self.header
+        return line.startswith("# ") or (is_start and (fields[0] == "#" or bool(_DECLARATION.match(line))))
 
-    def is_skipped(self, line: str) -> bool:
+    def is_skipped(self, line: str, *, is_start: bool) -> bool:
         """Whether a line separates sentences."""
-        return _is_blank(line) or (line[0] == "#" and self.is_comment(line))
+        return _is_blank(line) or (line[0] == "#" and self.is_comment(line, is_start=is_start)) or line == self.header
 
     def is_unit(self, fields: Sequence[str]) -> bool:
         """Whether a row is a unit: as in CoNLL-U, ranges of multi-word tokens (3-4) and empty nodes (5.1) are not."""
@@ -129,6 +145,11 @@ class ColumnLayout:
 def names_a_column(field: str) -> bool:
     """Whether ``field`` is a common name for a column of forms or tags."""
     return field.lower() in _FORM_NAMES | _TAG_NAMES
+
+
+def _plain(name: str) -> str:
+    """A column's name as it is compared: the # at the beginning of a header line may be part of it or not."""
+    return name.lstrip("# ").lower()
 
 
 def detect_layout(
@@ -160,6 +181,7 @@ class _Head:
     def __init__(self, lines: Sequence[str], path: StrPath, separator: Separator | None) -> None:
         self.path = path
         numbered = [(number, line) for number, line in enumerate(lines, 1) if not _is_blank(line)]
+        self.lines = lines
         # Until the number of columns is known, lines that begin with # are rows only if there are no others.
         rows = [(number, line) for number, line in numbered if line[0] != "#"]
         rows = rows or [(number, line) for number, line in numbered if not _COMMENT.match(line)]
@@ -191,9 +213,10 @@ class _Head:
             )
 
     def layout(self, form: str | None, tag: str | None, clamp: str | None, *, may_add_tag: bool) -> ColumnLayout:
-        has_header = self.names is None and self._is_header([name for name in (form, tag, clamp) if name is not None])
-        if has_header:
-            self.names = self.first
+        header = None
+        if self.names is None:
+            header, self.names = self._header([name for name in (form, tag, clamp) if name is not None])
+        if self.names is self.first:
             del self.rows[0], self.sentence[0]
         form_column = None if form is None else self._given(form, "form")
         is_added = may_add_tag and tag == str(self.num_columns + 1)
@@ -213,28 +236,59 @@ class _Head:
                     line=self.line,
                     remedy=f"choose them with --form-column and --{kind}-column",
                 )
-        return ColumnLayout(
+        layout = ColumnLayout(
             separator=self.separator,
             num_columns=self.num_columns,
             form_column=form_column,
             tag_column=tag_column,
             number_column=number_column,
-            has_header=has_header,
+            header=header,
+            has_comments=self._has_comments(header),
             clamp_column=clamp_column,
             sentence_column=None if sentence_column in (form_column, tag_column, clamp_column) else sentence_column,
         )
+        # A comment may also name the columns, and is skipped as such.
+        is_comment = header is not None and header[0] == "#" and layout.is_comment(header, is_start=True)
+        return dataclasses.replace(layout, header=None) if is_comment else layout
+
+    def _has_comments(self, header: str | None) -> bool:
+        """Whether nearly every sentence begins with a line whose first field is #, all of them different and unlike rows.
+
+        A unit # at the beginning of most sentences would have the same tag in some of them, or one of other units.
+        """
+        sentences = [
+            [line for line in group if line != header and not _COMMENT.match(line)]
+            for is_blank, group in itertools.groupby(self.lines, _is_blank)
+            if not is_blank
+        ]
+        first = [lines[0] for lines in sentences if lines]
+        found = [fields for fields in map(self.separator.fields_of, first) if fields[0] == "#"]
+        tags = {row[-1] for row in self.rows}
+        is_usual = len(found) > 1 and len(found) >= _NEARLY_ALL * len(first)
+        return is_usual and len({*map(tuple, found)}) == len(found) and not any(row[-1] in tags for row in found)
 
     def _sentence_column(self) -> int | None:
         names = enumerate((self.names or [])[: self.num_columns])
         return next((column for column, name in names if name.lower() in _SENTENCE_NAMES), None)
 
-    def _is_header(self, given: Sequence[str]) -> bool:
-        names = {name.lower() for name in self.first}
-        if any(name.lower() in names for name in given if not name.isdecimal()):
+    def _header(self, given: Sequence[str]) -> tuple[str, list[str]] | tuple[None, None]:
+        """The line that names the columns, and the names: the first row, or a line before it that begins with #."""
+        for line in self.lines[: self.line - 1]:
+            if line.startswith("#") and not _COMMENT.match(line):
+                for text in (line.lstrip("# "), line):
+                    names = self.separator.fields_of(text)
+                    if len(names) == self.num_columns and self._is_header(names, given):
+                        return line, names
+        return (self.lines[self.line - 1], self.first) if self._is_header(self.first, given) else (None, None)
+
+    def _is_header(self, fields: Sequence[str], given: Sequence[str]) -> bool:
+        names = {name.lower() for name in fields}
+        if any(_plain(name) in map(_plain, names) for name in given if not name.isdecimal()):
             return True
-        # A row of three columns or more whose fields all differ and include both names is no word with its tag.
+        # A row of three columns or more whose fields all differ and include both names is no word with its tag, but may be free text.
         known = _FORM_NAMES | _TAG_NAMES | _SENTENCE_NAMES | _OTHER_NAMES
-        is_known = names <= known or len(names) == self.num_columns > 2
+        is_row = fields is self.first or self.separator is Separator.TAB
+        is_known = names <= known or (is_row and len(names) == self.num_columns > 2)
         return is_known and bool(names & _FORM_NAMES) and bool(names & _TAG_NAMES)
 
     def _given(self, column: str, kind: str) -> int:
@@ -244,9 +298,9 @@ class _Head:
             problem = f"there is no {kind} column {column}, only {self.num_columns} column(s)"
             remedy = "check the column number and the separator"
         else:
-            lowered = [name.lower() for name in self.names or ()]
-            if column.lower() in lowered[: self.num_columns]:
-                return lowered.index(column.lower())
+            lowered = [_plain(name) for name in self.names or ()]
+            if _plain(column) in lowered[: self.num_columns]:
+                return lowered.index(_plain(column))
             known = f"only {', '.join(self.names)}" if self.names else "and there is no header line"
             problem = f"no column is called {column!r}, {known}"
             remedy = f"choose another with --{kind}-column, or give its number"
@@ -306,7 +360,7 @@ def read_columns(
     """
     split, num_columns = layout.separator.fields_of, layout.num_columns
     form_column, tag_column = layout.form_column, layout.tag_column
-    has_numbers, is_header = layout.number_column is not None, layout.has_header
+    has_numbers, header = layout.number_column is not None, layout.header
     has_marks = has_numbers or layout.sentence_column is not None
     is_bare = num_columns == 1 and layout.separator is Separator.SPACE
     first: Sequence[str] = ()
@@ -322,9 +376,9 @@ def read_columns(
         return result
 
     for number, line in enumerate(read_column_lines(path) if lines is None else lines, 1):
-        is_skipped = _is_blank(line) or (line[0] == "#" and layout.is_comment(line))
-        if not is_skipped and is_header:
-            is_header, is_skipped = False, True
+        is_skipped = (
+            _is_blank(line) or line == header or (line[0] == "#" and layout.is_comment(line, is_start=not units))
+        )
         if not is_skipped:
             fields = line.split("\t") if is_bare and "\t" in line else split(line)
             if len(fields) != num_columns and repairs is not None and layout.lacks_form(line, len(fields)):
@@ -443,22 +497,19 @@ class ColumnBlock(NamedTuple):
     def _rows(self, *, only_header: bool = False) -> Iterator[tuple[int, str, list[str]]]:
         """The index of every unit's line in the text, the line without its end and byte order mark, and its fields."""
         layout = self.layout
-        is_header = layout.has_header and self.is_first
+        is_start = True
         for index, raw in enumerate(self.text.split("\n")):
             line = raw.removesuffix("\r")
             line = line.removeprefix(BYTE_ORDER_MARK) if self.is_first and index == 0 else line
-            if layout.is_skipped(line):
-                continue
-            if is_header:
-                is_header = False
-                if only_header:
-                    yield index, line, layout.separator.fields_of(line)
-                    return
+            if only_header and line == layout.header:
+                yield index, line, layout.separator.fields_of(line)
+            if only_header or layout.is_skipped(line, is_start=is_start):
                 continue
             fields = layout.separator.fields_of(line)
             if layout.lacks_form(line, len(fields)):
                 fields.insert(0, "")
             if layout.is_unit(fields):
+                is_start = False
                 yield index, line, fields
 
     def with_tags(self, tags: Sequence[str], scores: Sequence[str] | None = None) -> str:
@@ -475,8 +526,8 @@ class ColumnBlock(NamedTuple):
         for index, line, _ in self._rows():
             before, after = lines[index].split(line, 1)
             lines[index] = before + _with_tag(line, layout, next(rest), gap) + after
-        if layout.has_header and self.is_first and (scores is not None or layout.tag_column is None):
-            index, line, fields = next(self._rows(only_header=True))
+        headers = self._rows(only_header=True) if scores is not None or layout.tag_column is None else ()
+        for index, line, fields in headers:
             name = "tag" if layout.tag_column is None else fields[layout.tag_column]
             name = name if scores is None else f"score{gap}{name}"
             before, after = lines[index].split(line, 1)

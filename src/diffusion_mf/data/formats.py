@@ -303,6 +303,7 @@ _HEAD_LINES = 100
 _MIN_CONLLU_FIELDS = 8
 _ALIKE = 0.9
 """the share of a table's rows that have the same number of fields"""
+_COMMENT = re.compile(r"#(?:[ \t]|[\w.-]+=)")
 _PUNCTUATION = re.compile(r"\W+")
 
 
@@ -323,7 +324,7 @@ def content_format(path: StrPath) -> FileFormat | None:
         return FileFormat.CONLLU
     if any(line.startswith(DOCUMENT_START) for line in lines):
         return FileFormat.COLUMNS
-    rows = [line for line in lines if not line.startswith("# ")] or lines
+    rows = [line for line in lines if not _COMMENT.match(line)] or lines
     if len(_alike([line.split("\t") for line in rows])[0]) > 1:
         return FileFormat.COLUMNS
     tags = [row[-1] for row in _alike([Separator.SPACE.fields_of(line) for line in rows]) if len(row) > 1]
