@@ -47,6 +47,19 @@ def test_throughput(dmf, options: list[str], tmp_path: Path) -> None:  # type: i
     assert published["diffusion-uni", "inference"] == 345.9
 
 
+def test_the_table_and_repaired_tags(dmf, options: list[str], tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    corpus = small_runs.write_small_corpus(tmp_path)
+    path = tmp_path / "repaired.txt"
+    path.write_text("Mira E-PER\n\n" + (corpus / "dev.txt").read_text())
+    arguments = ("--tasks", "ner", "--systems", "diffusion-mf", *options, "--repeats", "1", "--set", f"data.dev={path}")
+    outcome = dmf("benchmark", "throughput", *arguments)
+    assert outcome.status == 0, outcome.stderr
+    header, row = (line for line in outcome.stdout.decode().splitlines() if "calls" in line or "inference" in line)
+    assert header.split()[-3:] == ["%", "peak", "GB"]
+    assert "10" in row.split()
+    assert f"dmf: {path}: 1 span with irregular tags repaired, first on line 1" in outcome.stderr
+
+
 def test_schedules_make_fewer_calls_with_a_larger_base(dmf, options: list[str]) -> None:  # type: ignore[no-untyped-def]
     outcome = dmf("benchmark", "schedule", *options, "--json")
     assert outcome.status == 0, outcome.stderr

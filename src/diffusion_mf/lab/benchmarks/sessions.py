@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,7 +12,7 @@ from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config
 from diffusion_mf.data.sentence import Sentence, cut_documents
 from diffusion_mf.evaluation.terminal import note
-from diffusion_mf.lab.benchmarks.timing import Workload, seconds_of, synchronise
+from diffusion_mf.lab.benchmarks.timing import Workload, seconds_of
 from diffusion_mf.model import Labeller, Prediction
 from diffusion_mf.ops.backends import Backend
 from diffusion_mf.prediction.precision import autocast_for, compile_blocks, half_weights_for, uses_packing
@@ -26,7 +25,6 @@ from diffusion_mf.training.processes import Processes
 from diffusion_mf.training.steps import PackingSettings, PreparedStep, StepPlan, StepPreparer
 
 MOST_WARM_UPS = 6
-STEPS_BETWEEN_LOOKS = 10
 
 
 def read_data(config: Config) -> TrainingData:
@@ -83,37 +81,16 @@ class Session:
 
         Every epoch has the same batches, so that all batch shapes are recorded after a few. ``members`` restricts the sentences.
         """
-        plans = self._warm_plans(members)
+        settings = self.config.training
+        plans = self._preparer.plan_epoch(self._lengths, settings, seed=self.config.seed, epoch=0, members=members)
+        self.labeller.train()
+        _warm_up(lambda: self._epoch(plans), lambda: self._gradients.num_recordings, is_recorded=self._is_packed)
 
         def run() -> float:
             self.labeller.train()
             return seconds_of(lambda: self._epoch(plans), self.device)
 
         return run
-
-    def train_for(self, seconds: float, *, wait: Callable[[], object]) -> tuple[int, float]:
-        """Train for about ``seconds`` after warm-up and ``wait``; returns the number of sentences and the exact time."""
-        plans = self._warm_plans()
-        synchronise(self.device)
-        wait()
-        num_sentences, start = 0, time.perf_counter()
-        while True:
-            for prepared in self._preparer.stream(plans, 1):
-                self._update(prepared)
-                num_sentences += sum(map(len, prepared.plan))
-                if self.device.type == "cpu" or self._step % STEPS_BETWEEN_LOOKS == 0:
-                    # The host must not run ahead of the device past the end of the measurement.
-                    synchronise(self.device)
-                    if time.perf_counter() - start >= seconds:
-                        return num_sentences, time.perf_counter() - start
-
-    def _warm_plans(self, members: Sequence[int] | None = None) -> list[StepPlan]:
-        """The steps of an epoch, prepared in advance."""
-        settings = self.config.training
-        plans = self._preparer.plan_epoch(self._lengths, settings, seed=self.config.seed, epoch=0, members=members)
-        self.labeller.train()
-        _warm_up(lambda: self._epoch(plans), lambda: self._gradients.num_recordings, is_recorded=self._is_packed)
-        return plans
 
     def _epoch(self, plans: Sequence[StepPlan]) -> None:
         for prepared in self._preparer.stream(plans, 1):
