@@ -169,6 +169,11 @@ QUESTIONS = {
         "17\tAda\tB-PER\n18\tis\tO\n",
         ("column 1", "only numbers", "--form-column 2"),
     ),
+    "numbers of sentences and words": (
+        "a.tsv",
+        "1-1\t0-3\tAda\tB-PER\n1-2\t4-6\tis\tO\n\n2.1\t7-9\tHe\tO\n",
+        ("column 1", "only numbers", "--form-column 2 or 3"),
+    ),
     "prefixes in lower case": ("a.tsv", "Ada\tb-per\nis\to\n", ("'b-per'", "write B-per", "--task pos")),
     "underscores": ("a.tsv", "Ada\tB_PER\nis\tO\n", ("'B_PER'", "write B-PER", "--task pos")),
     "spans in spans": (

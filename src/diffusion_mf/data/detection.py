@@ -43,6 +43,8 @@ _ODD_BOUNDARY = re.compile(r"[BIMESLU]_(.+)|[bimeslu][-_](.+)")
 """a span label that is not written as one"""
 _OTHER_SPELLING = re.compile(r"([BIMESLU])([-_:./])(.*)|(.+)([-_:./])([BIMESLU])", re.IGNORECASE)
 """a label that may be one of a span if others of its type are spelled in the same way"""
+_NUMBER = re.compile(r"\d+(?:[-.]\d+)?")
+"""of a unit, also with that of its sentence"""
 _NESTED = re.compile(r"[^\w\s-] ?[BIMESLU]-\w")
 """a second span label within a type"""
 
@@ -348,7 +350,7 @@ class _Reading:
             for column in range(layout.num_columns)
             if column not in (layout.form_column, layout.tag_column)
         ]
-        if others and all(unit.isdecimal() for unit in units):
+        if others and all(map(_NUMBER.fullmatch, units)):
             self._refuse(
                 f"column {layout.form_column + 1}, read as that of the words, contains only numbers",
                 f"choose that of the words with --form-column {' or '.join(others)}",
