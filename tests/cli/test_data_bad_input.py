@@ -165,6 +165,14 @@ def test_what_the_target_cannot_hold_is_named_by_its_source(dmf, tmp_path: Path)
     assert not (tmp_path / "out.tok").exists()
 
 
+@pytest.mark.parametrize("target_format", ["doccano", "prodigy", "label-studio", "brat"])
+def test_tools_need_types(target_format: str, dmf, tmp_path: Path) -> None:
+    source = tmp_path / "a.tsv"
+    source.write_text("a\tO\n\nb\tB\nc\tI\n")
+    check(dmf("data", "convert", source, tmp_path / "out", "--to", target_format), source, 3, "no type", "B-NAME")
+    assert not (tmp_path / "out").is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [

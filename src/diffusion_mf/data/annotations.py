@@ -68,6 +68,7 @@ class Record(NamedTuple):
 
 
 Writer = Callable[[Record], None]
+_Open = Callable[[StrPath], contextlib.AbstractContextManager[Writer]]
 
 # Reading.
 
@@ -525,7 +526,7 @@ def _is_from(record: Record, *keys: str) -> bool:
 
 def _json_lines(
     make: Callable[[Record], dict[str, Any]],
-) -> Callable[[StrPath], contextlib.AbstractContextManager[Writer]]:
+) -> _Open:
     @contextlib.contextmanager
     def open_lines(target: StrPath) -> Iterator[Writer]:
         with open_output(target) as stream:
@@ -607,14 +608,35 @@ class AnnotationFormat(NamedTuple):
     """How the texts of a tool are read and written."""
 
     read: Callable[[StrPath, Repairs | None], Iterator[Record]]
-    open: Callable[[StrPath], contextlib.AbstractContextManager[Writer]]
+    open: _Open
     has_scores: bool
 
 
+def _with_types(open_writer: _Open) -> _Open:
+    """Refuses spans without a type, as of the labels B and I, since no tool could read them."""
+
+    @contextlib.contextmanager
+    def open_checked(target: StrPath) -> Iterator[Writer]:
+        with open_writer(target) as write:
+
+            def write_checked(record: Record) -> None:
+                if any(not span.label for span in record.spans or ()):
+                    raise InputError(
+                        "the spans have no type, but files of annotation tools need one",
+                        line=record.line or None,
+                        remedy="write labels with a type, as in B-NAME and I-NAME, or choose columns, conllu or jsonl",
+                    )
+                write(record)
+
+            yield write_checked
+
+    return open_checked
+
+
 ANNOTATION_FORMATS = {
-    "doccano": AnnotationFormat(read_doccano, _json_lines(_doccano), False),
-    "prodigy": AnnotationFormat(read_prodigy, _json_lines(_prodigy), True),
-    "label-studio": AnnotationFormat(read_label_studio, _open_label_studio, True),
-    "brat": AnnotationFormat(read_brat, _open_brat, False),
+    "doccano": AnnotationFormat(read_doccano, _with_types(_json_lines(_doccano)), False),
+    "prodigy": AnnotationFormat(read_prodigy, _with_types(_json_lines(_prodigy)), True),
+    "label-studio": AnnotationFormat(read_label_studio, _with_types(_open_label_studio), True),
+    "brat": AnnotationFormat(read_brat, _with_types(_open_brat), False),
 }
 """keyed by the values of `formats.FileFormat`"""
