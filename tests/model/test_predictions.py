@@ -6,6 +6,7 @@ import pytest
 import torch
 from tiny_models import KEYS, VOCABULARY, small_labeller, whole_batch
 
+from diffusion_mf.config import InferenceConfig
 from diffusion_mf.data.label_schemes import LabelScheme
 from diffusion_mf.decoding import DECODERS
 from diffusion_mf.diffusion import one_hot
@@ -138,11 +139,12 @@ def visited(labeller, **options):
 def test_schedules_by_base_and_by_number_of_calls(system) -> None:
     labeller = small_labeller(system).eval()
     assert visited(labeller) == ([1000, 500, 250, 125, 62, 31, 15, 7, 3, 1], [500, 250, 125, 62, 31, 15, 7, 3, 1, 0])
-    assert visited(labeller, base=4) == ([1000, 250, 62, 15, 3], [250, 62, 15, 3, 0])
-    assert visited(labeller, num_calls=5) == visited(labeller, base=4)
+    by_base = visited(labeller, settings=InferenceConfig(base=4.0))
+    assert by_base == ([1000, 250, 62, 15, 3], [250, 62, 15, 3, 0])
+    assert visited(labeller, num_calls=5) == by_base
     configured = small_labeller(system, inference={"num_calls": 5}).eval()
-    assert visited(configured) == visited(labeller, num_calls=5)
-    assert visited(configured, base=2) == visited(labeller)
+    assert visited(configured) == by_base
+    assert visited(configured, num_calls=10) == visited(labeller)
 
 
 def test_ddim_visits_evenly_spaced_steps() -> None:

@@ -133,7 +133,7 @@ def test_our_recipe_lets_dev_choose_unless_a_file_decides(name: str, tmp_path: P
     assert candidate_calls(load_config(name)) == [1, 2, 3, 5, 10]
     assert candidate_calls(load_config(name, ["diffusion.num_steps=4"])) == [1, 2, 3]
     assert load_config(name, ["inference.num_calls=4"]).inference.num_calls == 4
-    assert load_config(name, ["inference.base=4"]).inference.calls_and_base(None, None) == (None, 4)
+    assert load_config(name, ["inference.base=4"]).inference.calls_and_base() == (None, 4)
     assert candidate_calls(load_config(name, ["inference.base=2"])) == []
     path = tmp_path / "mine.toml"
     path.write_text(f'extends = "{name}"\n[inference]\nbase = 2\n', encoding="utf-8")

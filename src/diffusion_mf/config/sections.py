@@ -493,8 +493,8 @@ class InferenceConfig(Section):
     layout: Literal["auto", "padded", "packed"] = "auto"
     """as in training"""
 
-    def calls_and_base(self, num_calls: int | None, base: float | None) -> tuple[int | None, float | None]:
-        """What determines the reverse schedule: the arguments or, without them, these settings; at most one is given."""
-        if num_calls is None and base is None:
-            return (None, self.base) if self.num_calls is None or self.num_calls == AUTO else (self.num_calls, None)
-        return num_calls, base
+    def calls_and_base(self, num_calls: int | None = None) -> tuple[int | None, float | None]:
+        """What determines the reverse schedule, a number of calls or a base: the argument or, without it, these settings."""
+        if num_calls is None and self.num_calls != AUTO:
+            num_calls = self.num_calls
+        return (None, self.base) if num_calls is None else (num_calls, None)

@@ -193,7 +193,7 @@ class CategoricalCore(StructuredCore):
 
         Dropout is active here, too.
         """
-        of_inference, base = self.config.inference.calls_and_base(None, None)
+        of_inference, base = self.config.inference.calls_and_base()
         reading = self.config.inference.posterior
         schedule = self.process.schedule(num_calls=of_inference, base=base)
         num_calls = min(num_calls, len(schedule) - 2)

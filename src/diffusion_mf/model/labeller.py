@@ -181,21 +181,20 @@ class Labeller(nn.Module):
         batch: Batch,
         *,
         num_calls: int | None = None,
-        base: int | float | None = None,
         allowed: Bool[Tensor, "B N K"] | None = None,
         keep_trajectory: bool = False,
         settings: InferenceConfig | None = None,
     ) -> Prediction:
         """The prediction for a batch, from which decoders decide on labels; call `eval` first.
 
-        ``num_calls`` or ``base`` chooses the schedule; the default is that of ``settings`` (default: the configuration). ``allowed`` clamps labels;
-        decoders then check that a legal sequence exists. Nothing waits for the device.
+        ``num_calls`` takes the place of the schedule in ``settings`` (default: the configuration). ``allowed`` clamps labels; decoders
+        then check that a legal sequence exists. Nothing waits for the device.
         """
         if self.training:
             raise RuntimeError("predict would use dropout: call eval() first")
         settings = settings or self.config.inference
         layout, is_unit = batch.layout, unit_mask(batch.lengths, batch.form_ids.shape[1])
-        num_calls, base = settings.calls_and_base(num_calls, base)
+        num_calls, base = settings.calls_and_base(num_calls)
         inputs = PredictionInput(
             states=self._states(batch, layout),
             layout=layout,

@@ -154,7 +154,7 @@ def _settings(model: StoredModel, labeller: Labeller, num_calls: int | None) -> 
         "longest": LONGEST_WHOLE if has_transformer(model) else None,
         "batch_units": BATCH_UNITS,
     }
-    number, base = config.inference.calls_and_base(num_calls, None)
+    number, base = config.inference.calls_and_base(num_calls)
     if isinstance(core, CategoricalCore):
         schedule = core.process.schedule(num_calls=number, base=base)
         found |= {"schedule": schedule, "scores_from": config.inference.scores_from}

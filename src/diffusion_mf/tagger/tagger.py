@@ -222,7 +222,7 @@ class Tagger:
         scheme = "" if self.scheme is LabelScheme.PLAIN else f" in {self.scheme}"
         calls = ""
         if config.system_entry.is_diffusion:
-            number, base = config.inference.calls_and_base(None, None)
+            number, base = config.inference.calls_and_base()
             calls = f", {number} calls" if number is not None else f", calls by base {base:g}"
         num_parameters = sum(parameter.numel() for parameter in self._labeller.parameters())
         return (

@@ -98,7 +98,7 @@ def candidate_calls(config: Config) -> list[int]:
 
 def num_calls(config: Config) -> int:
     """The number of denoiser calls in inference; where dev is to choose it, the number until then."""
-    number, base = config.inference.calls_and_base(None, None)
+    number, base = config.inference.calls_and_base()
     if config.system_entry.process == "bits":
         return number or config.bits.num_calls
     return len(CategoricalDiffusion(2, config.diffusion.num_steps).schedule(num_calls=number, base=base)) - 1
