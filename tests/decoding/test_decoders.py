@@ -56,6 +56,13 @@ def brute_force(scheme: LabelScheme, names: list[str], scores: list[list[float]]
     return list(min(found)[1][::-1]) if found else None
 
 
+def bits_input(
+    bits: Tensor, codes: BitCodes, lengths: Tensor, *, temperature: float = 0.05, **options: object
+) -> DecoderInput:
+    unary = codes.unary_scores(bits, temperature=temperature)
+    return DecoderInput(lengths=lengths, unary_scores=unary, bits=bits, codes=codes, **options)  # type: ignore[arg-type]
+
+
 @given(problem=unary_problems())
 def test_mask_viterbi_is_always_legal_and_equals_brute_force(
     problem: tuple[LabelScheme, list[str], Tensor, Tensor],
@@ -123,9 +130,9 @@ def test_a_position_without_any_label_is_an_error(name: str) -> None:
     allowed[1, 1] = False
     bits = torch.zeros(2, 2, 2)
     with pytest.raises(NoLegalSequenceError, match="sentence 1 of the batch has no label left at position 1"):
-        DECODERS[name](DecoderInput.of_bits(bits, codes, torch.tensor([2, 2]), allowed=allowed))
+        DECODERS[name](bits_input(bits, codes, torch.tensor([2, 2]), allowed=allowed))
     # Past the length nothing is asked for.
-    assert DECODERS[name](DecoderInput.of_bits(bits, codes, torch.tensor([2, 1]), allowed=allowed)).shape == (2, 2)
+    assert DECODERS[name](bits_input(bits, codes, torch.tensor([2, 1]), allowed=allowed)).shape == (2, 2)
 
 
 @given(seed=st.integers(0, 10**6), is_local=st.booleans(), is_constrained=st.booleans(), has_ends=st.booleans())
@@ -176,7 +183,7 @@ def test_ties_go_to_the_smaller_label() -> None:
 def test_native_bits_and_the_distance_based_extension() -> None:
     codes = BitCodes(3, scale=1)
     bits = torch.tensor([[[0.9, 0.8], [-0.5, 0.4], [math.nan, math.nan]]])
-    decoder_input = DecoderInput.of_bits(bits, codes, torch.tensor([2]))
+    decoder_input = bits_input(bits, codes, torch.tensor([2]))
     assert DECODERS["native"](decoder_input).tolist() == [[NO_LABEL_ID, 1, 0]]
     # 11 is no label: 10 (label 2) is nearest to (.9, .8).
     assert DECODERS["argmax"](decoder_input).tolist() == [[2, 1, 0]]
@@ -184,13 +191,11 @@ def test_native_bits_and_the_distance_based_extension() -> None:
     assert decoder_input.unary_scores[0, 1].tolist() == pytest.approx(
         [-(0.5**2 + 1.4**2) / 0.05, -(0.5**2 + 0.6**2) / 0.05, -(1.5**2 + 1.4**2) / 0.05]
     )
-    assert DecoderInput.of_bits(bits, codes, torch.tensor([2]), temperature=0.1).unary_scores[
-        0, 1, 1
-    ].item() == pytest.approx(  # type: ignore[index]
+    assert bits_input(bits, codes, torch.tensor([2]), temperature=0.1).unary_scores[0, 1, 1].item() == pytest.approx(  # type: ignore[index]
         -(0.5**2 + 0.6**2) / 0.1
     )
     allowed = torch.tensor([[[True, True, False], [True, True, True], [False, False, False]]])
-    clamped = DecoderInput.of_bits(bits, codes, torch.tensor([2]), allowed=allowed)
+    clamped = bits_input(bits, codes, torch.tensor([2]), allowed=allowed)
     assert DECODERS["native"](clamped).tolist() == [[1, 1, 0]]
 
 
@@ -201,7 +206,7 @@ def test_mask_viterbi_on_bits_equals_brute_force(seed: int) -> None:
     bits = torch.randn(2, 3, codes.num_bits, generator=torch.Generator().manual_seed(seed)) * 0.1
     lengths = torch.tensor([3, 2])
     legality = Legality.of_scheme(names, LabelScheme.BMES)
-    labels = DECODERS["mask-viterbi"](DecoderInput.of_bits(bits, codes, lengths, legality=legality))
+    labels = DECODERS["mask-viterbi"](bits_input(bits, codes, lengths, legality=legality))
     table = [[(1 if label >> shift & 1 else -1) * 0.1 for shift in (2, 1, 0)] for label in range(len(names))]
     for sentence, length in enumerate(lengths.tolist()):
         scores = [[-(math.dist(row, code) ** 2) / 0.05 for code in table] for row in bits[sentence, :length].tolist()]
@@ -235,7 +240,7 @@ def test_bad_values_are_errors() -> None:
         with pytest.raises(ValueError, match=r"1…2, found 3"):
             DECODERS[name](DecoderInput(lengths=torch.tensor([3]), unary_scores=scores, potentials=potentials))
     with pytest.raises(ValueError, match=r"1…2, found 0"):
-        DECODERS["native"](DecoderInput.of_bits(torch.zeros(1, 2, 2), BitCodes(3), torch.tensor([0])))
+        DECODERS["native"](bits_input(torch.zeros(1, 2, 2), BitCodes(3), torch.tensor([0])))
     with pytest.raises(ValueError, match="constraints on 2 labels do not fit scores of 3"):
         DECODERS["mask-viterbi"](
             DecoderInput(lengths=torch.tensor([1]), unary_scores=scores, legality=Legality.everything(2))

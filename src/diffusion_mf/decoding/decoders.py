@@ -43,31 +43,6 @@ class DecoderInput:
     check: bool = True
     """raise `NoLegalSequenceError` if clamps and legality leave no sequence; waits for a GPU"""
 
-    @classmethod
-    def of_bits(
-        cls,
-        bits: Float[Tensor, "B N b"],
-        codes: BitCodes,
-        lengths: Int[Tensor, " B"],
-        *,
-        temperature: int | float = 0.05,
-        legality: Legality | None = None,
-        allowed: Bool[Tensor, "B N K"] | None = None,
-        backend: Backend = "auto",
-        check: bool = True,
-    ) -> DecoderInput:
-        """The decoder input of DiffusionSL, with the distance-based unary scores u(ℓ) = −‖z − c_ℓ‖²/τ for Mask-Viterbi."""
-        return cls(
-            lengths=lengths,
-            unary_scores=codes.unary_scores(bits, temperature=temperature),
-            bits=bits,
-            codes=codes,
-            legality=legality,
-            allowed=allowed,
-            backend=backend,
-            check=check,
-        )
-
 
 class Decoder(Protocol):
     """A frozen object that turns a decoder input into (B, N) labels, 0 past each length."""

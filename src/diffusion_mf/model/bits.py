@@ -117,11 +117,11 @@ class BitsCore(Core):
             draw_noise=draw_noise,
             keep_trajectory=inputs.keep_trajectory,
         )
-        decoder_input = DecoderInput.of_bits(
-            result.bits,
-            self.codes,
-            inputs.lengths,
-            temperature=settings.temperature,
+        decoder_input = DecoderInput(
+            lengths=inputs.lengths,
+            unary_scores=self.codes.unary_scores(result.bits, temperature=settings.temperature),
+            bits=result.bits,
+            codes=self.codes,
             legality=inputs.legality,
             allowed=inputs.allowed,
             check=inputs.allowed is not None,
