@@ -21,8 +21,10 @@ from diffusion_mf.data.formats import (
     suffix_format,
 )
 from diffusion_mf.data.label_schemes import LabelScheme
+from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
+from diffusion_mf.tagger.files import read_source_sentences
 
 
 def conllu(*words: tuple[str, str, str]) -> str:
@@ -243,3 +245,38 @@ def test_characters_may_be_labelled_in_any_scheme(tags: str, expected: str, tmp_
 def test_characters_without_boundaries_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="label 'NN' is neither O nor one of"):
         read_task(write(tmp_path / "a.tsv", "我\tNN\n"), Task.SEG_POS)
+
+
+@pytest.mark.parametrize(
+    ("file_format", "text"),
+    [
+        (FileFormat.HUGGING_FACE, '{"tokens": ["Ada", "left"], "ner_tags": [0, 7]}\n'),
+        (FileFormat.HUGGING_FACE, '{"tokens": ["Ada", "left"], "ner_tags": [null, ""]}\n'),
+        (FileFormat.COLUMNS, "Ada\t\nleft\tO\n"),
+        (FileFormat.COLUMNS, "word\tlemma\ttag\nAda\tAda\t\nleft\tleave\t\n"),
+    ],
+)
+def test_tagging_needs_no_labels(file_format: FileFormat, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text(text)
+    (item,) = read_source_sentences(path, file_format, Task.NER)
+    assert (item.sentence.units, item.sentence.labels) == (("Ada", "left"), None)
+    if item.row is not None:
+        assert item.row.key == "ner_tags"
+    if item.rows is not None:
+        assert item.rows.with_tags(["X", "Y"]).endswith(
+            "\tX\nleft\tY\n" if "word" not in text else "\tX\nleft\tleave\tY\n"
+        )
+    with pytest.raises(InputError):
+        read_task(path, Task.NER, file_format=file_format)
+
+
+def test_tagging_repairs_a_missing_form(tmp_path: Path) -> None:
+    path = tmp_path / "a.conllu"
+    path.write_text("1\t\t_\tX\t_\t_\t_\t_\t_\t_\n")
+    repairs = Repairs(path)
+    (item,) = read_source_sentences(path, FileFormat.CONLLU, Task.POS, repairs=repairs)
+    assert item.sentence.units == ("_",)
+    assert repairs.describe() is not None
+    with pytest.raises(InputError, match="a column is empty"):
+        list(read_source_sentences(path, FileFormat.CONLLU, Task.POS))

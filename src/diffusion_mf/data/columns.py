@@ -352,11 +352,16 @@ class _Head:
 
 
 def read_columns(
-    path: StrPath, layout: ColumnLayout, *, lines: Iterable[str] | None = None, repairs: Repairs | None = None
+    path: StrPath,
+    layout: ColumnLayout,
+    *,
+    lines: Iterable[str] | None = None,
+    repairs: Repairs | None = None,
+    needs_tags: bool = True,
 ) -> Iterator[Sentence]:
     """Stream the sentences of ``path`` with their tags unchanged; ``-DOCSTART-`` and ``# newdoc`` begin documents.
 
-    A tag without a form is an error, or with ``repairs`` gets a placeholder as its form.
+    A tag without a form is an error, or with ``repairs`` gets a placeholder as its form. Without ``needs_tags`` an empty tag is `FREE`.
     """
     split, num_columns = layout.separator.fields_of, layout.num_columns
     form_column, tag_column = layout.form_column, layout.tag_column
@@ -396,7 +401,7 @@ def read_columns(
                     previous = fields
                 unit = fields[form_column]
                 tag = unit if tag_column is None else fields[tag_column]
-                if not tag and layout.clamp_column == tag_column:
+                if not tag and (not needs_tags or layout.clamp_column == tag_column):
                     tag = FREE
                 if not unit and tag and repairs is not None:
                     unit = repairs.add_form(number)
@@ -558,7 +563,10 @@ def read_column_blocks(
     clamp_column: str | None = None,
     repairs: Repairs | None = None,
 ) -> Iterator[ColumnBlock]:
-    """Stream ``path`` sentence by sentence without losing a byte, for `ColumnBlock.with_tags`; nothing if it has no sentence."""
+    """Stream ``path`` sentence by sentence without losing a byte, for `ColumnBlock.with_tags`; nothing if it has no sentence.
+
+    The tags that are to be replaced may be empty.
+    """
     raw_lines = read_raw_lines(path, is_end=_is_blank)
     limits = SentenceLimits.from_environment()
     held: list[str] = []
@@ -599,7 +607,7 @@ def read_column_blocks(
             yield bare(raw, number)
 
     is_first = True
-    for sentence in read_columns(path, layout, lines=lines(), repairs=repairs):
+    for sentence in read_columns(path, layout, lines=lines(), repairs=repairs, needs_tags=False):
         yield ColumnBlock("".join(block), sentence, layout, is_first)
         block.clear()
         is_first = False

@@ -32,13 +32,18 @@ _TAG_KEYS = {
 
 
 def read_token_rows(
-    path: StrPath, fields: FieldChoice, *, task: Task | None = None, repairs: Repairs | None = None
+    path: StrPath,
+    fields: FieldChoice,
+    *,
+    task: Task | None = None,
+    repairs: Repairs | None = None,
+    needs_tags: bool = True,
 ) -> Iterator[TokenRow]:
     """Stream the rows of a Hugging Face dataset: tokens, and tags as names or numbers.
 
     The names of numbered tags come from ``fields``, from an object without tokens in the file (``label_names`` or ``features``),
     or from a ``dataset_info.json`` in the same folder. Of several keys with tags, the one given or the one that fits ``task`` is
-    used, the same in all rows.
+    used, the same in all rows. Without ``needs_tags`` only their key is read, not what they are.
     """
     limits = SentenceLimits.from_environment()
     names = fields.label_names
@@ -63,7 +68,7 @@ def read_token_rows(
             continue
         key = _tag_key(row, tokens, fields.tag_column, known, task, fail)
         known = known or key
-        tags = None if key is None else row[key]
+        tags = None if key is None or not needs_tags else row[key]
         if tags is not None and all(isinstance(tag, int) and not isinstance(tag, bool) for tag in tags):
             names = names or _names_beside(path, key)
             if names is None:
