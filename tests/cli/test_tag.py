@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ from small_models import write_model
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import FileFormat
+from diffusion_mf.errors import InputError
 from diffusion_mf.tagger import Tagger
 from diffusion_mf.tagger.files import TaggingOptions, tag_file
 
@@ -177,6 +179,109 @@ def test_a_file_with_fewer_columns_than_the_training_data_gets_one_more(
         assert dmf("tag", model, path, "--tag-column", "2").stdout.decode() == expected.replace(" NNP", "").replace(
             " VB", ""
         ).format(*labels)
+
+
+def test_columns_that_are_named_are_columns_of_what_looks_like_text(
+    dmf: Callable, models: dict, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("O 0 Ada\nO 4 left\n\nO 0 Oslo\n")
+    text = dmf("tag", models[Task.NER], path)
+    assert "read as plain text" in text.stderr
+    options = ("--form-column", "3", "--tag-column", "1")
+    outcome = dmf("tag", models[Task.NER], path, *options, "--json")
+    assert [json.loads(line)["units"] for line in outcome.stdout.splitlines()] == [["Ada", "left"], ["Oslo"]]
+    piped = dmf("tag", models[Task.NER], *options, stdin=path.read_bytes()).stdout.decode()
+    assert [line.split(" ")[1:] for line in piped.split("\n") if line] == [["0", "Ada"], ["4", "left"], ["0", "Oslo"]]
+    # The columns of the training data, where they hold tags.
+    model = write_model(tmp_path / "model", settings={"data": {"form_column": "3", "tag_column": "1"}})
+    outcome = dmf("tag", model, path)
+    assert outcome.stdout.decode() == piped
+    assert "read as columns" in outcome.stderr
+    path.write_text("We left Oslo\nShe was there\n")
+    assert dmf("tag", model, path, "--json").stderr.endswith("use --format columns if each line is a unit\n")
+
+
+def test_columns_of_tags_are_no_words(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
+    model = write_model(tmp_path / "model", settings={"data": {"form_column": "3", "tag_column": "1"}})
+    path = tmp_path / "other.txt"
+    for text in ("Ada NNP B-PER\nleft VBD O\n", "Ada NNP B-PER\n", "Ada NNP O\nleft VBD B-LAW\n"):
+        path.write_text(text)
+        for command in ("tag", "evaluate"):
+            outcome = dmf(command, model, path)
+            assert (outcome.status, outcome.stdout) == (2, b"")
+            assert "column 3, read as that of the words, contains only tags such as B-" in outcome.stderr
+            assert outcome.stderr.endswith("choose the columns, as in --form-column 1 --tag-column 3.\n")
+        assert dmf("tag", model, path, "--form-column", "1", "--tag-column", "3").status == 0
+        assert dmf("tag", models[Task.NER], path).status == 0
+    # Words that look like tags.
+    path.write_text("NN x S-Bahn\nNN x U-Bahn\n")
+    assert dmf("tag", model, path, "--format", "columns").status == 0
+    path.write_text("S-Bahn\tNN\n\nO\tUH\nweh\tUH\n")
+    assert dmf("tag", models[Task.POS], path).status == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
+        ("Ada\tS-PER\n", True),
+        ("Ada\tB-GENE\nleft\tO\n", True),
+        ("Ada\tNNP\tI-PER\r\nleft\tVBD\tO\r\n", True),
+        ("\nThe\tO\n\nleft\tO\n", True),
+        ("-DOCSTART- -X- O\n\nAda NNP B-PER\n", True),
+        ("Ada\tO\nshe has blood group O\n", False),
+        ("vitamin\tB-12\n", False),
+        ("vitamin B-12\nvitamin B-6\n", False),
+        ("Ada left\tO\nshe left\tO\n", False),
+        ("Ada\n", False),
+        ("\n", False),
+    ],
+)
+@pytest.mark.parametrize("text_format", [FileFormat.TEXT, FileFormat.RAW])
+def test_labelled_words_in_a_pipe_are_not_text(
+    text: str, is_refused: bool, text_format: FileFormat, dmf: Callable, models: dict, tmp_path: pathlib.Path
+) -> None:
+    if text.startswith("\nThe") and text_format is FileFormat.RAW:
+        pytest.skip("each line is a paragraph")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(text,), daemon=True)
+    writer.start()
+    remedy = r"--format columns, or --format text if every line is a sentence"
+    with pytest.raises(InputError, match=remedy) if is_refused else contextlib.nullcontext():
+        tag_file(Tagger.load(models[Task.NER], device="cpu"), pipe, tmp_path / "out.jsonl", text_format=text_format)
+    writer.join()
+    if text_format is FileFormat.TEXT:
+        assert dmf("tag", models[Task.NER], "--json", stdin=text.encode()).status == (2 if is_refused else 0)
+        assert dmf("tag", models[Task.NER], "--json", "--format", "text", stdin=text.encode()).status == 0
+
+
+def test_labelled_words_of_other_tasks_in_a_pipe(dmf: Callable, models: dict) -> None:
+    outcome = dmf("tag", models[Task.POS], stdin=b"mira\tNOUN\nsel\tVERB\n")
+    assert outcome.status == 2
+    assert outcome.stderr == (
+        "dmf: standard input: these are words with labels (mira, NOUN), and not text; specify the format: "
+        "--format columns, or --format text if every line is a sentence.\n"
+    )
+    assert dmf("tag", models[Task.POS], stdin=b"mira\tsel\nsel\tmira\n").status == 0
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+@pytest.mark.parametrize("name", ["in.txt", "in.tsv"])
+def test_tables_that_cannot_be_trained_on_are_not_tagged(
+    name: str, separator: str, dmf: Callable, models: dict, tmp_path: pathlib.Path
+) -> None:
+    path = tmp_path / name
+    path.write_text("Ada,B-PER\nleft,O\n\nOslo,B-LOC\n".replace(",", separator))
+    outcome = dmf("tag", models[Task.NER], path)
+    assert (outcome.status, outcome.stdout) == (2, b"")
+    assert "the columns are separated by " in outcome.stderr
+    path.write_text('"Ada"\t"B-PER"\n"left"\t"O"\n')
+    assert "the values are in quotation marks" in dmf("tag", models[Task.NER], path).stderr
+    path.write_text("Well, yes\nNo, sir\n")
+    assert dmf("tag", models[Task.NER], path, "--format", "text").status == 0
+    path.write_text(f"1{separator}000\tCD\nmen\tNNS\n")
+    assert dmf("tag", models[Task.NER], path).status == 0
 
 
 def test_json_lines(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ import torch
 from diffusion_mf.data.annotations import AnnotationFormat, Record, TextSpan, records_of, sentences_of
 from diffusion_mf.data.columns import (
     COLUMN_FIELD,
+    DOCUMENT_START,
     FREE,
     ColumnBlock,
     ColumnLayout,
@@ -28,6 +29,7 @@ from diffusion_mf.data.columns import (
 )
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
 from diffusion_mf.data.corpus import Corpus, Task, check_labels
+from diffusion_mf.data.detection import check_table
 from diffusion_mf.data.files import (
     BYTE_ORDER_MARK,
     DETECTED,
@@ -37,6 +39,7 @@ from diffusion_mf.data.files import (
     check_fields,
     json_text,
     open_output,
+    read_lines,
 )
 from diffusion_mf.data.formats import (
     FileFormat,
@@ -49,11 +52,11 @@ from diffusion_mf.data.formats import (
     task_format,
 )
 from diffusion_mf.data.hugging_face import TokenRow, read_token_rows
-from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_spans, is_boundary_label
+from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_spans, is_boundary_label, split_label
 from diffusion_mf.data.raw_text import Offsets, characters_of, read_paragraphs
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence, with_first_document
-from diffusion_mf.errors import DiffusionMFError, InputError, quoted
+from diffusion_mf.errors import DiffusionMFError, InputError, quoted, shortened
 from diffusion_mf.evaluation.calibration import expected_calibration_error
 from diffusion_mf.evaluation.report import Report, TaskScorer
 from diffusion_mf.model.storage import StoredModel
@@ -101,16 +104,17 @@ def read_source_sentences(
     *,
     fields: FieldChoice = DETECTED,
     is_guess: bool = False,
+    labels: Collection[str] = (),
     repairs: Repairs | None = None,
 ) -> Iterator[SourceSentence]:
     """Stream the sentences of ``path``, for Seg-POS as characters; a file without sentences yields none.
 
-    ``is_guess`` means that plain text is only assumed: a file that is clearly something else is refused. With ``repairs``, a line
-    without a form in a column file keeps its place, so that a labelled file can be tagged and scored.
+    ``is_guess`` means that text is only assumed: what is clearly something else, such as words with ``labels``, is refused. With
+    ``repairs``, a line without a form in a column file keeps its place, so that a labelled file can be tagged and scored.
     """
     if file_format is FileFormat.CONLLU:
         clamp_column = _conllu_clamps(fields.clamp_column, task)
-        for block in read_conllu_blocks(path, column=clamp_column or ConlluColumn.UPOS):
+        for block in read_conllu_blocks(path, column=clamp_column or ConlluColumn.UPOS, repairs=repairs):
             words = block.sentence or Sentence(())
             units = tuple("".join(words.units)) if task is Task.SEG_POS else words.units
             known = () if clamp_column is None else enumerate(words.labels or ())
@@ -135,7 +139,7 @@ def read_source_sentences(
             remedy='leave it out; in JSON Lines the key "clamp" holds labels that are known',
         )
     if file_format is FileFormat.HUGGING_FACE:
-        for row in read_token_rows(path, fields, task=task, repairs=repairs):
+        for row in read_token_rows(path, fields, task=task, repairs=repairs, needs_tags=False):
             clamp = json_clamp(row.row.get("clamp"))
             yield SourceSentence(row.sentence._replace(labels=None), row=row, clamp=_placed(clamp, path, row.sentence))
         return
@@ -145,7 +149,9 @@ def read_source_sentences(
             yield SourceSentence(sentence._replace(labels=None), clamp=_placed(clamp, path, sentence))
         return
     if file_format is FileFormat.RAW:
-        for paragraph in read_paragraphs(path):
+        for number, paragraph in enumerate(read_paragraphs(path)):
+            if is_guess and number == 0:
+                _check_unlabelled(paragraph.text.strip().split("\n"), path, labels)
             record = Record(paragraph.text, path=path, line=paragraph.line)
             yield from _text_items(record, task, fields.language, document=1, start=paragraph.start)
         return
@@ -154,9 +160,7 @@ def read_source_sentences(
             # Existing labels must not influence where sentences end.
             yield from _text_items(record._replace(spans=None), task, fields.language, document=number)
         return
-    for number, sentence in enumerate(read_plain_text(path)):
-        if is_guess and number == 0:
-            _check_plain(sentence, path)
+    for sentence in _assumed_text(path, labels) if is_guess else read_plain_text(path):
         # The spaces in plain text would reveal the word boundaries that the model has to find.
         units = tuple("".join(sentence.units)) if task is Task.SEG_POS else sentence.units
         yield SourceSentence(sentence._replace(units=units, labels=None))
@@ -239,6 +243,24 @@ def tag_texts(
         yield [dataclasses.replace(next(results), offsets=offsets) for _, offsets in members]
 
 
+def _assumed_text(path: StrPath, labels: Collection[str]) -> Iterator[Sentence]:
+    """`read_plain_text` of a stream that may be something else, which its first lines show."""
+    limits = SentenceLimits.from_environment()
+    first: list[str] = []
+    for number, line in enumerate(read_lines(path), 1):
+        units = line.replace("\t", " ").split(" ")
+        sentence = Sentence(tuple(unit for unit in units if unit), None, number)
+        if not sentence.units:
+            continue
+        limits.check_units(sentence, path)
+        if not first:
+            _check_plain(sentence, path)
+        if len(first) < _NUM_CHECKED:
+            first.append(line)
+            _check_unlabelled(first, path, labels)
+        yield sentence
+
+
 def _check_plain(sentence: Sentence, path: StrPath) -> None:
     first = sentence.units[0]
     if first.startswith(('{"', "#")) or (first == "1" and len(sentence.units) >= NUM_COLUMNS):
@@ -248,6 +270,28 @@ def _check_plain(sentence: Sentence, path: StrPath) -> None:
             line=sentence.line,
             remedy=f"specify its format with --format ({', '.join(FileFormat)})",
         )
+
+
+_NUM_CHECKED = 2
+"""lines: a program that writes into a pipe may wait for the labels of the first before it writes more"""
+
+
+def _check_unlabelled(lines: Sequence[str], path: StrPath, labels: Collection[str]) -> None:
+    """`InputError` if the first lines of what should be text are words, each with a tab and a label.
+
+    A single line is evidence enough only if its label is one of a span and among ``labels``.
+    """
+    rows = [line.rstrip().split("\t") for line in lines]
+    tags = [row[-1] for row in rows if len(row) > 1 and " " not in row[0]]
+    are_labelled = len(tags) == len(rows) and all(tag in labels or is_boundary_label(tag) for tag in tags)
+    problem = None
+    if rows[0][0].startswith(DOCUMENT_START):
+        problem = "this does not look like text"
+    elif are_labelled and (len(rows) > 1 or (tags[0] in labels and tags[0] != "O" and is_boundary_label(tags[0]))):
+        problem = f"these are words with labels ({shortened(rows[0][0])}, {shortened(tags[0])}), and not text"
+    if problem is not None:
+        remedy = "specify the format: --format columns, or --format text if every line is a sentence"
+        raise InputError(problem, path=path, remedy=remedy)
 
 
 SCORE_KEY = "Score"
@@ -437,6 +481,9 @@ _OTHER_READINGS = {
     FileFormat.RAW: "read as raw text; use --format columns if each line is a unit, --format text if each is a sentence",
 }
 
+_HEAD_SENTENCES = 50
+"""of a file, which show what its columns contain"""
+
 _WITHOUT_COLUMNS = (None, FileFormat.TEXT, FileFormat.RAW)
 
 Advance = Callable[[int], None]
@@ -459,13 +506,16 @@ class TaggingOptions:
 def with_stored_fields(
     fields: FieldChoice, model: StoredModel, path: StrPath, file_format: FileFormat, *, may_add_tag: bool = False
 ) -> FieldChoice:
-    """``fields``, and for what they leave open the fields of the training data: the language, and columns that a file has, too.
+    """``fields``, and for what they leave open the fields of the training data: language, names of numbered labels, columns.
 
-    Columns that were named in training come first. The tag column that was detected there serves files whose words are in the same
-    column, if it alone holds tags. With ``may_add_tag``, a file that ends before that column has no tags yet: its last column is another.
+    A file's own names of labels are kept. Columns are those that the file has, too; those that were named in training come first. The
+    tag column that was detected there serves files whose words are in the same column, if it alone holds tags. With ``may_add_tag``,
+    a file that ends before that column has no tags yet: its last column is another.
     """
     data = model.config.data
     fields = fields._replace(language=fields.language or data.language)
+    if fields.label_names is None and not _states_names(path, file_format, fields, model.config.task):
+        fields = fields._replace(label_names=data.label_names)
     # A pipe cannot be read twice.
     if file_format is not FileFormat.COLUMNS or not os.path.isfile(path):
         return fields
@@ -494,14 +544,68 @@ def with_stored_fields(
     return fields
 
 
+def _states_names(path: StrPath, file_format: FileFormat, fields: FieldChoice, task: Task) -> bool:
+    """Whether a Hugging Face dataset can be read without being told the names of its labels."""
+    if file_format is not FileFormat.HUGGING_FACE or not os.path.isfile(path):
+        return False
+    with contextlib.suppress(InputError):
+        next(read_token_rows(path, fields, task=task), None)
+        return True
+    return False
+
+
+def _has_stored_columns(model: StoredModel, path: StrPath) -> bool:
+    """Whether a file that looks like text has tags in the columns that were named in training."""
+    data = model.config.data
+    if (data.form_column is None and data.tag_column is None) or not os.path.isfile(path):
+        return False
+    with contextlib.suppress(InputError):
+        layout = detect_layout(path, form_column=data.form_column, tag_column=data.tag_column)
+        return _holds_tags(layout, model, path)
+    return False
+
+
+def _check_forms(fields: FieldChoice, model: StoredModel, path: StrPath, file_format: FileFormat) -> None:
+    """`InputError` if the column of the forms contains tags, while what would be overwritten with labels are no tags.
+
+    Words such as S-Bahn look like tags, too: O, or a type that the model knows, tells them apart.
+    """
+    if file_format is not FileFormat.COLUMNS or not os.path.isfile(path):
+        return
+    try:
+        layout = detect_layout(
+            path,
+            form_column=fields.form_column,
+            tag_column=fields.tag_column,
+            clamp_column=fields.clamp_column,
+            may_add_tag=True,
+        )
+        first = [*itertools.islice(read_columns(path, layout), _HEAD_SENTENCES)]
+    except InputError:
+        return  # reading the whole file reports it, or repairs it
+    units = {unit for sentence in first for unit in sentence.units}
+    tags = {tag for sentence in first for tag in sentence.labels or ()}
+    typed = min(units - {"O"}, default=None)
+    kinds = {"", *(split_label(label)[1] for label in model.vocabulary.labels)}  # O has none
+    are_tags = all(map(is_boundary_label, units)) and any(split_label(unit)[1] in kinds for unit in units)
+    if layout.tag_column is not None and typed and are_tags and not all(map(is_boundary_label, tags)):
+        form, tag = layout.form_column + 1, layout.tag_column + 1
+        raise InputError(
+            f"column {form}, read as that of the words, contains only tags such as {typed}",
+            path=path,
+            remedy=f"choose the columns, as in --form-column {tag} --tag-column {form}",
+        )
+
+
 def _holds_tags(layout: ColumnLayout, model: StoredModel, path: StrPath) -> bool:
     """Whether the first sentences of a file have labels of the kind of the model's in the tag column."""
-    known = set(model.vocabulary.labels)
+    numbers = map(str, range(len(model.config.data.label_names or ())))
+    known = {*model.vocabulary.labels, *numbers}
     with contextlib.suppress(InputError):
-        first = itertools.islice(read_columns(path, layout), 50)
+        first = itertools.islice(read_columns(path, layout), _HEAD_SENTENCES)
         labels = {label for sentence in first for label in sentence.labels or ()}
         return bool(labels) and all(
-            label in known if model.scheme is LabelScheme.PLAIN else is_boundary_label(label) for label in labels
+            label in known or (model.scheme is not LabelScheme.PLAIN and is_boundary_label(label)) for label in labels
         )
     return False
 
@@ -519,13 +623,15 @@ def read_gold(
     """Read a file with the right labels of what ``tagger`` labels; for what is not given, as its training data were read."""
     data = tagger.model.config.data
     file_format = task_format(path, tagger.task, file_format=file_format)
+    fields = with_stored_fields(fields, tagger.model, path, file_format)
+    _check_forms(fields, tagger.model, path, file_format)
     corpus = read_task(
         path,
         tagger.task,
         column=column or data.column,
         scheme=scheme,
         file_format=file_format,
-        fields=with_stored_fields(fields, tagger.model, path, file_format),
+        fields=fields,
         strict=strict,
     )
     check_labels(corpus)
@@ -554,7 +660,7 @@ def tag_file(
     Formats that are not given are detected from file names, and for an input from its first lines (`content_format`). Standard
     input is plain text, and an output has the format of its input (columns for plain text). Memory does not grow with the file.
     ``note`` is called with messages about units without a form and about the format assumed for an ambiguous file. Text whose format
-    is not named is read as ``text_format``, or as columns if ``fields`` name one of clamps.
+    is not named is read as ``text_format``, or as columns if ``fields`` name one, or training named those that have tags here.
 
     Labels below ``min_confidence`` are left out: an uncertain span is not written, and an uncertain tag is ``_``. With
     ``least_certain``, only that many sentences are written, the least certain first: a sentence is as certain as its least certain unit.
@@ -569,12 +675,15 @@ def tag_file(
         raise InputError("no such file", path=path, remedy="check the path")
     named = file_format or (None if path == "-" else input_format(path))
     source_format = named or content_format(path)
-    if fields.clamp_column is not None and file_format is None and source_format in _WITHOUT_COLUMNS:
-        named = source_format = FileFormat.COLUMNS  # text has none
+    if file_format is None and source_format in _WITHOUT_COLUMNS:
+        if any((fields.form_column, fields.tag_column, fields.clamp_column)):
+            named = source_format = FileFormat.COLUMNS  # text has none
+        elif named is None and _has_stored_columns(tagger.model, path):
+            source_format = FileFormat.COLUMNS
+    if source_format is FileFormat.COLUMNS or (named is None and source_format in _WITHOUT_COLUMNS):
+        check_table(path)
     if named is None and source_format is FileFormat.TEXT:
         source_format = text_format
-    if named is None and source_format is not None and (other := _OTHER_READINGS.get(source_format)) is not None:
-        note(f"{os.fspath(path)}: {other}")
     # The first lines of a pipe cannot be read without consuming them.
     is_guess = source_format is None
     source_format = source_format or text_format
@@ -584,6 +693,9 @@ def tag_file(
     if output_format is None and asked_for is FileFormat.JSONL and natural in _JSON_LINES_FORMATS:
         asked_for = natural  # these formats share the suffix .jsonl
     fields = with_stored_fields(fields, tagger.model, path, source_format, may_add_tag=True)
+    _check_forms(fields, tagger.model, path, source_format)
+    if named is None and not is_guess and (other := _OTHER_READINGS.get(source_format)) is not None:
+        note(f"{os.fspath(path)}: {other}")
     layout = OutputOptions(
         task=tagger.task,
         file_format=asked_for or natural,
@@ -598,7 +710,13 @@ def tag_file(
 
     def sentences() -> Iterator[Sentence]:
         items = read_source_sentences(
-            path, source_format, tagger.task, fields=fields, is_guess=is_guess, repairs=repairs
+            path,
+            source_format,
+            tagger.task,
+            fields=fields,
+            is_guess=is_guess,
+            labels=tagger.labels,
+            repairs=repairs,
         )
         for item in items:
             pending.append(item)
