@@ -59,6 +59,7 @@ CASES = {
     "bare boundaries": ("a.tsv", "New\tB\nYork\tI\nis\tO\n\n", "ner", "spans of 1 type, scheme bio2", "columns"),
     "JSON Lines": ("a.jsonl", '{"units": ["a", "b"], "labels": ["X", "Y"]}\n', "pos", "2 labels", "jsonl"),
     "JSON Lines under another name": ("train.txt", '{"units": ["Ada"], "labels": ["B-PER"]}\n', "ner", "bio2", "jsonl"),
+    "JSON Lines as one list": ("a.json", '[{"units": ["Ada"],\n "labels": ["B-PER"]}]\n', "ner", "bio2", "jsonl"),
     "a Hugging Face file": ("a.jsonl", '{"tokens": ["Ada"], "ner_tags": ["B-PER"]}\n', "ner", "bio2", "hugging-face"),
     "spans of texts": (
         "a.jsonl",
@@ -88,6 +89,13 @@ CASES = {
         "ner",
         "spans of 1 type (PER)",
         "units in column 2, tags in column 4",
+    ),
+    "names of labels beside other lists": (
+        "a.jsonl",
+        '{"splits": ["train"], "label_names": ["O", "B-PER"]}\n{"tokens": ["Ada"], "ner_tags": [1]}\n',
+        "ner",
+        "bio2",
+        "hugging-face",
     ),
     "words and white space": (
         "a.jsonl",
@@ -180,6 +188,11 @@ QUESTIONS = {
         "a.tsv",
         "The\tB-ORG\nBank\tI-ORG\nof\tI-ORG\nRome\tI-ORG|B-LOC\n",
         ("line 4", "'I-ORG|B-LOC'", "two spans", "--task ner or --task pos"),
+    ),
+    "words beside labels": (
+        "a.jsonl",
+        '{"sentence": ["Ada", "is"], "labels": ["B-PER", "O"]}\n',
+        ("line 1", 'no list of words under the key "tokens"', "such as --form-column sentence"),
     ),
     "words under another key": ("a.jsonl", '{"text": ["Ada"], "tags": ["B-PER"]}\n', ("line 1", "--form-column")),
     "Label Studio's other export": (

@@ -40,6 +40,15 @@ def test_other_keys_and_blank_lines_are_skipped(tmp_path: Path) -> None:
     assert list(read_json_lines(path)) == [Sentence(("a",), None, 1), Sentence(("b",), ("X",), 3)]
 
 
+def test_the_objects_may_be_one_list(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('\n[{"units": ["a"], "document": "x"},\n\n{"units": ["b"], "labels": ["X"]}]\n')
+    assert list(read_json_lines(path)) == [Sentence(("a",), None, 2, 1), Sentence(("b",), ("X",), 4)]
+    path.write_text('[{"units": ["a"]},\n{"units": []}]')
+    with pytest.raises(InputError, match="line 2: an empty sentence"):
+        list(read_json_lines(path))
+
+
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [

@@ -61,18 +61,22 @@ def read_json_lines(path: StrPath, *, repairs: Repairs | None = None) -> Iterato
 
 
 def read_json_rows(path: StrPath, *, repairs: Repairs | None = None) -> Iterator[tuple[Sentence, Mapping[str, object]]]:
-    """Like `read_json_lines`, with the object that each sentence comes from."""
+    """Like `read_json_lines`, with the object that each sentence comes from. A file may also be one list of the objects."""
     number_of = DocumentNumbers()
     limits = SentenceLimits.from_environment()
-    for number, line in enumerate(read_lines(path), 1):
-        if line.strip():
-            try:
-                sentence, row = _parse_line(line, number, path, repairs)
-                limits.check_units(sentence, path)
-            except InputError as error:
-                refuse(repairs, error)
-                continue
-            yield sentence._replace(document=number_of(row.get("document"))), row
+    lines = ((number, line) for number, line in enumerate(read_lines(path), 1) if line.strip())
+    number, line = next(lines, (0, ""))
+    is_list = line.lstrip().startswith("[") and os.path.isfile(path)
+    values = read_json_values(path) if is_list else itertools.chain([(number, line)] if line else [], lines)
+    for number, value in values:
+        try:
+            row = value if is_list else _parse_line(value, number, path)
+            sentence = _sentence(row, number, path, repairs)
+            limits.check_units(sentence, path)
+        except InputError as error:
+            refuse(repairs, error)
+            continue
+        yield sentence._replace(document=number_of(row.get("document"))), row
 
 
 def write_json_lines(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
@@ -86,18 +90,25 @@ def write_json_lines(sentences: Iterable[Sentence], stream: IO[bytes]) -> None:
         stream.write((json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
-def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) -> tuple[Sentence, dict[str, Any]]:
-    """The sentence in a line, and its object."""
+def _parse_line(line: str, number: int, path: StrPath) -> Any:
+    """The value in a line."""
+    try:
+        return json.loads(line, parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"not JSON ({json_problem(error)})",
+            path=path,
+            line=number,
+            remedy='write one object per line, such as {"units": ["a"], "labels": ["X"]}',
+        ) from None
+
+
+def _sentence(row: Any, number: int, path: StrPath, repairs: Repairs | None) -> Sentence:
+    """The sentence of an object."""
 
     def fail(problem: str, remedy: str) -> NoReturn:
         raise InputError(problem, path=path, line=number, remedy=remedy)
 
-    try:
-        row = json.loads(line, parse_constant=refuse_constant)
-    except (ValueError, RecursionError) as error:
-        fail(
-            f"not JSON ({json_problem(error)})", 'write one object per line, such as {"units": ["a"], "labels": ["X"]}'
-        )
     if not isinstance(row, dict) or "units" not in row:
         fail('not an object with the key "units"', 'write {"units": ["a", "b"], "labels": ["X", "Y"]}')
     units, labels, document = row["units"], row.get("labels"), row.get("document")
@@ -110,14 +121,14 @@ def _parse_line(line: str, number: int, path: StrPath, repairs: Repairs | None) 
             continue
         if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
             fail(f'"{name}" is not a list of non-empty strings', "write every value as a non-empty string in quotes")
-        # Only an escape can introduce an unpaired surrogate, which cannot be written to any output.
-        if "\\u" in line and not all(is_encodable(value) for value in values):
+        # An escape can introduce an unpaired surrogate, which cannot be written to any output.
+        if not all(map(is_encodable, values)):
             fail(f'"{name}" contains an unpaired surrogate', "write the characters unescaped")
     if not units:
         fail("an empty sentence", "remove the line")
     if labels is not None and len(labels) != len(units):
         fail(f"{len(units)} units but {len(labels)} labels", "give every unit one label")
-    return Sentence(tuple(units), None if labels is None else tuple(labels), number), row
+    return Sentence(tuple(units), None if labels is None else tuple(labels), number)
 
 
 # Only spaces and tabs separate units: a no-break or ideographic space may be part of one.
@@ -357,7 +368,9 @@ def _json_format(path: StrPath, found: FileFormat) -> FileFormat:
         return found  # reading the file reports the error
     values: dict[str, Any] = first if isinstance(first, dict) else {}
     keys = set(values)
-    if "units" in keys or not keys:
+    if "units" in keys:
+        return FileFormat.JSONL
+    if not keys:
         return found
     if "data" in keys:
         return FileFormat.LABEL_STUDIO

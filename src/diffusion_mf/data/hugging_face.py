@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, NamedTuple, NoReturn
 
@@ -24,6 +26,7 @@ class TokenRow(NamedTuple):
 
 
 _NAME_KEYS = ("names", "label_names", "labels")
+_SURE_NAME_KEYS = ("names", "label_names", "features")
 _TAG_KEYS = {
     Task.NER: ("ner_tags", "ner", "tags", "labels"),
     Task.POS: ("pos_tags", "upos", "pos", "xpos", "tags", "labels"),
@@ -56,13 +59,17 @@ def read_token_rows(
         if not isinstance(row, dict):
             fail("not a JSON object", 'write {"tokens": ["a"], "ner_tags": ["O"]}')
         tokens = row.get(fields.form_column or "tokens", row.get("words"))
-        if tokens is None and (found := _label_names(row, fields.tag_column)) is not None:
+        lists = _lists_of_words(row)
+        # Beside words, "labels" are tags.
+        may_be_names = tokens is None and (not lists or not row.keys().isdisjoint(_SURE_NAME_KEYS))
+        if may_be_names and (found := _label_names(row, fields.tag_column)) is not None:
             names = names or found
             continue
         if not isinstance(tokens, list) or not all(isinstance(unit, str) for unit in tokens):
             fail(
-                'no list of words under the key "tokens"',
-                "choose another format with --format, or the key with --form-column",
+                f'no list of words under the key "{fields.form_column or "tokens"}"',
+                "choose another format with --format, or the key with --form-column"
+                + (f", such as --form-column {shlex.quote(lists[0])}" if lists else ""),
             )
         if not tokens:
             continue
@@ -184,6 +191,16 @@ def _label_names(row: dict[str, Any], key: str | None) -> tuple[str, ...] | None
         if isinstance(feature, list) and feature and isinstance(feature[0], dict):
             return _label_names({"names": feature[0].get("names")}, None)
     return None
+
+
+def _lists_of_words(row: Mapping[str, Any]) -> list[str]:
+    """The keys of lists of strings that are neither tags nor names of labels."""
+    others = {*itertools.chain(_NAME_KEYS, *_TAG_KEYS.values())}
+    return [
+        key
+        for key, value in row.items()
+        if key not in others and isinstance(value, list) and value and all(isinstance(each, str) for each in value)
+    ]
 
 
 def _names_beside(path: StrPath, key: str | None) -> tuple[str, ...] | None:
