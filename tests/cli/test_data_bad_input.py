@@ -180,13 +180,14 @@ def test_tools_need_types(target_format: str, dmf, tmp_path: Path) -> None:
         (("a.jsonl", "b.txt"), "--to"),
         (("a.conllu", "b.conllu", "--to-scheme", "bio2"), "only copies the file"),
         (("a.jsonl", "b.tsv", "--characters"), "leave out --characters"),
-        (("a.conllu", "b.tsv", "--column", "misc"), "UPOS or XPOS"),
+        (("mixed.conllu", "b.tsv", "--column", "misc"), "line 1: only some words"),
     ],
 )
 def test_usage(arguments: tuple[str, ...], part: str, dmf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "a.conllu"):
         Path(name).write_text(WORD)
+    Path("mixed.conllu").write_text(WORD.replace("_\n", "Label=B-X\n") + WORD.replace("1", "2"))
     Path("a.jsonl").write_text('{"units": ["a"]}\n')
     outcome = dmf("data", "convert", *arguments)
     assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)

@@ -62,6 +62,21 @@ def test_conllu_words_and_labels_go_there_and_back(suffix: str, dmf, treebank: P
     )
 
 
+def test_entities_in_misc_go_there_and_back(dmf, tmp_path: Path) -> None:
+    source, between, back = tmp_path / "a.tsv", tmp_path / "a.conllu", tmp_path / "b.tsv"
+    source.write_text("Ada\tB-PER\nleft\tO\n\n")
+    assert dmf("data", "convert", source, between, "--column", "misc").status == 0
+    outcome = dmf("score", source, between, "--task", "ner")
+    assert (outcome.status, "dmf data convert --column misc" in outcome.stderr) == (2, True)
+    assert dmf("data", "convert", between, back, "--column", "misc", "--to-scheme", "bio2").status == 0
+    assert back.read_text() == source.read_text()
+    between.write_text(
+        between.read_text().replace("Label=", "SpaceAfter=No|Label=") + between.read_text().replace("Label=", "x=")
+    )
+    outcome = dmf("data", "convert", between, "-", "--to", "jsonl", "--column", "misc")
+    assert [json.loads(line).get("labels") for line in outcome.stdout.splitlines()] == [["B-PER", "O"], None]
+
+
 def test_text_has_no_labels_and_conllu_marks_that(dmf, treebank: Path, tmp_path: Path) -> None:
     text, back = tmp_path / "a.tok", tmp_path / "b.conllu"
     dmf("data", "convert", treebank, text)

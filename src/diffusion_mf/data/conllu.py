@@ -52,7 +52,7 @@ class ConlluBlock(NamedTuple):
 def read_conllu(
     path: StrPath, *, column: ConlluColumn = ConlluColumn.UPOS, repairs: Repairs | None = None
 ) -> Iterator[Sentence]:
-    """Stream the sentences of ``path``; labels are the unchanged values of the column, including ``_``.
+    """Stream the sentences of ``path``; labels are the unchanged values of the column, including ``_``, and of MISC those of ``Label=``.
 
     A word without a form is an error, or with ``repairs`` becomes a placeholder.
     """
@@ -69,7 +69,7 @@ def read_conllu_blocks(
     A block ends with the empty line after its sentence, so that a program writing into a pipe gets an answer before it begins the
     next one. Further empty lines belong to the next block, or at the end of the file to a block without a sentence.
     """
-    index = _label_index(column)
+    index = _COLUMN_INDEX[column]
     limits = SentenceLimits.from_environment()
     raw: list[str] = []
     lines: list[str] = []
@@ -94,10 +94,15 @@ def read_conllu_blocks(
         yield ConlluBlock("".join(raw), None)
 
 
-def _label_index(column: ConlluColumn) -> int:
-    if column is ConlluColumn.MISC:
-        raise InputError("labels are read from UPOS or XPOS, not MISC", remedy="choose --column upos or xpos")
-    return _COLUMN_INDEX[column]
+def _misc_label(misc: str) -> str:
+    """The label in MISC, as `with_labels` writes it; _ if there is none.
+
+    >>> _misc_label("SpaceAfter=No|Label=B-PER"), _misc_label("SpaceAfter=No")
+    ('B-PER', '_')
+    """
+    start = f"{MISC_KEY}="
+    found = next((entry.removeprefix(start) for entry in misc.split("|") if entry.startswith(start)), "_")
+    return found if misc else ""
 
 
 def _begins_document(lines: Sequence[str]) -> bool:
@@ -140,6 +145,8 @@ def _parse_sentence(
             )
         else:
             form, label = fields[1], fields[label_index]
+            if label_index == _MISC_INDEX:
+                label = _misc_label(label)
             if not form and label and repairs is not None:
                 form = repairs.add_form(first + offset)
             # Files in which every word has the ID 1 do not number their words.

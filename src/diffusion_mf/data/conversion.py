@@ -9,7 +9,7 @@ from typing import IO
 
 from diffusion_mf.data.annotations import records_of
 from diffusion_mf.data.columns import ColumnLayout
-from diffusion_mf.data.conllu import ConlluColumn, read_conllu_blocks
+from diffusion_mf.data.conllu import MISC_KEY, ConlluColumn, read_conllu_blocks
 from diffusion_mf.data.corpus import re_encode, to_characters, to_words
 from diffusion_mf.data.files import Rereadable, StrPath, open_output
 from diffusion_mf.data.formats import FORMATS, FileFormat, FormatOptions, read_source
@@ -102,7 +102,11 @@ def _read(
         if repairs is not None:
             repairs.restart()
         sentences, layout = read_source(path, source_format, options, repairs=repairs)
-        return _without_blank_labels(sentences) if source_format is FileFormat.CONLLU else sentences
+        if source_format is not FileFormat.CONLLU:
+            return sentences
+        if options.column is ConlluColumn.MISC:
+            sentences = _with_all_labels(sentences, path)
+        return _without_blank_labels(sentences)
 
     scheme = conversion.source_scheme
     if source_format.annotation is not None:
@@ -149,6 +153,20 @@ def _without_blank_labels(sentences: Iterable[Sentence]) -> Iterator[Sentence]:
     for sentence in sentences:
         is_blank = sentence.labels is not None and set(sentence.labels) == {"_"}
         yield sentence._replace(labels=None) if is_blank else sentence
+
+
+def _with_all_labels(sentences: Iterable[Sentence], path: StrPath) -> Iterator[Sentence]:
+    """`InputError` where only some words of a sentence have a label in MISC."""
+    for sentence in sentences:
+        labels = sentence.labels or ()
+        if "_" in labels and set(labels) != {"_"}:
+            raise InputError(
+                f"only some words of the sentence have {MISC_KEY}=… in MISC",
+                path=path,
+                line=sentence.line,
+                remedy=f"give every word one, with {MISC_KEY}=O outside of spans",
+            )
+        yield sentence
 
 
 def _counted(sentences: Iterable[Sentence], advance: Callable[[int], None]) -> Iterator[Sentence]:

@@ -67,7 +67,9 @@ def read_json_rows(path: StrPath, *, repairs: Repairs | None = None) -> Iterator
     lines = ((number, line) for number, line in enumerate(read_lines(path), 1) if line.strip())
     number, line = next(lines, (0, ""))
     is_list = line.lstrip().startswith("[") and os.path.isfile(path)
-    values = read_json_values(path) if is_list else itertools.chain([(number, line)] if line else [], lines)
+    values: Iterator[tuple[int, Any]] = (
+        read_json_values(path) if is_list else itertools.chain([(number, line)] if line else [], lines)
+    )
     for number, value in values:
         try:
             row = value if is_list else _parse_line(value, number, path)
@@ -414,10 +416,13 @@ def task_format(path: StrPath, task: Task, *, file_format: FileFormat | None = N
         if found not in accepted:
             found = FileFormat.COLUMNS
     if found not in accepted:
+        has_spans = task is Task.NER and found is FileFormat.CONLLU
         raise InputError(
             f"the task {task} reads {', '.join(accepted[:-1])} or {accepted[-1]}, not {found}",
             path=path,
-            remedy="convert the file with dmf data convert, or specify its format with --format",
+            remedy="if its labels are in MISC (Label=…), convert it with dmf data convert --column misc to a .tsv file"
+            if has_spans
+            else "convert the file with dmf data convert, or specify its format with --format",
         )
     return found
 
