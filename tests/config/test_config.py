@@ -11,7 +11,7 @@ from diffusion_mf.batches.vocabulary import Vocabulary
 from diffusion_mf.config import Config, load_config
 from diffusion_mf.config.errors import parse_override
 from diffusion_mf.config.files import config_names
-from diffusion_mf.config.sections import MILLIONS_OF_PARAMETERS, REMOVED, SIZES
+from diffusion_mf.config.sections import REMOVED, SIZES
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 from diffusion_mf.model import count_parameters
@@ -339,6 +339,9 @@ EWT = Vocabulary(
     character_counts={f"character{index}": 1 for index in range(110)},
     labels=tuple(f"L{index:02}" for index in range(17)),
 )
+
+
+MILLIONS_OF_PARAMETERS = dict(zip(SIZES, (20, 40, 60, 80, 650), strict=True))
 
 
 @pytest.mark.parametrize("size", SIZES)

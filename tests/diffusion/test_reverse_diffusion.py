@@ -265,12 +265,10 @@ def test_nothing_waits_for_the_device() -> None:
             gaussian,
             codes,
             lambda x, t, previous: x,
-            batch_shape=(8, 9),
             schedule=gaussian.schedule(),
-            device="cuda",
+            draw_noise=lambda sample, call: torch.randn(8, 9, codes.num_bits, generator=generator, device="cuda"),
             eta=1,
             allowed=allowed,
-            generator=generator,
         )
         decoded = codes.decode_nearest(bits.bits, allowed=allowed)
     finally:

@@ -26,8 +26,6 @@ AUTO: Final = "auto"
 Size = Literal["XS", "S", "M", "L", "XL"]
 SIZES: tuple[Size, ...] = get_args(Size)
 
-MILLIONS_OF_PARAMETERS: dict[Size, int] = {"XS": 20, "S": 40, "M": 60, "L": 80, "XL": 650}
-
 _WORDS = {"word_width": 304, "character_width": 64, "character_hidden": 128}
 _DIRECT: dict[Size, dict[str, dict[str, int]]] = {
     "XS": {"encoder": {**_WORDS, "width": 512, "layers": 4, "heads": 8}},

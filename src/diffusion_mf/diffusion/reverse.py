@@ -157,51 +157,39 @@ def ddim(
     codes: BitCodes,
     denoise: DenoiseBits,
     *,
-    batch_shape: tuple[int, int],
     schedule: Sequence[int],
-    device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
+    draw_noise: DrawNoise,
     eta: int | float = 0.0,
     num_samples: int = 1,
     use_self_conditioning: bool = False,
     allowed: Bool[Tensor, "B N {codes.num_labels}"] | None = None,
-    generator: torch.Generator | None = None,
-    draw_noise: DrawNoise | None = None,
     keep_trajectory: bool = False,
 ) -> BitResult:
     """z by DDIM from x_T ~ N(0, I): x̂₀ = denoise(x_t, t, …), clipped to ±scale, then `GaussianDiffusion.ddim_step`.
 
     With several samples, each with its own trajectory, z is their mean. Self-conditioning passes the previous x̂₀ to every
     call, zeros at first (Chen et al., 2022). ``allowed`` keeps x̂₀ at the code of an allowed label (see `BitCodes.restrict`).
-    ``draw_noise`` replaces the generator where a sentence's noise must not depend on its batch.
+    ``draw_noise`` is the caller's, so that a sentence's noise need not depend on its batch.
     """
     check_schedule(schedule, process.num_steps)
     if num_samples < 1:
         raise ValueError(f"DDIM needs at least one sample, found {num_samples}")
-    shape = (*batch_shape, codes.num_bits)
-
-    def noise_of(sample: int, call: int) -> Tensor:
-        if draw_noise is not None:
-            return draw_noise(sample, call)
-        source = device if generator is None else generator.device
-        return torch.randn(shape, generator=generator, device=source, dtype=dtype).to(device)
-
-    total = torch.zeros(shape, device=device, dtype=dtype)
+    finals: list[Tensor] = []
     trajectory: list[Tensor] = []
     for sample in range(num_samples):
-        x_t = noise_of(sample, 0)
+        x_t = draw_noise(sample, 0)
         previous = torch.zeros_like(x_t) if use_self_conditioning else None
         for call, (t, s) in enumerate(itertools.pairwise(schedule), start=1):
-            x0 = denoise(x_t, t, previous).to(dtype).clamp(-codes.scale, codes.scale)
+            x0 = denoise(x_t, t, previous).to(x_t.dtype).clamp(-codes.scale, codes.scale)
             if allowed is not None:
                 x0 = codes.restrict(x0, allowed)
             if use_self_conditioning:
                 previous = x0
-            x_t = process.ddim_step(x_t, x0, t, s, eta=eta, noise=noise_of(sample, call) if eta and s else None)
+            x_t = process.ddim_step(x_t, x0, t, s, eta=eta, noise=draw_noise(sample, call) if eta and s else None)
             if keep_trajectory and sample == 0:
                 trajectory.append(x0)
-        total = total + x_t
-    bits = total / num_samples
+        finals.append(x_t)
+    bits = torch.stack(finals).mean(dim=0)
     if allowed is not None:
         bits = codes.restrict(bits, allowed)
     return BitResult(

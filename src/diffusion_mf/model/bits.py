@@ -89,7 +89,6 @@ class BitsCore(Core):
         settings = self.config.bits
         conditions = self.denoiser.prepare(inputs.states)
         schedule = self.process.schedule(inputs.num_calls or settings.num_calls)
-        shape = (inputs.is_unit.shape[0], inputs.is_unit.shape[1])
         is_known = inputs.is_known
         given = None if inputs.allowed is None else self.codes.encode(inputs.allowed.long().argmax(-1))
 
@@ -101,20 +100,18 @@ class BitsCore(Core):
 
         def draw_noise(sample: int, call: int) -> Tensor:
             draws = StepDraws(self.config.seed, sample * (len(schedule) + 1) + call, inputs.content_keys)
-            return draws.normals(Use.DDIM, (shape[1], self.codes.num_bits))
+            return draws.normals(Use.DDIM, (inputs.is_unit.shape[1], self.codes.num_bits))
 
         result = ddim(
             self.process,
             self.codes,
             denoise,
-            batch_shape=shape,
             schedule=schedule,
-            device=inputs.states.device,
+            draw_noise=draw_noise,
             eta=settings.eta,
             num_samples=settings.num_samples,
             use_self_conditioning=settings.self_conditioning,
             allowed=inputs.allowed,
-            draw_noise=draw_noise,
             keep_trajectory=inputs.keep_trajectory,
         )
         decoder_input = DecoderInput(

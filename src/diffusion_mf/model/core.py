@@ -251,7 +251,7 @@ def auxiliary_loss(scores: Float[Tensor, "*units K"], target: Target) -> Float[T
 
 
 class Core(nn.Module, abc.ABC):
-    """A process and its structure, given encoder states; ``backend`` selects the implementation of the structure."""
+    """A process and its structure, given encoder states of ``state_width``; ``backend`` is that of the structure."""
 
     process: CategoricalDiffusion | GaussianDiffusion | None = None
     """the noise, in diffusion systems"""
@@ -262,7 +262,6 @@ class Core(nn.Module, abc.ABC):
         super().__init__()
         self.config = config
         self.num_labels = num_labels
-        self.state_width = state_width
         self.backend: Backend = backend
         self.weights = config.weights
 

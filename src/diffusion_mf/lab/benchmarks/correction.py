@@ -325,7 +325,7 @@ class GivenResult(NamedTuple):
     """of the same units, with no label given"""
 
 
-def accuracy_of_others(corrector: Corrector, shares: Sequence[float], *, seed: int = 0) -> Iterator[GivenResult]:
+def accuracy_of_others(corrector: Corrector, shares: Sequence[float]) -> Iterator[GivenResult]:
     """For every share (%) of units drawn at random whose gold labels are given, the accuracy on the others.
 
     The units of a smaller share are among those of a larger one, and the same for all models.
@@ -333,7 +333,7 @@ def accuracy_of_others(corrector: Corrector, shares: Sequence[float], *, seed: i
     everything = range(len(corrector.sentences))
     nothing = [np.zeros(len(gold), dtype=bool) for gold in corrector.gold]
     free = corrector.label(everything, nothing)
-    drawn = np.random.default_rng(seed).random(corrector.num_units)
+    drawn = np.random.default_rng(0).random(corrector.num_units)
     parts = np.split(drawn, np.cumsum([len(gold) for gold in corrector.gold])[:-1])
     for share in shares:
         held = [part < share / 100 for part in parts]

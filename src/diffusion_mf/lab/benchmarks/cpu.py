@@ -413,8 +413,8 @@ def best_match(peer: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> st
     return max(matching, key=lambda row: row["words_per_second"])["system"] if matching else None
 
 
-def speed_on_one_core(folder: StrPath, corpus: Corpus, *, passes: int = 3) -> dict[str, Any]:
-    """What a model's card says about its speed: words per second of processor time with one thread, the median of ``passes``.
+def speed_on_one_core(folder: StrPath, corpus: Corpus) -> dict[str, Any]:
+    """What a model's card says about its speed: words per second of processor time with one thread, the median of three passes.
 
     Processor time does not depend on what else the machine does. For models of characters, the words they find are counted.
     """
@@ -429,7 +429,7 @@ def speed_on_one_core(folder: StrPath, corpus: Corpus, *, passes: int = 3) -> di
         results = tagger.tag(sentences)
         num_words = sum(len(result.spans if tagger.task is Task.SEG_POS else result.units) for result in results)
         times = []
-        for _ in range(passes):
+        for _ in range(3):
             gc.collect()
             tagger.forget_words()
             start = time.process_time()
