@@ -82,6 +82,7 @@ CASES = {
         "spans of 1 type (PER)",
         "units in column 2",
     ),
+    "one space after a word": ("a.tsv", "Ada\tB-PER\nis \tO\nhere\tO\n", "ner", "1 type", "columns"),
     "a rare tag first": ("a.tsv", "Bonjour\tINTJ\nAda\tNOUN\nis\tVERB\n", "pos", "3 labels", "columns"),
     "a header with an unknown name": (
         "a.tsv",
@@ -147,7 +148,11 @@ QUESTIONS = {
         "Ada\t B-PER\nis\t O\n",
         ("line 1", "' B-PER' begins with a space", "remove the spaces"),
     ),
-    "spaces after words": ("a.tsv", " \tO\nAda \tB-PER\n", ("line 2", "'Ada ' ends in a space", "remove the spaces")),
+    "spaces after words": (
+        "a.tsv",
+        "Ada \tB-PER\nis \tO\n,\tO\n",
+        ("most forms end in a space", "'Ada '", "remove the spaces"),
+    ),
     "no blank lines": ("a.tsv", "Ada\tB-PER\nis\tO\n" * 300, ("one sentence of 600 units", "blank line after every")),
     "an unknown header": (
         "a.tsv",

@@ -335,16 +335,13 @@ class _Reading:
             self._refuse(
                 f"the tag {label!r} {edge} a space", "remove the spaces around tags and at the ends of lines", place
             )
-        for sentence in self.sentences:
-            for index, unit in enumerate(sentence.units):
-                # A form may be a blank.
-                if unit.endswith(" ") and unit.strip(" "):
-                    self._refuse(
-                        f"the form {shortened(unit)!r} ends in a space",
-                        "remove the spaces around forms",
-                        sentence.line + index,
-                    )
         units = {unit for sentence in self.sentences for unit in sentence.units}
+        spaced = sorted(unit for unit in units if unit.endswith(" ") and unit.strip(" "))
+        # Published corpora have a few.
+        if 2 * len(spaced) > len(units):
+            self._refuse(
+                f"most forms end in a space, such as {shortened(spaced[0])!r}", "remove the spaces around forms"
+            )
         others = [
             str(column + 1)
             for column in range(layout.num_columns)
