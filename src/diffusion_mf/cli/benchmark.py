@@ -14,7 +14,7 @@ from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.terminal import Column, half_up, note, print_json, print_rows, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from diffusion_mf.data.conllu import ConlluColumn
     from diffusion_mf.data.corpus import Corpus, Task
@@ -74,14 +74,30 @@ def _collect(
     source = provenance(shlex.join(["dmf", *sys.argv[1:]]), packages=packages, measured=measured_files)
     rows: list[Row] = []
     with progress("measuring", total=total, unit=unit) as advance:
-        for part in measured:
+        for number, part in enumerate(measured, start=1):
             # Rows of what was measured elsewhere say so themselves.
             found = [{**source, **row} for row in part]
             rows += found
             if output is not None:
                 write_rows(output, found, replace_by=replace_by)
-            advance(1)
+            # Rows that compare all that was measured come after the last of it.
+            advance(int(total is None or number <= total))
     return rows
+
+
+def _report(
+    rows: "Sequence[Row]",
+    columns: "Mapping[str, Column]",
+    *,
+    title: str,
+    as_json: bool,
+    shown: "Callable[[Row], Row]" = dict,
+) -> None:
+    """Print rows as JSON, or what is ``shown`` of them as a table; fields in the ``title`` are those of the first row."""
+    if as_json:
+        print_json(rows)
+    else:
+        print_rows(map(shown, rows), columns, title=title.format_map(rows[0]))
 
 
 def _known_one(option: str, name: str, known: "Mapping[str, Known]", *, kind: str) -> Known:
@@ -158,13 +174,10 @@ def ops(
         replace_by=benchmark.OPS_ROW_KEY,
         unit="operations",
         packages=list(benchmark.PEERS),
-        measured_files=["ops", "structures", "benchmarks"],
+        measured_files=["ops", "structures", "lab/benchmarks"],
     )
-    if json:
-        print_json(rows)
-        return
-    print_rows(
-        [{**row, "shape": " × ".join(map(str, row["shape"]))} for row in rows],
+    _report(
+        rows,
         {
             "operation": "op",
             "B × N × K": "shape",
@@ -177,7 +190,9 @@ def ops(
             "× peer": ("speedup_over_fastest_peer", 1),
             "% denoiser": ("share_of_denoiser", 1, 100),
         },
-        title=f"Operations on {rows[0]['hardware']}: medians; × peer: how many times faster than the fastest peer",
+        title="Operations on {hardware}: medians; × peer: how many times faster than the fastest peer",
+        as_json=json,
+        shown=lambda row: {**row, "shape": " × ".join(map(str, row["shape"]))},
     )
 
 
@@ -202,12 +217,8 @@ def _throughput(measured: "Iterable[list[Row]]", *, total: int, output: str | No
     """Measure, save and print the rows of ``throughput``, ``mean-field`` and ``schedule``."""
     from diffusion_mf.lab.benchmarks.throughput import THROUGHPUT_ROW_KEY
 
-    rows = _collect(measured, total=total, output=output, replace_by=THROUGHPUT_ROW_KEY)
-    if as_json:
-        print_json(rows)
-        return
-    print_rows(
-        rows,
+    _report(
+        _collect(measured, total=total, output=output, replace_by=THROUGHPUT_ROW_KEY),
         {
             **{field: field for field in ("corpus", "system", "setting", "phase", "implementation")},
             "sent./s": ("sentences_per_second", 0),
@@ -220,7 +231,8 @@ def _throughput(measured: "Iterable[list[Row]]", *, total: int, output: str | No
             "% peak": ("utilisation", 1, 100),
             "GB": ("peak_memory_gb", 1),
         },
-        title=f"Throughput on {rows[0]['hardware']}: medians",
+        title="Throughput on {hardware}: medians",
+        as_json=as_json,
     )
 
 
@@ -360,10 +372,10 @@ def cpu(
 
     from diffusion_mf.data.corpus import Task
     from diffusion_mf.lab.benchmarks import cpu as benchmark
-    from diffusion_mf.lab.results import num_cores, provenance, read_rows, write_rows
+    from diffusion_mf.lab.results import num_cores, read_rows
 
     if output is not None:
-        read_rows(output)
+        read_rows(output)  # before peers are trained
     chosen = benchmark.all_peers(Task(task))
     if only is not None:
         known = {peer.name: peer for peer in chosen}
@@ -375,21 +387,21 @@ def cpu(
     contestants += benchmark.peer_contestants(chosen, train_corpus, dev_corpus, peers, note=note)
     if not contestants:
         raise InputError("there is nothing to measure", remedy="give a model with --model NAME=DIR")
-    source = provenance(shlex.join(["dmf", *sys.argv[1:]]), packages=[peer.distribution for peer in chosen])
-    with progress("measuring", total=len(contestants) * (passes + 1), unit="passes") as advance:
-        measured = benchmark.measure_cpu(contestants, test_corpus, task=Task(task), passes=passes, advance=advance)
     # A file called test.txt is named after its folder.
     name = Path(test).name.split(".")[0]
     corpus = Path(test).absolute().parent.name if name in ("test", "dev") else name
-    rows = [{"corpus": corpus, **row, **source} for row in measured]
-    if output is not None:
-        write_rows(output, rows, replace_by=benchmark.CPU_ROW_KEY)
-    if json:
-        print_json(rows)
-        return
+    measured = benchmark.measure_cpu(contestants, test_corpus, task=Task(task), passes=passes)
+    rows = _collect(
+        ([{"corpus": corpus, **row} for row in part] for part in measured),
+        total=len(contestants) * (passes + 1),
+        output=output,
+        replace_by=benchmark.CPU_ROW_KEY,
+        unit="passes",
+        packages=[peer.distribution for peer in chosen],
+    )
     metric = "f1" if "f1" in rows[0] else "accuracy"
-    print_rows(
-        [{**row, "matched_by": "" if row["is_ours"] else row["matched_by"]} for row in rows],
+    _report(
+        rows,
         {
             "system": "system",
             metric: (metric, 2),
@@ -400,7 +412,9 @@ def cpu(
             "threads": "threads",
             "at least as good and as fast": "matched_by",
         },
-        title=f"{corpus} on {rows[0]['hardware']}: medians of {passes} passes",
+        title="{corpus} on {hardware}: medians of {passes} passes",
+        as_json=json,
+        shown=lambda row: {**row, "matched_by": "" if row["is_ours"] else row["matched_by"]},
     )
 
 

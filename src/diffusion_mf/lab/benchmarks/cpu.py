@@ -12,7 +12,7 @@ import importlib
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -366,9 +366,11 @@ def measure_cpu(
     *,
     task: Task = Task.POS,
     passes: int,
-    advance: Callable[[int], None] = lambda count: None,
-) -> list[dict[str, Any]]:
-    """A row per contestant: scores (from an untimed pass), words per second (median of ``passes``) and both compared."""
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield nothing after every pass, and at the end a row per contestant.
+
+    Rows have scores (from an untimed pass), words per second (median of ``passes``) and both compared.
+    """
     gold = [sentence for sentence in test if sentence.units]
     sentences = [list(sentence.units) for sentence in gold]
     num_words = sum(map(len, sentences))
@@ -377,8 +379,15 @@ def measure_cpu(
     scores = []
     for contestant in contestants:
         scores.append(_scores(task, gold, contestant.tag(sentences)))
-        advance(1)
-    seconds = _alternating_seconds(contestants, sentences, passes, advance)
+        yield []
+    seconds: list[list[float]] = [[] for _ in contestants]
+    for _ in range(passes):
+        for times, contestant in zip(seconds, contestants, strict=True):
+            # Garbage of one pass must not be collected during the next.
+            gc.collect()
+            contestant.forget()
+            times.append(seconds_of(lambda tag=contestant.tag: tag(sentences), torch.device("cpu")))  # type: ignore[misc]
+            yield []
     rows = []
     for contestant, found, times in zip(contestants, scores, seconds, strict=True):
         rows.append(
@@ -399,7 +408,7 @@ def measure_cpu(
         )
     for row in rows:
         row["matched_by"] = None if row["is_ours"] else best_match(row, rows)
-    return rows
+    yield rows
 
 
 def best_match(peer: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str | None:
@@ -440,20 +449,3 @@ def speed_on_one_core(folder: StrPath, corpus: Corpus) -> dict[str, Any]:
     # Rounded to hundreds: further digits are not reproducible.
     speed = round(num_words / statistics.median(times), -2)
     return {"words_per_second": int(speed), "threads": 1, "hardware": f"{hardware()}, processor time"}
-
-
-def _alternating_seconds(
-    contestants: Sequence[Contestant],
-    sentences: Sequence[Sequence[str]],
-    passes: int,
-    advance: Callable[[int], None],
-) -> list[list[float]]:
-    found: list[list[float]] = [[] for _ in contestants]
-    for _ in range(passes):
-        for times, contestant in zip(found, contestants, strict=True):
-            # Garbage of one pass must not be collected during the next.
-            gc.collect()
-            contestant.forget()
-            times.append(seconds_of(lambda tag=contestant.tag: tag(sentences), torch.device("cpu")))  # type: ignore[misc]
-            advance(1)
-    return found
