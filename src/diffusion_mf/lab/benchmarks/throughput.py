@@ -124,18 +124,9 @@ def _measure(
         median = statistics.median(seconds)
         units = sum(len(sentence.units) for sentence in sentences)
         published = _published(config.system, corpus, phase)
-        speed = len(sentences) / median
         rows.append(
             {
-                "benchmark": "throughput",
-                "corpus": corpus,
-                "system": config.system,
-                "phase": phase,
-                "implementation": implementation,
-                "setting": None,
-                "sentences_per_second": speed,
-                "paper_sentences_per_second": published,
-                "ratio_to_paper": None if published is None else speed / published,
+                **_row(config.system, corpus, phase, len(sentences) / median, published, implementation=implementation),
                 "utilisation": operations * units / median / PEAK_OPERATIONS,
                 "peak_memory_gb": torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None,
                 "parameters": session.labeller.num_parameters(),
@@ -144,6 +135,23 @@ def _measure(
             }
         )
     return rows
+
+
+def _row(
+    system: str, corpus: str, phase: str, speed: float, published: float | None, *, implementation: str = FAST
+) -> dict[str, Any]:
+    """What all rows have: a speed in sentences per second, and the paper's."""
+    return {
+        "benchmark": "throughput",
+        "corpus": corpus,
+        "system": system,
+        "phase": phase,
+        "implementation": implementation,
+        "setting": None,
+        "sentences_per_second": speed,
+        "paper_sentences_per_second": published,
+        "ratio_to_paper": None if published is None else speed / published,
+    }
 
 
 PAPER_CALLS = 10
@@ -191,15 +199,8 @@ def measure_trained(folder: StrPath, *, device: torch.device, repeats: int) -> l
         published = _published(config.system, corpus, "inference")
         rows.append(
             {
-                "benchmark": "throughput",
-                "corpus": corpus,
-                "system": config.system,
-                "phase": "inference",
-                "implementation": FAST,
+                **_row(config.system, corpus, "inference", speed, published),
                 "setting": TRAINED,
-                "sentences_per_second": speed,
-                "paper_sentences_per_second": published,
-                "ratio_to_paper": None if published is None else speed / published,
                 "peak_memory_gb": torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None,
                 "parameters": labeller.num_parameters(),
                 "num_calls": number,
@@ -283,16 +284,10 @@ def measure_schedules(*, device: torch.device, overrides: Sequence[str]) -> Iter
             paper = paper_tables()["base"].get(system, {}).get(f"{base:g}") if is_comparable else None
             yield [
                 {
+                    **_row(system, "en-ewt", "inference", speed, None if paper is None else paper[2]),
                     "benchmark": "schedule",
-                    "corpus": "en-ewt",
-                    "system": system,
-                    "phase": "inference",
-                    "implementation": FAST,
                     "setting": base,
-                    "num_calls": own_calls,
-                    "sentences_per_second": speed,
-                    "paper_sentences_per_second": None if paper is None else paper[2],
-                    "ratio_to_paper": None if paper is None else speed / paper[2],
                     "parameters": session.labeller.num_parameters(),
+                    "num_calls": own_calls,
                 }
             ]
