@@ -147,8 +147,7 @@ class MaskViterbi:
     def __call__(self, decoder_input: DecoderInput) -> Int[Tensor, "B N"]:
         """The labels; `NoLegalSequenceError` where clamps leave no legal sequence."""
         scores = hard_clamps(decoder_input, self.name)
-        no_transitions = scores.new_zeros(scores.shape[-1], scores.shape[-1])
-        return _best(Potentials(scores, no_transitions), decoder_input, allowed=None)
+        return _best(Potentials(scores), decoder_input, allowed=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,10 +179,13 @@ class Viterbi:
 
 
 def _best(potentials: Potentials, decoder_input: DecoderInput, *, allowed: Tensor | None) -> Tensor:
-    unary, transition = constrained(potentials, decoder_input.lengths, legality=decoder_input.legality, allowed=allowed)
-    if decoder_input.allowed_pairs is not None:
-        forbidden = ~decoder_input.allowed_pairs.to(transition.device)
-        transition = transition.expand(forbidden.shape).masked_fill(forbidden, -torch.inf)
+    unary, transition = constrained(
+        potentials,
+        decoder_input.lengths,
+        legality=decoder_input.legality,
+        allowed=allowed,
+        allowed_pairs=decoder_input.allowed_pairs,
+    )
     found = viterbi(unary, transition, decoder_input.lengths, backend=decoder_input.backend)
     if decoder_input.check:
         check_legal(found.scores > -torch.inf)
@@ -191,7 +193,12 @@ def _best(potentials: Potentials, decoder_input: DecoderInput, *, allowed: Tenso
 
 
 def constrained(
-    potentials: Potentials, lengths: Tensor, *, legality: Legality | None = None, allowed: Tensor | None = None
+    potentials: Potentials,
+    lengths: Tensor,
+    *,
+    legality: Legality | None = None,
+    allowed: Tensor | None = None,
+    allowed_pairs: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Unary and transition scores for the chain operations, with −∞ for everything illegal or excluded by clamps."""
     unary, transition, start, end = potentials
@@ -203,4 +210,7 @@ def constrained(
             raise ValueError(f"constraints on {legality.num_labels} labels do not fit scores of {unary.shape[-1]}")
         allowed = legality.restrict_ends(allowed, lengths, unary.shape[1])
         transition = transition.masked_fill(~legality.transitions, -torch.inf)
+    if allowed_pairs is not None:
+        forbidden = ~allowed_pairs.to(transition.device)
+        transition = transition.expand(forbidden.shape).masked_fill(forbidden, -torch.inf)
     return fold_scores(unary, lengths, start_scores=start, end_scores=end, allowed=allowed), transition

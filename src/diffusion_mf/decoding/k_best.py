@@ -38,6 +38,7 @@ def k_best(
     start_scores: Float[Tensor, " K"] | None = None,
     end_scores: Float[Tensor, " K"] | None = None,
     allowed: Bool[Tensor, "B N K"] | None = None,
+    allowed_pairs: Bool[Tensor, "B N-1 K K"] | None = None,
     legality: Legality | None = None,
 ) -> BestSequences:
     """The k highest-scoring distinct sequences, exact, for all sentences at once in O(N K² k log(K k)).
@@ -64,7 +65,9 @@ def k_best(
     if k < 1:
         raise ValueError(f"k must be at least 1, found {k}")
     potentials = Potentials(unary_scores, transition_scores, start_scores, end_scores)
-    unary, transition = constrained(potentials, lengths, legality=legality, allowed=allowed)
+    unary, transition = constrained(
+        potentials, lengths, legality=legality, allowed=allowed, allowed_pairs=allowed_pairs
+    )
     dtype = accumulation_dtype(unary_scores.dtype)
     unary, transition = blank_padding(unary.to(dtype), transition.to(dtype), lengths)
     B, N, K = unary.shape
@@ -95,21 +98,17 @@ def k_best_of(decoder_input: DecoderInput, k: int, *, decoder: str) -> BestSeque
     """The k best legal sequences by the scores that ``decoder`` uses; for argmax and native bits, those of Mask-Viterbi."""
     potentials, allowed = decoder_input.potentials, decoder_input.allowed
     if decoder != Viterbi.name or potentials is None:
-        potentials, allowed = Potentials(hard_clamps(decoder_input, MaskViterbi.name), None), None
+        potentials, allowed = Potentials(hard_clamps(decoder_input, MaskViterbi.name)), None
     unary, transition, start, end = potentials
-    if transition is None:
-        transition = unary.new_zeros(unary.shape[-1], unary.shape[-1])
-    if decoder_input.allowed_pairs is not None:
-        forbidden = ~decoder_input.allowed_pairs.to(transition.device)
-        transition = transition.expand(forbidden.shape).masked_fill(forbidden, -torch.inf)
     return k_best(
         unary,
-        transition,
+        unary.new_zeros(unary.shape[-1], unary.shape[-1]) if transition is None else transition,
         decoder_input.lengths,
         k,
         start_scores=start,
         end_scores=end,
         allowed=allowed,
+        allowed_pairs=decoder_input.allowed_pairs,
         legality=decoder_input.legality,
     )
 
