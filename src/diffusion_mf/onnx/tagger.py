@@ -51,11 +51,11 @@ class _Graph:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         self._inputs = [each.name for each in self._session.get_inputs()]
-        self._prints = [each.name for each in self._session.get_outputs()]
+        self._outputs = [each.name for each in self._session.get_outputs()]
 
     def __call__(self, **arrays: np.ndarray) -> dict[str, np.ndarray]:
         found = self._session.run(None, {name: arrays[name] for name in self._inputs})
-        return dict(zip(self._prints, found, strict=True))
+        return dict(zip(self._outputs, found, strict=True))
 
 
 class _Scores(NamedTuple):
@@ -76,7 +76,7 @@ class Tagger:
         self._words = WordTable(model, self._graphs[WORDS])
         self._arrays = model.arrays
         self._decode = SequenceDecoder(self.manifest)
-        self._print = LabelPrinter(self.manifest)
+        self._printer = LabelPrinter(self.manifest)
         self._own_names = [*self.manifest["labels"], self.manifest["no_label"]]
         self._scheme = LabelScheme(self.manifest["scheme"])
         self._span_calibration = SpanCalibration(*self.manifest["span_calibration"])
@@ -96,7 +96,7 @@ class Tagger:
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels of results."""
-        return tuple(self._print.names[:-1])
+        return tuple(self._printer.names[:-1])
 
     def tag(self, sentences: Iterable[Sequence[str]]) -> list[TaggedSentence]:
         """Label ``sentences``, each a sequence of units (for characters, a string is enough)."""
@@ -164,14 +164,14 @@ class Tagger:
         probabilities = self._calibrated(found.marginals)
         own = np.take_along_axis(probabilities, np.maximum(label_ids, 0)[..., None], axis=-1)[..., 0]
         own_scores = np.where(label_ids < 0, 0, own)
-        names, scores = self._print(label_ids, probabilities)
+        names, scores = self._printer(label_ids, probabilities)
         for units, *values in zip(
             sentences, label_ids.tolist(), own_scores.tolist(), names.tolist(), scores.tolist(), strict=True
         ):
             ids, confidences, printed, printed_scores = (each[: len(units)] for each in values)
             own_names = [self._own_names[index] for index in ids]
             spans = scored_spans(own_names, confidences, self._scheme, calibration=self._span_calibration)
-            yield TaggedSentence(units, [self._print.names[index] for index in printed], printed_scores, spans)
+            yield TaggedSentence(units, [self._printer.names[index] for index in printed], printed_scores, spans)
 
     def _scores(self, inputs: dict[str, np.ndarray], form_ids: np.ndarray) -> _Scores:
         process = self.manifest["process"]
