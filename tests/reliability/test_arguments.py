@@ -30,6 +30,10 @@ def tagger() -> Tagger:
         (None, "sentences must be given as a list"),
         (5, "sentences must be given as a list"),
         (b"ab", "sentences must be given as a list"),
+        ("Ada sings", "sentences must be given as a list"),
+        ([["Ada"], "Ada sings"], "sentence 2 is a string; split it into words"),
+        ([["Ada", ""]], "unit 1 of sentence 1 is ''"),
+        ([[7]], "unit 0 of sentence 1 is 7"),
         ({"a": 1}, "sentences must be given as a list"),
         ([None], "sentence 1 is None"),
         ([5], "sentence 1 is 5"),
@@ -54,10 +58,12 @@ def test_what_is_no_sentence_is_refused(tagger: Tagger, sentences: Any, message:
 @pytest.mark.parametrize(
     "options",
     [
+        {"calls": 0},
         {"calls": 1.5},
         {"calls": "3"},
         {"calls": True},
         {"calls": float("nan")},
+        {"batch_tokens": 0},
         {"batch_tokens": 1.5},
         {"batch_tokens": "x"},
         {"batch_tokens": True},

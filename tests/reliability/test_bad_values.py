@@ -166,7 +166,7 @@ def test_quotations_of_what_has_no_repr() -> None:
         nested = nested.pop()  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("name", ["meta", "hpu", "vulkan", "xla", "cuda:99999999999999999999", LONG_LABEL])
+@pytest.mark.parametrize("name", ["toaster", "meta", "hpu", "vulkan", "xla", "cuda:99999999999999999999", LONG_LABEL])
 def test_devices_that_are_not_there_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="there is no device") as found:
         choose_device(name)

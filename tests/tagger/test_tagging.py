@@ -90,21 +90,6 @@ def test_empty_input_empty_sentences_and_unknown_words(tagger: Tagger) -> None:
     assert tagger.tag([[]], trajectory=True)[0].trajectory == ()
 
 
-def test_what_is_no_sentence_is_refused(tagger: Tagger) -> None:
-    with pytest.raises(InputError, match="sentences must be given as a list"):
-        tagger.tag("Ada sings")
-    with pytest.raises(InputError, match="sentence 2 is a string; split it into words"):
-        tagger.tag([["Ada"], "Ada sings"])
-    with pytest.raises(InputError, match="unit 1 of sentence 1 is ''"):
-        tagger.tag([["Ada", ""]])
-    with pytest.raises(InputError, match="unit 0 of sentence 1 is 7"):
-        tagger.tag([[7]])
-    with pytest.raises(InputError, match="a batch must hold a unit, found 0"):
-        tagger.tag([["Ada"]], batch_tokens=0)
-    with pytest.raises(InputError, match="0 calls are not possible; ask for 1 to 1000"):
-        tagger.tag([["Ada"]], calls=0)
-
-
 def test_characters_may_be_given_as_a_string() -> None:
     tagger = stand_in_tagger(
         {"a": {"B-NN": 1.0}, "b": {"E-NN": 1.0}, "c": {"S-VV": 1.0}}, labels=("B-NN", "E-NN", "S-VV"), task=Task.SEG_POS
@@ -188,11 +173,6 @@ def test_a_direct_system_makes_one_call() -> None:
 def test_labelled_sentences_of_a_corpus_may_be_given(tagger: Tagger) -> None:
     # A label the model does not know must not matter.
     assert tagger.tag([Sentence(("Oslo",), ("S-GPE",))])[0].labels == ["S-LOC"]
-
-
-def test_devices_that_are_not_there(tagger: Tagger) -> None:
-    with pytest.raises(InputError, match="there is no device 'toaster' here; choose auto"):
-        Tagger(tagger.model, device="toaster")
 
 
 class TestClamps:
