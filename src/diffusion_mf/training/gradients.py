@@ -77,7 +77,7 @@ class StepGradients:
             if prepared.num_pieces != num_pieces:
                 prepared = self._preparer.prepare(prepared.plan, num_pieces)
             with MemoryGuard() as guard:
-                sums = self._attempt(prepared, step=step, units=units)
+                sums = self._sum_over_pieces(prepared, step=step, units=units)
             if not guard.ran_out:
                 break
             self._optimizer.forget_gradients()
@@ -96,13 +96,13 @@ class StepGradients:
         """Drop all recordings, which are of pieces of one size."""
         release_memory(self._processes.device, [self._recorder])
 
-    def _attempt(self, prepared: PreparedStep, *, step: int, units: int) -> dict[str, Tensor]:
+    def _sum_over_pieces(self, prepared: PreparedStep, *, step: int, units: int) -> dict[str, Tensor]:
         """Add up losses and gradients of the pieces; the memory of a failed attempt is freed with this frame."""
 
-        def of_numbers(signature: BatchSignature, numbers: Tensor) -> PieceResult:
+        def recorded_piece(signature: BatchSignature, numbers: Tensor) -> PieceResult:
             batch, extras = unflatten(signature, numbers)
-            result = self._of_piece(batch, extras[:-2], step, extras[-1], device_step=extras[-2])
-            return result._replace(gradients=self._buffered(result.gradients))
+            result = self._loss_and_gradients(batch, extras[:-2], step, extras[-1], device_step=extras[-2])
+            return result._replace(gradients=self._in_shared_buffers(result.gradients))
 
         torch.manual_seed(dropout_seed(self._seed, step, self._processes.rank))
         device = self._processes.device
@@ -110,11 +110,11 @@ class StepGradients:
         for piece in prepared.pieces:
             if piece.flat is None:
                 batch, keys = piece.batch.to(device, non_blocking=True), piece.keys.to(device, non_blocking=True)
-                result = self._of_piece(batch, keys, step, units)
+                result = self._loss_and_gradients(batch, keys, step, units)
                 result = result._replace(gradients=HalfWeights.widened(result.gradients))
             else:
                 piece.flat.numbers[-2:] = torch.tensor([step, units])
-                result = self._recorder(piece.flat, of_numbers, kind=self._model.choice(seed=self._seed, step=step))
+                result = self._recorder(piece.flat, recorded_piece, kind=self._model.choice(seed=self._seed, step=step))
             for name, value in zip(result.names, result.sums.clone(), strict=True):
                 sums[name] = sums[name] + value if name in sums else value
             for parameter, gradient in zip(self._parameters, result.gradients, strict=True):
@@ -127,7 +127,7 @@ class StepGradients:
                     parameter.grad += gradient
         return sums
 
-    def _of_piece(
+    def _loss_and_gradients(
         self, batch: Batch, keys: Tensor, step: int, units: int | Tensor, device_step: Tensor | None = None
     ) -> PieceResult:
         """Loss sums and gradients of sentences on the device, those of half weights in their type; recorded and replayed."""
@@ -146,7 +146,7 @@ class StepGradients:
         sums = torch.stack([value.detach().double() for value in terms.values()])
         return PieceResult(tuple(terms), sums, gradients)
 
-    def _buffered(self, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    def _in_shared_buffers(self, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         """Copies in the type of the parameters, in memory that all recordings share.
 
         Each would otherwise keep gradients of its own: with many kinds of batches, more memory than everything else.
