@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shlex
@@ -15,6 +16,8 @@ import small_runs
 
 from diffusion_mf.evaluation import NO_LABEL
 from diffusion_mf.lab.synthetic import write_corpus
+from diffusion_mf.tagger import Tagger
+from diffusion_mf.tagger.files import read_gold
 
 TINY = [
     f"{section}.{name}={json.dumps(value)}"
@@ -266,6 +269,47 @@ def test_standard_input_cannot_be_trained_on(dmf, tmp_path: Path) -> None:  # ty
     )
     assert outcome.status == 2
     assert not (tmp_path / "run").exists()
+
+
+def test_pipes_cannot_be_trained_on(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    os.mkfifo(tmp_path / "pipe")
+    for name in (tmp_path / "pipe", "/dev/null"):
+        outcome = dmf("train", name, "--output", tmp_path / "run")
+        assert outcome.status == 2
+        assert outcome.stderr == (
+            f"dmf: {name}: this is a pipe or a device; save training data to a file first, since resuming reads it again.\n"
+        )
+
+
+@pytest.mark.parametrize("option", ["--dev", "--test"])
+def test_a_second_file_for_dev_or_test_is_not_ignored(dmf, option: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = write_pos(tmp_path / "train.tsv", 20)
+    outcome = dmf("train", path, option, path, option, path, "--print-config")
+    assert (outcome.status, outcome.stderr) == (2, f"dmf: there are 2 {option} files; give one.\n")
+
+
+def test_names_of_numbered_labels_are_remembered(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = write_pos(tmp_path / "train.tsv", 40, tags=("0", "1", "2"))
+    settings = ("--system", "unigram", "--set", "training.epochs=1")
+    for names, problem in (("NOUN,,ADJ", "an empty name"), ("NOUN,VERB, NOUN", "NOUN twice")):
+        refused = dmf("train", path, "--label-names", names, "--output", tmp_path / "run")
+        assert refused.stderr == (
+            f"dmf: --label-names has {problem}; list the names in the order of their numbers, from 0.\n"
+        )
+    outcome = dmf("train", path, "--label-names", "NOUN, VERB ,ADJ", "--output", tmp_path / "run", *settings, *OPTIONS)
+    assert outcome.status == 0, outcome.stderr
+    model = tmp_path / "run/model"
+    given = dmf("evaluate", model, path, "--label-names", "NOUN,VERB,ADJ", "--json")
+    assert dmf("evaluate", model, path, "--json") == given
+    assert "labels that the model does not know" not in given.stderr
+    # A dataset that has its own names keeps them.
+    rows = [{"label_names": ["ADJ", "NOUN"]}, {"tokens": ["a", "b"], "tags": [0, 1]}]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "none.jsonl").write_text(json.dumps(rows[1]) + "\n")
+    tagger = Tagger.load(model, device="cpu")
+    for name, labels in (("own", ("ADJ", "NOUN")), ("none", ("NOUN", "VERB"))):
+        (sentence,) = read_gold(tagger, tmp_path / f"{name}.jsonl")
+        assert sentence.labels == labels
 
 
 def test_a_name_of_a_configuration_is_one_beside_a_folder_of_that_name(  # type: ignore[no-untyped-def]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,11 @@ def test_a_run_is_fitted_to_a_time(corpus: Path, monkeypatch: pytest.MonkeyPatch
     assert 20 <= changes["training.max_steps"] <= 30
     assert changes["training.epochs"] <= 3
     assert fitted(config, 1000, monkeypatch).changes == {"training.epochs": 50}
+    _, line, _ = fitted(config, 1e-9, monkeypatch)
+    assert re.fullmatch(
+        r"time: 1e-09 min are too short: preparing and evaluating alone take about [\d.]+ min; 1 of \d+ steps will be trained",
+        line,
+    )
 
 
 @pytest.mark.parametrize("planned_steps", [None, 4, 5])
@@ -269,6 +275,7 @@ def test_schedules_and_scores_are_warned_about(corpus: Path, tmp_path: Path) -> 
     logged = [entry["message"] for entry in small_runs.read_log(tmp_path, "note")]
     assert logged == said
     assert any("the warm-up of 1,000 steps is longer than the run of 1" in message for message in said)
+    assert any(message.endswith("its full value; train for more epochs") for message in said)
     assert any("the f1 on dev is 0" in message for message in said)
 
 
@@ -279,6 +286,15 @@ def test_dev_data_without_entities_are_what_is_wrong(corpus: Path, tmp_path: Pat
     loop.train(config, output=tmp_path / "run", device="cpu", display=loop.Callbacks(said.append))
     assert "dev has no entities, so every model scores 0 on it; give other dev data with --dev" in said
     assert not any("learnt nothing" in message for message in said)
+
+
+def test_a_score_of_zero_on_other_labels_is_explained_by_them(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev.txt").write_text("Paris S-CITY\nsleeps O\n\n" * 12)
+    said: list[str] = []
+    config = small_runs.small_config(corpus, {"data": {"dev": str(tmp_path / "dev.txt")}, "training": {"epochs": 1}})
+    loop.train(config, output=tmp_path / "run", device="cpu", display=loop.Callbacks(said.append))
+    (message,) = [message for message in said if "the f1 on dev is 0" in message]
+    assert message.endswith("is 0, because training has none of its labels; compare them with dmf data check")
 
 
 @pytest.mark.parametrize(("num_entities", "is_warned"), [(1, False), (12, True)])
@@ -296,6 +312,32 @@ def test_a_score_of_zero_on_a_handful_of_entities_says_nothing(
     config = small_runs.small_config(corpus, {"data": {"dev": str(tmp_path / "dev.txt")}, "training": {"epochs": 1}})
     loop.train(config, output=tmp_path / "run", device="cpu", display=loop.Callbacks(said.append))
     assert any("learnt nothing" in message for message in said) == is_warned
+
+
+def test_a_score_of_zero_that_another_number_of_calls_has_not_is_no_warning(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = loop.evaluate
+
+    def evaluate(*args: Any, num_calls: int | None = None, **options: Any) -> Any:
+        found = real(*args, num_calls=num_calls, **options)
+        score = 50.0 if num_calls == right else 0.0
+        scores = {name: {**row, "f1": score} for name, row in found.scores.items()}
+        return loop.dataclasses.replace(found, scores=scores, score=score)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+    (tmp_path / "dev.txt").write_text("Paris S-LOC\nsleeps O\n\n" * 12)
+    values = {"data": {"dev": str(tmp_path / "dev.txt")}, "training": {"epochs": 1, "max_steps": 1}}
+    config = small_runs.small_config(corpus, {**values, "inference": {"num_calls": "auto"}})
+    for right, is_warned in ((1, False), (-1, True)):
+        said: list[str] = []
+        folder = tmp_path / f"run {right}"
+        loop.train(config, output=folder, device="cpu", display=loop.Callbacks(said.append))
+        assert any("learnt nothing" in message for message in said) == is_warned
+        # A run that is over does not say it again.
+        said.clear()
+        loop.train(config, output=folder, device="cpu", display=loop.Callbacks(said.append), resume=True)
+        assert not any("learnt nothing" in message for message in said)
 
 
 def test_a_score_that_still_rises_is_told_with_the_command_that_goes_on(

@@ -156,9 +156,18 @@ def field_choice(
     form_column: str | None, tag_column: str | None, label_names: str | None, language: str | None
 ) -> FieldChoice:
     """The choice of fields in a file that the options make."""
-    return FieldChoice(
-        form_column, tag_column, None if label_names is None else tuple(label_names.split(",")), language
-    )
+    return FieldChoice(form_column, tag_column, read_label_names(label_names), language)
+
+
+def read_label_names(text: str | None) -> tuple[str, ...] | None:
+    """The names that ``--label-names`` lists; `InputError` if one is empty or occurs twice."""
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    if "" in names or len(set(names)) < len(names):
+        wrong = "an empty name" if "" in names else f"{max(names, key=names.count)} twice"
+        raise InputError(f"--label-names has {wrong}", remedy="list the names in the order of their numbers, from 0")
+    return names
 
 
 StrictOption = Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from diffusion_mf.cli.data import FormColumnOption, LabelNamesOption, LanguageOption, TagColumnOption
+from diffusion_mf.cli.data import FormColumnOption, LabelNamesOption, LanguageOption, TagColumnOption, read_label_names
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.formats import FileFormat
@@ -34,7 +34,7 @@ def train(
         ),
     ] = None,
     dev: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="FILE",
             help="Labelled file for choosing the best model.",
@@ -42,7 +42,7 @@ def train(
         ),
     ] = None,
     test: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Labelled file for scoring the best model, once.")
+        list[str] | None, typer.Option(metavar="FILE", help="Labelled file for scoring the best model, once.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the model, checkpoints and log of the run.")
@@ -123,8 +123,8 @@ def train(
 
         start = os.fspath(model_folder(start))
     options = {
-        "data.dev": dev,
-        "data.test": test,
+        "data.dev": _only(dev, "--dev"),
+        "data.test": _only(test, "--test"),
         "system": system,
         "task": task,
         "encoder.kind": None if encoder is None else "pretrained",
@@ -136,7 +136,7 @@ def train(
         "data.scheme": scheme,
         "data.form_column": form_column,
         "data.tag_column": tag_column,
-        "data.label_names": None if label_names is None else label_names.split(","),
+        "data.label_names": read_label_names(label_names),
         "data.language": language,
         "encoder.on_long": on_long,
         "data.strict": True if strict else None,
@@ -202,12 +202,25 @@ def train(
 
 
 def _is_corpus(source: str) -> bool:
-    """Whether a name is a file (or folder) to train on rather than a configuration."""
+    """Whether a name is a file (or folder) to train on rather than a configuration; `InputError` for a pipe."""
     if source == "-" or source.endswith(".toml"):
         return False
+    if os.path.exists(source) and not os.path.isfile(source) and not os.path.isdir(source):
+        raise InputError(
+            "this is a pipe or a device",
+            path=source,
+            remedy="save training data to a file first, since resuming reads it again",
+        )
     from diffusion_mf.config.files import locate_config
 
     return os.path.isfile(source) or (os.path.isdir(source) and locate_config(source) is None)
+
+
+def _only(files: list[str] | None, option: str) -> str | None:
+    """The one value of an option that others might be given for, too; the command line would take the last."""
+    if files is not None and len(files) > 1:
+        raise InputError(f"there are {len(files)} {option} files", remedy="give one")
+    return files[0] if files else None
 
 
 def _is_speaker() -> bool:

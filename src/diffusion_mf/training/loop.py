@@ -221,8 +221,14 @@ def fit_to_time(
     changes["training.warmup_steps"] = min(settings.warmup_steps, num_steps // 10)
     changes["training.ema_decay"] = min(settings.ema_decay, max(0.9, round(1 - 5 / num_steps, 4)))
     overhead = (elapsed + preparation + of_evaluation) / 60
-    rest = f", of which preparing and evaluating take {overhead:.1f}" if overhead > minutes / 2 else ""
-    line = f"time: {num_steps:,} of {num_wanted:,} steps fit into {minutes:g} min{rest}"
+    line = f"time: {num_steps:,} of {num_wanted:,} steps fit into {minutes:g} min"
+    if left <= 0:
+        line = (
+            f"time: {minutes:g} min are too short: preparing and evaluating alone take about {minutes - left / 60:.1f} min; "
+            f"{num_steps:,} of {num_wanted:,} steps will be trained"
+        )
+    elif overhead > minutes / 2:
+        line += f", of which preparing and evaluating take {overhead:.1f}"
     return FittedTime(changes, line, num_wanted)
 
 
@@ -374,9 +380,12 @@ class _Run:
 
     def _schedule_warnings(self) -> Iterator[str]:
         if self.settings.warmup_steps >= max(1, self.num_steps):
+            shorter = self.num_steps // 10
             yield (
                 f"the warm-up of {self.settings.warmup_steps:,} steps is longer than the run of {self.num_steps:,}: the learning "
-                f"rate never reaches its full value; set training.warmup_steps={self.num_steps // 10}, or train for more epochs"
+                "rate never reaches its full value; "
+                + (f"set training.warmup_steps={shorter}, or " if shorter else "")
+                + "train for more epochs"
             )
 
     def _agree_on_position(self) -> None:
@@ -641,17 +650,28 @@ class _Run:
             for message in self._score_warnings(found.score, before):
                 self.tell(message)
 
+    def _warn_of_zero(self) -> None:
+        """Say that the best score is 0; not before the number of calls is chosen, as another may have a better score."""
+        metric = PRIMARY_METRICS[self.config.task]
+        if self.state.best_score != 0 or num_scored(self.data, self.config.task) < FEWEST_SCORED:
+            return  # or a warning at the beginning said how few there are
+        calls = self.best.model(self.processes.device).metrics.get("calls", ())
+        if any(row[metric] for row in calls):
+            return
+        labels = {label for sentence in self.data.dev or () for label in sentence.labels or ()} - {"O"}
+        if labels.isdisjoint(self.data.vocabulary.labels):
+            because = ", because training has none of its labels; compare them with dmf data check"
+        else:
+            because = (
+                ": the model has learnt nothing yet; train for more epochs, and compare the labels of the training and dev "
+                "data with dmf data check"
+            )
+        self.tell(f"the {metric} on dev is 0{because}")
+
     def _score_warnings(self, last: float, before: float | None) -> Iterator[str]:
         """What the dev scores of a run that is over say about the run; ``before`` is the best before the last."""
         metric = PRIMARY_METRICS[self.config.task]
-        if self.state.best_score == 0 and num_scored(self.data, self.config.task) < FEWEST_SCORED:
-            return  # a warning at the beginning said how few there are
-        if self.state.best_score == 0:
-            yield (
-                f"the {metric} on dev is 0: the model has learnt nothing yet; train for more epochs, and compare the "
-                "labels of the training and dev data with dmf data check"
-            )
-        elif before is not None and last - before >= NOTABLE_GAIN:
+        if before is not None and last - before >= NOTABLE_GAIN:
             epochs = 2 * self.settings.epochs
             limit = "" if self.settings.max_steps is None else f" --set training.max_steps={2 * self.num_steps}"
             command = self.resume_command
@@ -747,6 +767,8 @@ class _Run:
         if self.state.best_decoder is None:
             self._keep_unselected()
         self._choose_calls()
+        if self.first_step is not None:
+            self._warn_of_zero()
         model = self.best.model(self.processes.device)
         if self.data.test and "test" not in model.metrics:
             config = self.config.with_calls(model.chosen_calls)
