@@ -220,15 +220,15 @@ def fit_to_time(
     # What is counted in steps must not be longer than the run, nor must the moving average remember its beginning.
     changes["training.warmup_steps"] = min(settings.warmup_steps, num_steps // 10)
     changes["training.ema_decay"] = min(settings.ema_decay, max(0.9, round(1 - 5 / num_steps, 4)))
-    overhead = (elapsed + preparation + of_evaluation) / 60
+    overhead = minutes - left / 60
     line = f"time: {num_steps:,} of {num_wanted:,} steps fit into {minutes:g} min"
     if left <= 0:
         line = (
-            f"time: {minutes:g} min are too short: preparing and evaluating alone take about {minutes - left / 60:.1f} min; "
+            f"time: {minutes:g} min are too short: preparing and evaluating alone take about {overhead:.1f} min; "
             f"{num_steps:,} of {num_wanted:,} steps will be trained"
         )
     elif overhead > minutes / 2:
-        line += f", of which preparing and evaluating take {overhead:.1f}"
+        line += f", of which preparing and evaluating take {100 * overhead / minutes:.0f} %"
     return FittedTime(changes, line, num_wanted)
 
 
