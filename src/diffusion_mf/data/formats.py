@@ -138,10 +138,10 @@ _BLANKS = re.compile(r"[ \t]+")
 _FIELD = re.compile(r"[^ \t\n\r\0]+")
 
 
-def read_plain_text(path: StrPath) -> Iterator[Sentence]:
-    """Stream the unlabelled sentences of ``path``, one per line; blank lines separate paragraphs."""
+def read_plain_text(path: StrPath, *, lines: Iterable[str] | None = None) -> Iterator[Sentence]:
+    """Stream the unlabelled sentences of ``path``, one per line, or of its ``lines``; blank lines separate paragraphs."""
     limits = SentenceLimits.from_environment()
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path) if lines is None else lines, 1):
         units = _BLANKS.split(line.strip(" \t"))
         if units != [""]:
             sentence = Sentence(tuple(units), None, number)

@@ -160,7 +160,7 @@ def read_source_sentences(
             # Existing labels must not influence where sentences end.
             yield from _text_items(record._replace(spans=None), task, fields.language, document=number)
         return
-    for sentence in _assumed_text(path, labels) if is_guess else read_plain_text(path):
+    for sentence in read_plain_text(path, lines=_checked_lines(path, labels) if is_guess else None):
         # The spaces in plain text would reveal the word boundaries that the model has to find.
         units = tuple("".join(sentence.units)) if task is Task.SEG_POS else sentence.units
         yield SourceSentence(sentence._replace(units=units, labels=None))
@@ -243,31 +243,25 @@ def tag_texts(
         yield [dataclasses.replace(next(results), offsets=offsets) for _, offsets in members]
 
 
-def _assumed_text(path: StrPath, labels: Collection[str]) -> Iterator[Sentence]:
-    """`read_plain_text` of a stream that may be something else, which its first lines show."""
-    limits = SentenceLimits.from_environment()
+def _checked_lines(path: StrPath, labels: Collection[str]) -> Iterator[str]:
+    """The lines of what should be text; `InputError` if the first ones show that it is something else."""
     first: list[str] = []
     for number, line in enumerate(read_lines(path), 1):
-        units = line.replace("\t", " ").split(" ")
-        sentence = Sentence(tuple(unit for unit in units if unit), None, number)
-        if not sentence.units:
-            continue
-        limits.check_units(sentence, path)
-        if not first:
-            _check_plain(sentence, path)
-        if len(first) < _NUM_CHECKED:
+        if len(first) < _NUM_CHECKED and line.strip(" \t"):
+            if not first:
+                _check_plain(line.split(), number, path)
             first.append(line)
             _check_unlabelled(first, path, labels)
-        yield sentence
+        yield line
 
 
-def _check_plain(sentence: Sentence, path: StrPath) -> None:
-    first = sentence.units[0]
-    if first.startswith(('{"', "#")) or (first == "1" and len(sentence.units) >= NUM_COLUMNS):
+def _check_plain(fields: Sequence[str], number: int, path: StrPath) -> None:
+    """`InputError` if the fields of the first line are those of JSON, a comment or CoNLL-U."""
+    if fields and (fields[0].startswith(('{"', "#")) or (fields[0] == "1" and len(fields) >= NUM_COLUMNS)):
         raise InputError(
             "this does not look like plain text",
             path=path,
-            line=sentence.line,
+            line=number,
             remedy=f"specify its format with --format ({', '.join(FileFormat)})",
         )
 
