@@ -432,9 +432,10 @@ def exact_match_by_calls(table: MarkdownTable, row: tuple[str, ...]) -> list[str
 
 def controls_of_recall(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     """Scores with the selected decoder, exact match with the one whose output is legal."""
+    encoder = "granite" if "granite" in table.header[0] else "scratch"
     found = [
         each
-        for each in rows_seeing_other_occurrences(*row[0].split(", "))
+        for each in rows_seeing_other_occurrences(*row[0].split(", "), encoder=encoder)
         if each["selected"] or each["decoder"] in ("viterbi", "mask-viterbi")
     ]
     (selected,) = (each for each in found if each["selected"])
@@ -443,9 +444,9 @@ def controls_of_recall(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     return [row[0], str(len(selected["seeds"])), *scores, half_up(legal["metrics"]["exact_match"]["test_mean"], 1)]
 
 
-def rows_seeing_other_occurrences(title: str, variant: str) -> list[Row]:
+def rows_seeing_other_occurrences(title: str, variant: str, encoder: str = "scratch") -> list[Row]:
     """Those of a variant of the controls of recall, or of the models of the corrections."""
-    place = {"corpus": "conll2003", "system": SYSTEM_OF_TITLE[title]}
+    place = {"corpus": "conll2003", "system": SYSTEM_OF_TITLE[title], "encoder": encoder}
     if variant.startswith("clamps"):
         return matching("correction-models", variant=variant, **place)
     return matching("recall", experiment="variants", setting=variant, **place)
@@ -671,6 +672,7 @@ CHECKS: dict[tuple[str, str], Expected] = {
     ("docs/findings.md", "exact match on dev (score), by calls"): exact_match_by_calls,
     ("docs/findings.md", "CoNLL-2003, other occurrences"): controls_of_recall,
     ("docs/findings.md", "CoNLL-2003, documents"): with_documents,
+    ("docs/findings.md", "CoNLL-2003, granite"): controls_of_recall,
     ("docs/findings.md", "test, seed 1, without positions in the encoder"): without_positions,
     ("docs/findings.md", "test, seed 1, argmax / Mask-Viterbi"): by_decoder,
     ("docs/findings.md", "EN-EWT dev, Mean-Field iterations"): sweep,
