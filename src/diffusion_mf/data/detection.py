@@ -169,6 +169,20 @@ def _check_folder(path: StrPath) -> None:
     )
 
 
+def exchanged_columns(layout: ColumnLayout, units: Collection[str], tags: Iterable[str]) -> tuple[str, str] | None:
+    """The problem and its remedy if what is read as words are labels of spans, and what is read as tags are not."""
+    typed = min(set(units) - {"O"}, default=None)
+    if layout.tag_column is None or typed is None:
+        return None
+    if not all(map(is_boundary_label, units)) or all(map(is_boundary_label, tags)):
+        return None
+    form, tag = layout.form_column + 1, layout.tag_column + 1
+    return (
+        f"column {form}, read as that of the words, contains only tags such as {typed}",
+        f"choose the columns, as in --form-column {tag} --tag-column {form}",
+    )
+
+
 def check_table(path: StrPath) -> None:
     """`InputError` if a file is a table as spreadsheets write it, and neither text nor a column file.
 
@@ -352,12 +366,8 @@ class _Reading:
                 f"column {layout.form_column + 1}, read as that of the words, contains only numbers",
                 f"choose that of the words with --form-column {' or '.join(others)}",
             )
-        typed = min(units - {"O"}, default=None)
-        if typed and all(map(is_boundary_label, units)) and not all(map(is_boundary_label, counts)):
-            self._refuse(
-                f"column {layout.form_column + 1}, read as that of the words, contains only tags such as {typed}",
-                f"choose the columns, as in --form-column {layout.tag_column + 1} --tag-column {layout.form_column + 1}",
-            )
+        if found := exchanged_columns(layout, units, counts):
+            self._refuse(*found)
 
     def _check_spelling(self, kinds: Collection[str], bounded: Collection[str]) -> None:
         """`InputError` if labels look like those of spans, but are not written as such, or have several spans each."""

@@ -29,7 +29,7 @@ from diffusion_mf.data.columns import (
 )
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
 from diffusion_mf.data.corpus import Corpus, Task, check_labels
-from diffusion_mf.data.detection import check_table
+from diffusion_mf.data.detection import check_table, exchanged_columns
 from diffusion_mf.data.files import (
     BYTE_ORDER_MARK,
     DETECTED,
@@ -514,12 +514,7 @@ def with_stored_fields(
     if file_format is not FileFormat.COLUMNS or not os.path.isfile(path):
         return fields
 
-    def layout(chosen: FieldChoice) -> ColumnLayout | None:
-        form, tag, clamp = chosen.form_column, chosen.tag_column, chosen.clamp_column
-        with contextlib.suppress(InputError):
-            return detect_layout(path, form_column=form, tag_column=tag, clamp_column=clamp, may_add_tag=may_add_tag)
-        return None
-
+    layout = functools.partial(_layout, path, may_add_tag=may_add_tag)
     for form, tag in ((data.form_column, data.tag_column), (data.form_column, None), (None, data.tag_column)):
         chosen = fields._replace(form_column=fields.form_column or form, tag_column=fields.tag_column or tag)
         if chosen != fields and layout(chosen) is not None:
@@ -553,10 +548,8 @@ def _has_stored_columns(model: StoredModel, path: StrPath) -> bool:
     data = model.config.data
     if (data.form_column is None and data.tag_column is None) or not os.path.isfile(path):
         return False
-    with contextlib.suppress(InputError):
-        layout = detect_layout(path, form_column=data.form_column, tag_column=data.tag_column)
-        return _holds_tags(layout, model, path)
-    return False
+    layout = _layout(path, DETECTED._replace(form_column=data.form_column, tag_column=data.tag_column))
+    return layout is not None and _holds_tags(layout, model, path)
 
 
 def _check_forms(fields: FieldChoice, model: StoredModel, path: StrPath, file_format: FileFormat) -> None:
@@ -566,42 +559,41 @@ def _check_forms(fields: FieldChoice, model: StoredModel, path: StrPath, file_fo
     """
     if file_format is not FileFormat.COLUMNS or not os.path.isfile(path):
         return
-    try:
-        layout = detect_layout(
-            path,
-            form_column=fields.form_column,
-            tag_column=fields.tag_column,
-            clamp_column=fields.clamp_column,
-            may_add_tag=True,
-        )
-        first = [*itertools.islice(read_columns(path, layout), _HEAD_SENTENCES)]
-    except InputError:
+    layout = _layout(path, fields, may_add_tag=True)
+    if layout is None:
         return  # reading the whole file reports it, or repairs it
+    first = _first_sentences(path, layout)
     units = {unit for sentence in first for unit in sentence.units}
-    tags = {tag for sentence in first for tag in sentence.labels or ()}
-    typed = min(units - {"O"}, default=None)
+    found = exchanged_columns(layout, units, {tag for sentence in first for tag in sentence.labels or ()})
     kinds = {"", *(split_label(label)[1] for label in model.vocabulary.labels)}  # O has none
-    are_tags = all(map(is_boundary_label, units)) and any(split_label(unit)[1] in kinds for unit in units)
-    if layout.tag_column is not None and typed and are_tags and not all(map(is_boundary_label, tags)):
-        form, tag = layout.form_column + 1, layout.tag_column + 1
-        raise InputError(
-            f"column {form}, read as that of the words, contains only tags such as {typed}",
-            path=path,
-            remedy=f"choose the columns, as in --form-column {tag} --tag-column {form}",
-        )
+    if found is not None and any(split_label(unit)[1] in kinds for unit in units):
+        problem, remedy = found
+        raise InputError(problem, path=path, remedy=remedy)
 
 
 def _holds_tags(layout: ColumnLayout, model: StoredModel, path: StrPath) -> bool:
     """Whether the first sentences of a file have labels of the kind of the model's in the tag column."""
     numbers = map(str, range(len(model.config.data.label_names or ())))
     known = {*model.vocabulary.labels, *numbers}
+    labels = {label for sentence in _first_sentences(path, layout) for label in sentence.labels or ()}
+    return bool(labels) and all(
+        label in known or (model.scheme is not LabelScheme.PLAIN and is_boundary_label(label)) for label in labels
+    )
+
+
+def _layout(path: StrPath, fields: FieldChoice, *, may_add_tag: bool = False) -> ColumnLayout | None:
+    """The layout of a column file; None if it cannot be read with these columns."""
+    form, tag, clamp = fields.form_column, fields.tag_column, fields.clamp_column
     with contextlib.suppress(InputError):
-        first = itertools.islice(read_columns(path, layout), _HEAD_SENTENCES)
-        labels = {label for sentence in first for label in sentence.labels or ()}
-        return bool(labels) and all(
-            label in known or (model.scheme is not LabelScheme.PLAIN and is_boundary_label(label)) for label in labels
-        )
-    return False
+        return detect_layout(path, form_column=form, tag_column=tag, clamp_column=clamp, may_add_tag=may_add_tag)
+    return None
+
+
+def _first_sentences(path: StrPath, layout: ColumnLayout) -> list[Sentence]:
+    """Enough sentences to show what the columns of a file contain; none if one of them cannot be read."""
+    with contextlib.suppress(InputError):
+        return [*itertools.islice(read_columns(path, layout), _HEAD_SENTENCES)]
+    return []
 
 
 def read_gold(
