@@ -508,7 +508,8 @@ def with_stored_fields(
     """
     data = model.config.data
     fields = fields._replace(language=fields.language or data.language)
-    if fields.label_names is None and not _states_names(path, file_format, fields, model.config.task):
+    is_open = fields.label_names is None and data.label_names is not None
+    if is_open and not _states_names(path, file_format, fields, model.config.task):
         fields = fields._replace(label_names=data.label_names)
     # A pipe cannot be read twice.
     if file_format is not FileFormat.COLUMNS or not os.path.isfile(path):
