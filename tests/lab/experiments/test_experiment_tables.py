@@ -148,18 +148,20 @@ def test_readings_are_compared_on_dev(tmp_path: Path) -> None:
         for name in names:
             result["schedules"][name]["dev"]["mask-viterbi"] |= {"negative_log_likelihood": 0.125 * seed}
         runs.append((coordinates, result))
+    runs.append(_ner("diffusion-mf", 3, scores, scores))  # whose model was not kept
     folder = write_experiment(tmp_path / "x", runs, table="readings")
     cells = _cells(folder, "readings")
     assert {cell["setting"]: cell["mean"] for cell in cells if cell["metric"] == "f1"} == {
         name: place + 1.5 for place, name in enumerate(names)
     }
     text = CliRunner().invoke(app, ["experiment", "table", str(folder)]).stdout
-    assert "| mixture | calls=10 | 4.50 ± .71 |" in text
+    assert "| mixture | calls=10 | 4.50 ± .71 [2 of 3 seeds] |" in text
     assert ".1875 ± .0884" in text
     save_rows(tmp_path / "rows.json", read_outcomes(ExperimentFolder(folder))[1], experiment="readings")
     rows = [row for row in read_rows(tmp_path / "rows.json") if row["decoder"] == "mask-viterbi"]
     assert [row["setting"] for row in rows] == sorted(names)
     assert rows[0]["metrics"]["negative_log_likelihood"]["dev_mean"] == 0.1875
+    assert rows[0]["seeds"] == [1, 2]
 
 
 def test_what_was_only_compared_is_recorded_and_never_selected(tmp_path: Path) -> None:

@@ -53,7 +53,10 @@ def record_rows(outcomes: Outcomes, *, experiment: str) -> list[dict[str, Any]]:
 
 
 def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> dict[str, Any]:
-    results = list(group.results.values())
+    of_seed = {
+        seed: result for seed, result in group.results.items() if schedule is None or schedule in result.get("schedules", {})
+    }
+    results = list(of_seed.values())
     splits: dict[str, Any] = {}
     for split in ("dev", "test"):
         scores = group.scores(split, decoder, schedule=schedule)
@@ -81,7 +84,7 @@ def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> d
         "metric": group.metric,
         "setting": schedule or (group.variant if is_named else None),
         "variant": group.variant,
-        "seeds": sorted(group.results),
+        "seeds": sorted(of_seed),
         "selected": decoder == group.selected_decoder(),
         **splits,
         "invalid_sentences": by_seed(group.invalid_rates(decoder)),
