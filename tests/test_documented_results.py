@@ -821,9 +821,7 @@ def test_fixes_with_recall_are_as_many_fewer_than_those_of_lcrf_with_states_as_t
 def test_under_the_papers_settings_the_direct_systems_are_ahead_as_the_text_says() -> None:
     text = " ".join((ROOT / "docs/findings.md").read_text(encoding="utf-8").split())
     ahead: dict[str, list[bool]] = {"test": [], "dev": []}
-    for system, corpus in itertools.product(
-        ("unigram", "mean-field", "lcrf"), ("en-ewt", "conll2003", "zh-gsdsimp")
-    ):
+    for system, corpus in itertools.product(("unigram", "mean-field", "lcrf"), ("en-ewt", "conll2003", "zh-gsdsimp")):
         pair = [selected("paper", name, corpus) for name in ("diffusion-mf", system)]
         for split, found in ahead.items():
             scores = [row[f"{split}_scores"] for row in pair]

@@ -263,6 +263,17 @@ def test_characters_must_agree(dmf: Callable, tmp_path: pathlib.Path) -> None:
         assert f"{predicted}, line 1: {problem}" in outcome.stderr
 
 
+def test_characters_may_be_labelled_in_an_open_scheme(dmf: Callable, tmp_path: pathlib.Path) -> None:
+    gold = write(tmp_path, "gold.txt", "a B\nb I\nc B\n\n")
+    wrong = write(tmp_path, "wrong.txt", "a B\nb I\nc I\n\n")
+    values = json.loads(dmf("score", gold, gold, "--task", "seg-pos", "--json").stdout)
+    assert (values["seg_f1"], values["scheme"]) == (100.0, "bio2")
+    assert json.loads(dmf("score", gold, wrong, "--task", "seg-pos", "--json").stdout)["seg_f1"] == 0.0
+    closed = write(tmp_path, "closed.txt", "a B\nb E\nc S\n\n")
+    values = json.loads(dmf("score", closed, gold, "--task", "seg-pos", "--scheme", "bio2", "--json").stdout)
+    assert (values["seg_f1"], values["predicted_scheme"]) == (100.0, "bio2")
+
+
 def test_gold_that_cannot_be_scored(dmf: Callable, tmp_path: pathlib.Path) -> None:
     unlabelled = write(tmp_path, "gold.conllu", conllu("a/_ b/_"))
     for task in ("pos", "seg-pos"):

@@ -226,19 +226,21 @@ def test_a_given_scheme_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tags", "expected"),
+    ("tags", "expected", "scheme"),
     [
-        ("B I B B", "B E S S"),
-        ("B-W I-W B-W B-W", "B-W E-W S-W S-W"),
-        ("B-W L-W U-W U-W", "B-W E-W S-W S-W"),
+        ("B I B B", "B E S S", LabelScheme.BIO2),
+        ("B-W I-W B-W B-W", "B-W E-W S-W S-W", LabelScheme.BIO2),
+        ("B-W L-W U-W U-W", "B-W E-W S-W S-W", LabelScheme.BILOU),
     ],
 )
-def test_characters_may_be_labelled_in_any_scheme(tags: str, expected: str, tmp_path: Path) -> None:
+def test_characters_may_be_labelled_in_any_scheme(
+    tags: str, expected: str, scheme: LabelScheme, tmp_path: Path
+) -> None:
     rows = zip("我们走路", tags.split(), strict=True)
     path = write(tmp_path / "a.tsv", "".join(f"{unit}\t{tag}\n" for unit, tag in rows))
     corpus = read_task(path, Task.SEG_POS, strict=True)
     assert corpus.sentences[0].labels == tuple(expected.split())
-    assert corpus.source_scheme is LabelScheme.BMES
+    assert corpus.source_scheme is scheme
     assert read_task(path, Task.SEG_POS).repaired is None
 
 

@@ -108,10 +108,17 @@ def test_gold_of_any_scheme_becomes_bmes() -> None:
     assert sentence.gold == sentence.predicted
 
 
+def test_words_of_characters_in_an_open_scheme() -> None:
+    sentence = Reconstructor(Task.SEG_POS, LabelScheme.BIO2)(["B-X", "I-X", "B-Y"], ["B-X", "B-Y", "O"], "abc")
+    assert (sentence.gold, sentence.predicted) == (["B-X", "E-X", "S-Y"], ["S-X", "S-Y", NO_LABEL])
+    assert (sentence.votes, sentence.malformed) == (["X", NO_LABEL], 1)
+
+
 @pytest.mark.parametrize(("task", "scheme", "gold", "index", "message"), [
     (Task.NER, "bmes", "O B-X O", 2, "cannot follow"), (Task.NER, "bio2", "O I-X", 1, "cannot follow"),
     (Task.NER, "bmes", "O Q-X", 1, "not of the scheme"), (Task.NER, "bmes", "O _", 1, "no label"),
     (Task.SEG_POS, "bmes", "S-X O", 1, "found O"), (Task.SEG_POS, "bmes", "S-X S-_", 1, "no label"),
+    (Task.SEG_POS, "bio2", "B-X O", 1, "found O"), (Task.SEG_POS, "bio2", "B-X I-Y", 1, "cannot follow"),
     (Task.POS, "plain", "NOUN _", 1, "no label"),
 ])  # fmt: skip
 def test_gold_labels_must_be_legal(task: Task, scheme: str, gold: str, index: int, message: str) -> None:
@@ -121,7 +128,7 @@ def test_gold_labels_must_be_legal(task: Task, scheme: str, gold: str, index: in
     assert caught.value.index == index
 
 
-@pytest.mark.parametrize(("task", "scheme"), [(Task.POS, "bmes"), (Task.NER, "plain"), (Task.SEG_POS, "bio2"), (Task.SEG_POS, "plain")])  # fmt: skip
+@pytest.mark.parametrize(("task", "scheme"), [(Task.POS, "bmes"), (Task.NER, "plain"), (Task.SEG_POS, "plain")])  # fmt: skip
 def test_a_task_has_its_schemes(task: Task, scheme: str) -> None:
     with pytest.raises(ValueError, match=f"the task {task} cannot be scored in the scheme {scheme}"):
         Reconstructor(task, LabelScheme(scheme))

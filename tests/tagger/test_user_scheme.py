@@ -202,6 +202,12 @@ class TestResults:
         with pytest.raises(InputError, match="labels of the task pos cannot be written in the scheme bmes"):
             small_tagger(task=Task.POS).labels_in("bmes")
 
+    def test_words_of_characters_in_an_open_scheme(self) -> None:
+        tagger = small_tagger(task=Task.SEG_POS)
+        (own,), (open_labels,) = tagger.tag([["我", "们"]]), tagger.tag([["我", "们"]], scheme="bio2")
+        assert {label[0] for label in open_labels.labels} <= {"B", "I"}
+        assert own.spans == open_labels.spans
+
 
 def clamped(generator: random.Random, scheme: LabelScheme, length: int) -> Iterator[tuple[dict[Any, Any], Any]]:
     """Clamps that a legal sequence fulfils, each with what to check: a position with the labels it may print as, or a span."""

@@ -79,9 +79,10 @@ def score(
 
 def print_report(report: "Report", *, details: bool) -> None:
     """Print a report's tables on stdout."""
-    schemes = f"{report.scheme}" if report.task is Task.NER else ""
+    is_usual = report.scheme is report.task.scheme and report.task is not Task.NER
+    schemes = [] if is_usual else [str(report.scheme)]
     if report.predicted_scheme is not report.scheme:
-        schemes += f", predictions {report.predicted_scheme}"
+        schemes.append(f"predictions {report.predicted_scheme}")
     print_table(
         ["metric", "value"],
         [
@@ -92,7 +93,7 @@ def print_report(report: "Report", *, details: bool) -> None:
             ("sentences", f"{report.sentences:,}"),
             ("units", f"{report.units:,}"),
         ],
-        title=f"{report.task} ({schemes})" if schemes else str(report.task),
+        title=f"{report.task} ({', '.join(schemes)})" if schemes else str(report.task),
     )
     if report.vocabulary:
         _print_breakdown(report.vocabulary, "training vocabulary", _form_name(report.task))

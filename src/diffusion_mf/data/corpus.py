@@ -43,9 +43,8 @@ class Task(enum.StrEnum):
 class Corpus:
     """The sentences of one file with the labels of ``task``.
 
-    ``source_scheme`` is the scheme in which users read results: that of the file's labels, for Seg-POS always BMES. ``layout`` is
-    the layout of a column file (None for other formats). ``repaired`` is a message about the repairs made, None if there were
-    none.
+    ``source_scheme`` is the scheme in which users read results: that of the file's labels. ``layout`` is the layout of a column
+    file (None for other formats). ``repaired`` is a message about the repairs made, None if there were none.
     """
 
     path: StrPath

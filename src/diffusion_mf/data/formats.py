@@ -527,7 +527,7 @@ def read_task(
         path=path,
         task=task,
         sentences=kept,
-        source_scheme=task.scheme if task is Task.SEG_POS else source_scheme or task.scheme,
+        source_scheme=source_scheme or task.scheme,
         layout=source.layout,
         repaired=None if repairs is None else repairs.describe(),
     )

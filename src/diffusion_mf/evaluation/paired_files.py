@@ -50,11 +50,12 @@ def score_files(
     )
     gold_sentences: Iterable[Sentence]
     gold_scheme = predicted_scheme = task.scheme
-    if task is Task.NER and scheme is not LabelScheme.PLAIN:
+    has_schemes = task is not Task.POS and None in (gold.scheme, predicted.scheme)
+    if has_schemes and scheme is not LabelScheme.PLAIN:
         # The scheme depends on the labels of the whole file, so it is read twice.
         gold_sentences = Rereadable(gold_path, lambda _: gold.sentences())
-        gold_scheme = _gold_scheme(gold, gold_sentences, given=scheme)
-        predicted_scheme = scheme or gold_scheme
+        gold_scheme = gold.scheme or _gold_scheme(gold, gold_sentences, given=scheme)
+        predicted_scheme = predicted.scheme or scheme or gold_scheme
     elif scheme in (None, task.scheme):
         gold_sentences = gold.sentences()
     else:
@@ -112,6 +113,10 @@ class _LabelledFile:
         self.fields = fields
         self.file_format = task_format(path, task, file_format=file_format)
         self.column = column or (ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS)
+        self.scheme: LabelScheme | None = None
+        """that of labels made from words; None if the file's own labels decide"""
+        if task is Task.SEG_POS and self.file_format is FileFormat.CONLLU:
+            self.scheme = task.scheme
 
     def raw_sentences(self) -> Iterator[Sentence]:
         options = FormatOptions(
@@ -126,9 +131,7 @@ class _LabelledFile:
         return read_source(self.path, self.file_format, options, repairs=self.repairs).sentences
 
     def sentences(self) -> Iterator[Sentence]:
-        sentences = self.raw_sentences()
-        is_words = self.task is Task.SEG_POS and self.file_format is FileFormat.CONLLU
-        return to_characters(sentences) if is_words else sentences
+        return self.raw_sentences() if self.scheme is None else to_characters(self.raw_sentences())
 
     def line(self, sentence: Sentence, index: int) -> int:
         return sentence.line + (index if self.file_format is FileFormat.COLUMNS else 0)

@@ -71,9 +71,7 @@ class Reconstructor:
         self.scheme = scheme
         self.predicted_scheme = scheme if predicted_scheme is None else predicted_scheme
         for each in (self.scheme, self.predicted_scheme):
-            if (each is LabelScheme.PLAIN) != (self.task is Task.POS) or (
-                self.task is Task.SEG_POS and not each.is_closed
-            ):
+            if (each is LabelScheme.PLAIN) != (self.task is Task.POS):
                 raise ValueError(f"the task {task} cannot be scored in the scheme {each}")
         self._outside = "O" if self.task is Task.NER else None
         self._gold_names: dict[str, str] = {}
@@ -109,36 +107,39 @@ class Reconstructor:
             raise LabelError("a gold unit has no label", list(labels).index(NO_LABEL))
         if self.task is Task.POS:
             return labels
-        if not self.scheme.is_closed:
-            return convert_labels(labels, self.scheme, LabelScheme.BMES)
-        check_sequence(labels, self.scheme)
+        scheme = self.scheme
+        if scheme.is_closed:
+            check_sequence(labels, scheme)
+        else:
+            labels, scheme = convert_labels(labels, scheme, LabelScheme.BMES), LabelScheme.BMES
         names = self._gold_names
         for label in set(labels) - names.keys():
             if self.task is Task.SEG_POS and label == "O":
                 raise LabelError("every character must belong to a word, found O", list(labels).index(label))
             if self.task is Task.SEG_POS and split_label(label)[1] == NO_LABEL:
                 raise LabelError("a gold unit has no label", list(labels).index(label))
-            names[label] = format_label(*parse_label(label, self.scheme), LabelScheme.BMES)
+            names[label] = format_label(*parse_label(label, scheme), LabelScheme.BMES)
         return [names[label] for label in labels]
 
     def _rename(self, labels: Sequence[str]) -> list[str]:
         names = self._predicted_names
         for label in set(labels) - names.keys():
-            is_known = is_label(label, self.predicted_scheme) and (label != "O" or self._outside == "O")
             names[label] = (
-                format_label(*parse_label(label, self.predicted_scheme), LabelScheme.BMES) if is_known else NO_LABEL
+                format_label(*parse_label(label, self.predicted_scheme), LabelScheme.BMES)
+                if self._is_known(label)
+                else NO_LABEL
             )
         return [names[label] for label in labels]
 
     def _encode_again(self, labels: Sequence[str]) -> list[str]:
         encoded = encode_spans(extract_spans(labels, self.predicted_scheme), len(labels), LabelScheme.BMES)
-        return [
-            label if is_label(raw, self.predicted_scheme) else NO_LABEL
-            for label, raw in zip(encoded, labels, strict=True)
-        ]
+        return [label if self._is_known(raw) else NO_LABEL for label, raw in zip(encoded, labels, strict=True)]
+
+    def _is_known(self, label: str) -> bool:
+        return is_label(label, self.predicted_scheme) and (label != "O" or self._outside == "O")
 
     def _num_breaks(self, labels: Sequence[str]) -> int:
-        is_unknown = [not is_label(label, self.predicted_scheme) for label in labels]
+        is_unknown = [not self._is_known(label) for label in labels]
         known = ["O" if unknown else label for label, unknown in zip(labels, is_unknown, strict=True)]
         num_illegal = sum(not is_legal_start(label, self.predicted_scheme) for label in known[:1])
         for before, after in itertools.pairwise(known):

@@ -585,7 +585,7 @@ class Tagger:
         if not isinstance(scheme, str) or scheme not in list(LabelScheme):
             raise InputError(f"no scheme is called {quoted(scheme)}", remedy=f"choose one of {', '.join(LabelScheme)}")
         scheme = LabelScheme(scheme)
-        if scheme is not self._model.scheme and (self.task is not Task.NER or scheme is LabelScheme.PLAIN):
+        if (scheme is LabelScheme.PLAIN) != (self._model.scheme is LabelScheme.PLAIN):
             raise InputError(
                 f"labels of the task {self.task} cannot be written in the scheme {scheme}",
                 remedy="leave out the scheme",

@@ -130,13 +130,15 @@ def evaluate(
     decoders: Sequence[str],
     processes: Processes,
     reported_temperature: float | None = None,
+    fits_temperature: bool = False,
     source_scheme: LabelScheme | None = None,
     num_calls: int | None = None,
 ) -> DecoderEvaluation:
     """Score a model on labelled ``sentences``; processes share the work, and all get the result.
 
-    With ``reported_temperature``, and if all gold labels are known, the reported probabilities are evaluated, too. Confusions are
-    named in ``source_scheme``, that of the user's data. ``num_calls`` replaces the configuration's schedule.
+    With ``reported_temperature`` or, if ``fits_temperature``, with the one fitted here, and if all gold labels are known, the
+    reported probabilities are evaluated, too. Confusions are named in ``source_scheme``, that of the user's data. ``num_calls``
+    replaces the configuration's schedule.
     """
     labeller = predictor.labeller
     was_training = labeller.training
@@ -162,6 +164,8 @@ def evaluate(
     )
     is_known = gold_ids >= 0
     temperature, score_quality = fit_temperature(marginals[is_known], gold_ids[is_known]), {}
+    if fits_temperature:
+        reported_temperature = temperature
     if reported_temperature is not None and is_known.all():
         score_quality = {
             decoder: _score_quality(marginals, chosen, gold_ids, reported_temperature)

@@ -54,7 +54,9 @@ def record_rows(outcomes: Outcomes, *, experiment: str) -> list[dict[str, Any]]:
 
 def _row(group: Group, decoder: str, schedule: str | None, experiment: str) -> dict[str, Any]:
     of_seed = {
-        seed: result for seed, result in group.results.items() if schedule is None or schedule in result.get("schedules", {})
+        seed: result
+        for seed, result in group.results.items()
+        if schedule is None or schedule in result.get("schedules", {})
     }
     results = list(of_seed.values())
     splits: dict[str, Any] = {}

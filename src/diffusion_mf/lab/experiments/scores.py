@@ -19,7 +19,7 @@ from diffusion_mf.prediction.devices import choose_device
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.tagger import TaggedSentence, Tagger, load_model
 from diffusion_mf.training.corpora import TrainingData, read_training_data
-from diffusion_mf.training.evaluation import candidate_decoders, evaluate
+from diffusion_mf.training.evaluation import DecoderEvaluation, candidate_decoders, evaluate
 from diffusion_mf.training.processes import Processes
 
 RARITY_BINS = ((0, "unseen"), (1, "1"), (4, "2-4"), (16, "5-16"), (64, "17-64"))
@@ -211,15 +211,30 @@ def _split_scores(
     *,
     decoders: Sequence[str] | None = None,
 ) -> dict[str, DecoderScores]:
-    """Scores on dev and test, if the corpus has them."""
-    return {
-        split: _scores(model, config, data, sentences, processes, decoders=decoders)
-        for split, sentences in (("dev", data.dev), ("test", data.test))
-        if sentences
-    }
+    """Scores on dev and test, if the corpus has them; the temperature of the probabilities is fitted on dev.
+
+    That of the model belongs to its own schedule: another number of calls makes other marginals.
+    """
+    found: dict[str, DecoderScores] = {}
+    temperature = model.temperature
+    if data.dev:
+        evaluation = _evaluation(model, config, data, data.dev, processes, decoders=decoders)
+        temperature = evaluation.temperature
+        found["dev"] = _with_quality(evaluation)
+    if data.test:
+        found["test"] = _with_quality(
+            _evaluation(model, config, data, data.test, processes, decoders=decoders, temperature=temperature)
+        )
+    return found
 
 
 def _scores(
+    model: StoredModel, config: Config, data: TrainingData, sentences: Sequence[Sentence], processes: Processes
+) -> DecoderScores:
+    return _with_quality(_evaluation(model, config, data, sentences, processes, temperature=model.temperature))
+
+
+def _evaluation(
     model: StoredModel,
     config: Config,
     data: TrainingData,
@@ -227,8 +242,10 @@ def _scores(
     processes: Processes,
     *,
     decoders: Sequence[str] | None = None,
-) -> DecoderScores:
-    found = evaluate(
+    temperature: float | None = None,
+) -> DecoderEvaluation:
+    """The probabilities are evaluated at the temperature given, or fitted to these sentences."""
+    return evaluate(
         Predictor(model.labeller, config, processes.device),
         sentences,
         config=config,
@@ -236,6 +253,11 @@ def _scores(
         scheme=data.scheme,
         decoders=candidate_decoders(model.labeller) if decoders is None else decoders,
         processes=processes,
-        reported_temperature=model.temperature,
+        reported_temperature=temperature,
+        fits_temperature=temperature is None,
     )
+
+
+def _with_quality(found: DecoderEvaluation) -> DecoderScores:
+    """Metrics of the labels, and of their probabilities, by decoder."""
     return {name: {**scores, **found.score_quality.get(name, {})} for name, scores in found.scores.items()}
