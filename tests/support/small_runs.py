@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from diffusion_mf.config import Config
+from diffusion_mf.data.files import checksum_of_entries
 from diffusion_mf.lab.synthetic import write_corpus
 from diffusion_mf.prediction.predictor import Predictor
 from diffusion_mf.tagger import StoredModel
@@ -94,6 +96,16 @@ def read_log(folder: Path, event: str | None = None) -> list[dict[str, Any]]:
     lines = (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()
     entries = [json.loads(line) for line in lines]
     return [entry for entry in entries if event is None or entry["event"] == event]
+
+
+@contextlib.contextmanager
+def changed_state(run: Path) -> Iterator[dict[str, Any]]:
+    """The JSON values of a run's checkpoint, to be changed in the block; their checksum is then right."""
+    path = run / "checkpoint" / "state.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    yield manifest["state"]
+    manifest["checksum"] = checksum_of_entries(manifest)
+    path.write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def final_tensors(folder: Path) -> dict[str, torch.Tensor]:

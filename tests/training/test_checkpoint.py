@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from diffusion_mf.data.files import checksum_of_entries
 from diffusion_mf.errors import InputError
 from diffusion_mf.training import checkpoint
 from diffusion_mf.training.checkpoint import has_checkpoint, read_checkpoint, write_checkpoint
@@ -79,8 +80,8 @@ def test_tensors_of_another_program_are_told(folder: Path) -> None:
     path = _tensor_file(folder)
     path.write_bytes(b"PK\x03\x04 a zip file of another program")
     manifest = json.loads((folder / "state.json").read_text())
-    del manifest["checksum"]
     manifest["sha256"] = checkpoint._checksum(path)
+    manifest["checksum"] = checksum_of_entries(manifest)
     (folder / "state.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match="the checkpoint is damaged"):
         read_checkpoint(folder)

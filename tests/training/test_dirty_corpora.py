@@ -1,8 +1,7 @@
-"""Training on data as it is published: label sets, labels that training lacks, irregular tags, runs of earlier versions."""
+"""Training on data as it is published: label sets, labels that training lacks, irregular tags, teachers of earlier versions."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,10 @@ import pytest
 import small_runs
 import torch
 
-from diffusion_mf.config import Config
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import fit_temperature
 from diffusion_mf.tagger import load_model
-from diffusion_mf.training import evaluation, loop
+from diffusion_mf.training import corpora, evaluation
 from diffusion_mf.training.corpora import TrainingData, read_training_data
 from diffusion_mf.training.loop import train
 
@@ -110,42 +108,11 @@ def test_unknown_labels_count_as_wrong_and_the_temperature_is_fitted_to_the_othe
     assert model.metrics["test"]["recall"] < 100
 
 
-def _stopped_run(config: Config, output: Path, monkeypatch: pytest.MonkeyPatch, *, is_old: bool) -> None:
-    """A run that fails in its first evaluation; an old one has the labels that occur, and says nothing about them."""
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "evaluate", lambda predictor, sentences, **options: 1 / (len(sentences) == 1))
-        if is_old:
-            patch.setattr(loop, "read_training_data", lambda c, **_: read_training_data(c, has_complete_labels=False))
-        with pytest.raises(ZeroDivisionError):
-            train(config, output=output, device="cpu", checkpoint_every=0)
-    if is_old:
-        path = output / "checkpoint/state.json"
-        manifest = json.loads(path.read_text())
-        del manifest["checksum"]
-        del manifest["state"]["labels"], manifest["state"]["config"]["data"]["strict"]
-        path.write_text(json.dumps(manifest))
-
-
-@pytest.mark.parametrize("is_old", [False, True])
-def test_a_run_keeps_the_labels_it_was_begun_with(
-    is_old: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, train="a S-X\nb O\n\nc B-X\nd E-X\n", dev="a B-X\nb M-X\nc E-X\n\nb O\n")
-    config = small_runs.small_config(tmp_path, {"training": {"epochs": 2, "budget": 2000}})
-    _stopped_run(config, tmp_path / "run", monkeypatch, is_old=is_old)
-    display = _Notes()
-    model = load_model(train(config, output=tmp_path / "run", device="cpu", resume=True, display=display))
-    assert ("M-X" in model.vocabulary.labels) is not is_old
-    assert any("does not have (M-X)" in note for note in display.notes) is is_old
-    # Once more, from a checkpoint of this version: an old label set is stored now, and stays.
-    train(config, output=tmp_path / "run", device="cpu", resume=True)
-
-
 def test_a_teacher_of_an_earlier_version_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, train="a S-X\nb O\n\nc B-X\nd E-X\n", dev="a S-X\nb O\n")
     config = small_runs.small_config(tmp_path, ONE_EPOCH, {"system": "unigram"})
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "read_training_data", lambda c, **_: read_training_data(c, has_complete_labels=False))
+        patch.setattr(corpora, "complete_labels", lambda labels, scheme: labels)
         teacher = train(config, output=tmp_path / "teacher", device="cpu")
     assert "M-X" not in load_model(teacher).vocabulary.labels
     taught = {"data": {"teacher": str(teacher)}, "objective": {"teacher": 1.0}}

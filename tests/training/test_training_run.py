@@ -382,22 +382,16 @@ def test_more_epochs_give_the_same_weights_each_time(has_dev: bool, corpus: Path
 
 
 def test_settings_that_are_newer_than_a_run_have_their_defaults_in_it(begun: Path, corpus: Path) -> None:
-    path = begun / "checkpoint/state.json"
-    manifest = json.loads(path.read_text())
-    del manifest["checksum"]
-    del manifest["state"]["config"]["encoder"]["lora_rank"]
-    path.write_text(json.dumps(manifest))
+    with small_runs.changed_state(begun) as state:
+        del state["config"]["encoder"]["lora_rank"]
     with pytest.raises(InputError, match=r"started with encoder\.lora_rank = 0, not 4"):
         train(_config(corpus, {"encoder": {"lora_rank": 4}}), output=begun, device="cpu", resume=True)
     train(_config(corpus), output=begun, device="cpu", resume=True)
 
 
 def test_settings_that_exist_no_longer_are_told(begun: Path, corpus: Path) -> None:
-    path = begun / "checkpoint/state.json"
-    manifest = json.loads(path.read_text())
-    del manifest["checksum"]
-    manifest["state"]["config"]["encoder"]["gone"] = 3
-    path.write_text(json.dumps(manifest))
+    with small_runs.changed_state(begun) as state:
+        state["config"]["encoder"]["gone"] = 3
     with pytest.raises(
         InputError, match=r"has the setting encoder\.gone, which diffusion-mf \S+ does not have; use the"
     ):
@@ -405,17 +399,14 @@ def test_settings_that_exist_no_longer_are_told(begun: Path, corpus: Path) -> No
 
 
 def test_a_run_begun_with_a_setting_that_was_removed(begun: Path, corpus: Path) -> None:
-    path = begun / "checkpoint/state.json"
-    manifest = json.loads(path.read_text())
-    del manifest["checksum"]
-    manifest["state"]["config"]["denoiser"]["state_dropout"] = 0.2
-    path.write_text(json.dumps(manifest))
+    with small_runs.changed_state(begun) as state:
+        state["config"]["denoiser"]["state_dropout"] = 0.2
     with pytest.raises(
         InputError, match=r"state\.json: was made with denoiser\.state_dropout = 0\.2, which was removed"
     ):
         train(_config(corpus), output=begun, device="cpu", resume=True)
-    manifest["state"]["config"]["denoiser"]["state_dropout"] = 0.0
-    path.write_text(json.dumps(manifest))
+    with small_runs.changed_state(begun) as state:
+        state["config"]["denoiser"]["state_dropout"] = 0.0
     train(_config(corpus), output=begun, device="cpu", resume=True)
 
 
@@ -448,11 +439,8 @@ def test_resuming_nothing_begins_at_the_beginning(corpus: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("entry", ["training", "config", "conditions", "log_bytes", "data"])
 def test_a_checkpoint_with_missing_entries_is_told(begun: Path, corpus: Path, entry: str) -> None:
-    path = begun / "checkpoint/state.json"
-    manifest = json.loads(path.read_text())
-    del manifest["checksum"]
-    del manifest["state"][entry]
-    path.write_text(json.dumps(manifest))
+    with small_runs.changed_state(begun) as state:
+        del state[entry]
     with pytest.raises(InputError, match="the checkpoint is damaged"):
         train(_config(corpus), output=begun, device="cpu", resume=True)
 

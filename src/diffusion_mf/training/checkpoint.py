@@ -118,11 +118,10 @@ def _read_manifest(folder: Path) -> dict[str, Any] | None:
             path=path,
             remedy="resume with the version of diffusion-mf that wrote it",
         )
-    # Checkpoints of earlier versions have no checksum of their own.
-    if CHECKSUM in manifest and manifest[CHECKSUM] != checksum_of_entries(manifest):
-        raise damaged(path, "its checksum differs from the recorded one")
     if manifest.get("tensors") not in _TENSOR_FILES or not isinstance(manifest.get("state"), dict):
         raise damaged(path, "entries are missing")
+    if manifest.get(CHECKSUM) != checksum_of_entries(manifest):
+        raise damaged(path, "its checksum differs from the recorded one")
     return manifest
 
 

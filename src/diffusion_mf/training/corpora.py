@@ -76,14 +76,11 @@ def read_corpora(config: Config) -> Corpora:
     return Corpora(train, dev, test)
 
 
-def read_training_data(
-    config: Config, *, has_complete_labels: bool = True, corpora: Corpora | None = None
-) -> TrainingData:
+def read_training_data(config: Config, *, corpora: Corpora | None = None) -> TrainingData:
     """Read the files named in ``config.data``, unless ``corpora`` has them already, and prepare them for training.
 
-    For entities, every type gets all of its boundary labels, even if some occur only in dev or test; without
-    ``has_complete_labels`` the labels are those that occur in training, as in runs of earlier versions. For Seg-POS this is
-    always so, as in the paper: most tags have no long words.
+    For entities, every type gets all of its boundary labels, even if some occur only in dev or test. For Seg-POS, the labels are
+    those that occur in training, as in the paper: most tags have no long words.
     """
     settings = config.data
     train, dev, test = corpora or read_corpora(config)
@@ -101,7 +98,7 @@ def read_training_data(
     start = None if settings.start is None else load_model(settings.start)
     if start is not None:
         vocabulary = vocabulary.extended(start.vocabulary)
-    if config.task is Task.NER and has_complete_labels:
+    if config.task is Task.NER:
         vocabulary = dataclasses.replace(vocabulary, labels=tuple(complete_labels(vocabulary.labels, train.scheme)))
     by_path = {corpus.path: corpus for corpus in (train, dev, test) if corpus is not None}
     notes = [corpus.repaired for corpus in by_path.values()]

@@ -47,7 +47,7 @@ from diffusion_mf.training.gradients import LossWindow, StepGradients
 from diffusion_mf.training.optimizer import Learner
 from diffusion_mf.training.processes import Interruption, Processes, connected, reproducible
 from diffusion_mf.training.progress import Callbacks, JsonLinesLog, Progress, RunDisplay, SpeedMeter
-from diffusion_mf.training.resumption import BestModel, Checkpoints, RunFolder, TrainingState, has_complete_labels
+from diffusion_mf.training.resumption import BestModel, Checkpoints, RunFolder, TrainingState
 from diffusion_mf.training.steps import PackingSettings, StepPlan, StepPreparer
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
@@ -110,9 +110,7 @@ def train(
         folder = RunFolder(Path(output))
         if processes.is_writer:
             folder.check_free(resume=resume)
-        data = read_training_data(
-            config, has_complete_labels=not resume or has_complete_labels(folder), corpora=corpora
-        )
+        data = read_training_data(config, corpora=corpora)
         if not processes.is_writer:
             display = Callbacks(lambda message: None)  # rank 0 shows notes
         elif display is None:

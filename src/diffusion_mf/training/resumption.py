@@ -18,7 +18,6 @@ from diffusion_mf.config import Config, saved_config
 from diffusion_mf.config.files import flat
 from diffusion_mf.config.sections import AUTO
 from diffusion_mf.data.files import try_lock
-from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.errors import InputError
 from diffusion_mf.evaluation.calibration import UNFITTED, SpanCalibration
 from diffusion_mf.model import Labeller
@@ -232,7 +231,6 @@ class Checkpoints:
             "config": self._config.model_dump(mode="json"),
             "overrides": list(self._overrides),
             "data": self._data.fingerprint,
-            "labels": list(self._data.vocabulary.labels),
             "encoder": self._encoder_digest,
             "conditions": self._conditions(),
             "log_bytes": log_bytes,
@@ -300,17 +298,6 @@ class Checkpoints:
             "device": self._processes.device.type,
             "torch": torch.__version__,
         }
-
-
-def has_complete_labels(folder: RunFolder) -> bool:
-    """Whether the run was started with every boundary label of every type: older runs had those that occur in training."""
-    try:
-        state = read_state(folder.checkpoint)
-        labels = None if state is None else state.get("labels", ())
-        return labels is None or (bool(labels) and labels == complete_labels(labels, LabelScheme.BMES))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        # Labels of another task.
-        return True
 
 
 def _compare_config(now: Mapping[str, Any], before: Mapping[str, Any], path: Path, free: set[str]) -> None:
