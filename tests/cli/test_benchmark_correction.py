@@ -46,12 +46,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small corpus, four sentences a document."""
-    folder = small_runs.write_small_corpus(tmp_path_factory.mktemp("corpus"))
-    for name in ("train.txt", "dev.txt"):
-        sentences = (folder / name).read_text().strip().split("\n\n")
-        pieces = ["\n\n".join(sentences[start : start + 4]) for start in range(0, len(sentences), 4)]
-        (folder / name).write_text("".join(f"-DOCSTART- O\n\n{piece}\n\n" for piece in pieces))
-    return folder
+    return small_runs.write_small_documents(tmp_path_factory.mktemp("corpus"), size=4)
 
 
 @pytest.fixture(scope="module")

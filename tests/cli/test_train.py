@@ -17,11 +17,6 @@ from diffusion_mf.ops.mean_field import pytorch as mean_field_operation
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_runs.write_small_corpus(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(scope="module")
 def config(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     values = small_runs.settings(corpus, {"training": {"epochs": 1, "budget": 2000}})
     return small_runs.write_config(tmp_path_factory.mktemp("config") / "small.toml", values)

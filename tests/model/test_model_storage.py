@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import stat
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_models import small_model, small_tagger, write_model
+from small_models import correct_checksums, refusal, small_model, small_tagger, write_model
 
 from diffusion_mf.config import _note_once
 from diffusion_mf.config.sections import REMOVED, Removed
@@ -44,14 +43,6 @@ def change(folder: Path, **values: object) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
     (folder / "manifest.json").unlink(missing_ok=True)
-
-
-def refused(folder: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        load_model(folder)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 def test_a_folder_holds_what_it_should_and_nothing_that_runs(tmp_path: Path) -> None:
@@ -110,15 +101,13 @@ def test_rows_of_zeros_are_stored_as_int8(tmp_path: Path) -> None:
     assert not load_model(tmp_path / "model").labeller.encoder.words.weight[0].any()
 
 
-def test_int8_weights_without_their_scales_are_refused(tmp_path: Path) -> None:
+def test_int8_weights_without_their_scales_are_refusal(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model", settings={"training": {"storage": "int8"}})
     weights = load_file(folder / "model.safetensors")
     del weights["encoder.words.weight:scale"]
     save_file(weights, folder / "model.safetensors")
-    content = (folder / "model.safetensors").read_bytes()
-    checksums = json.loads((folder / "config.json").read_text())["checksums"]
-    change(folder, checksums=checksums | {"model.safetensors": hashlib.sha256(content).hexdigest()})
-    assert "the weights do not fit the model" in refused(folder)
+    correct_checksums(folder)
+    assert "the weights do not fit the model" in refusal(folder)
 
 
 def test_pairs_of_neighbours_are_saved_and_older_models_have_none(tmp_path: Path) -> None:
@@ -277,34 +266,34 @@ class TestRefused:
         return write_model(tmp_path / "model")
 
     def test_nothing_there(self, tmp_path: Path) -> None:
-        assert refused(tmp_path / "none") == f"{tmp_path / 'none'}: no such model folder; check the path."
+        assert refusal(tmp_path / "none") == f"{tmp_path / 'none'}: no such model folder; check the path."
         (tmp_path / "file").touch()
-        assert "this is a file, not a model folder" in refused(tmp_path / "file")
-        assert "config.json, vocabulary.json, model.safetensors missing;" in refused(tmp_path)
+        assert "this is a file, not a model folder" in refusal(tmp_path / "file")
+        assert "config.json, vocabulary.json, model.safetensors missing;" in refusal(tmp_path)
 
     def test_the_folder_of_a_run(self, folder: Path) -> None:
-        assert refused(folder.parent).endswith(f"; name {folder}.")
+        assert refusal(folder.parent).endswith(f"; name {folder}.")
 
     @pytest.mark.parametrize("name", ["config.json", "vocabulary.json", "model.safetensors"])
     def test_a_missing_file(self, folder: Path, name: str) -> None:
         (folder / name).unlink()
-        assert f"not a model folder: {name} missing; name a folder that dmf train wrote." in refused(folder)
+        assert f"not a model folder: {name} missing; name a folder that dmf train wrote." in refusal(folder)
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00", '{"a": ' * 100_000])
     @pytest.mark.parametrize("name", ["config.json", "metrics.json"])
     def test_what_is_no_json(self, folder: Path, name: str, text: str) -> None:
         (folder / name).write_text(text)
         (folder / "manifest.json").unlink()
-        assert f"{name}: damaged: not a JSON object; copy the model again." in refused(folder)
+        assert f"{name}: damaged: not a JSON object; copy the model again." in refusal(folder)
 
     def test_a_model_of_another_program(self, folder: Path) -> None:
         (folder / "config.json").write_text('{"architectures": ["BertForTokenClassification"]}')
         (folder / "manifest.json").unlink()
-        assert "not a model of this program; name a folder that dmf train wrote." in refused(folder)
+        assert "not a model of this program; name a folder that dmf train wrote." in refusal(folder)
 
     def test_a_newer_format(self, folder: Path) -> None:
         change(folder, format_version=3, written_by="9.1")
-        message = refused(folder)
+        message = refusal(folder)
         assert "the model has format version 3 (written by diffusion-mf 9.1)" in message
         assert "reads versions up to 2; upgrade diffusion-mf." in message
 
@@ -315,57 +304,51 @@ class TestRefused:
     ])  # fmt: skip
     def test_impossible_entries(self, folder: Path, entry: dict[str, Any]) -> None:
         change(folder, **entry)
-        assert "config.json" in refused(folder)
+        assert "config.json" in refusal(folder)
 
     def test_a_setting_that_does_not_exist(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text())["config"]
         config["encoder"]["widht"] = 3
         change(folder, config=config)
-        assert "has the setting encoder.widht, which diffusion-mf" in refused(folder)
+        assert "has the setting encoder.widht, which diffusion-mf" in refusal(folder)
 
     @pytest.mark.parametrize("name", ["model.safetensors", "vocabulary.json"])
     def test_a_changed_byte(self, folder: Path, name: str) -> None:
         content = bytearray((folder / name).read_bytes())
         content[len(content) // 2] ^= 1
         (folder / name).write_bytes(content)
-        assert f"{name}: damaged or changed since it was saved; copy the model again." in refused(folder)
+        assert f"{name}: damaged or changed since it was saved; copy the model again." in refusal(folder)
         (folder / "manifest.json").unlink()
-        assert f"{name}: damaged or changed since it was saved; copy the model again." in refused(folder)
+        assert f"{name}: damaged or changed since it was saved; copy the model again." in refusal(folder)
 
     def test_half_a_file(self, folder: Path) -> None:
         content = (folder / "model.safetensors").read_bytes()
         (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
-        assert "damaged or changed" in refused(folder)
+        assert "damaged or changed" in refusal(folder)
 
     def test_weights_that_do_not_fit_although_their_checksum_does(self, folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
         name = next(iter(weights))
         for tampered in ({**weights, name: weights[name][:1].clone()}, {"other": weights[name]}):
             save_file(tampered, folder / "model.safetensors")
-            self._sign(folder, "model.safetensors")
-            assert "model.safetensors: the weights do not fit the model (" in refused(folder)
+            correct_checksums(folder)
+            assert "model.safetensors: the weights do not fit the model (" in refusal(folder)
         (folder / "model.safetensors").write_bytes(b"\xff" * 100)
-        self._sign(folder, "model.safetensors")
-        assert "the weights do not fit the model (" in refused(folder)
+        correct_checksums(folder)
+        assert "the weights do not fit the model (" in refusal(folder)
 
     def test_a_vocabulary_that_is_none_although_its_checksum_fits(self, folder: Path) -> None:
         for text in ('{"forms": []}', '{"forms": 3, "characters": [], "labels": []}'):
             (folder / "vocabulary.json").write_text(text)
-            self._sign(folder, "vocabulary.json")
-            assert "not a vocabulary" in refused(folder)
-
-    @staticmethod
-    def _sign(folder: Path, name: str) -> None:
-        checksums = json.loads((folder / "config.json").read_text())["checksums"]
-        digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        change(folder, checksums=checksums | {name: digest})
+            correct_checksums(folder)
+            assert "not a vocabulary" in refusal(folder)
 
 
 def test_pickles_are_not_even_opened(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model")
     (folder / "model.safetensors").unlink()
     torch.save({"a": torch.ones(1)}, folder / "pytorch_model.bin")
-    assert "model.safetensors missing" in refused(folder)
+    assert "model.safetensors missing" in refusal(folder)
 
 
 def test_impossible_settings_are_not_saved(tmp_path: Path) -> None:

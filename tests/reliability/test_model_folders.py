@@ -15,7 +15,7 @@ import pytest
 import torch
 from child_processes import holds_in_child
 from safetensors.torch import load_file, save_file
-from small_models import small_model, small_tagger, write_model
+from small_models import correct_checksums, refusal, small_model, small_tagger, write_model
 
 from diffusion_mf.data.formats import read_json_lines
 from diffusion_mf.errors import DiffusionMFError, InputError
@@ -29,14 +29,6 @@ SENTENCES = [["Ada", "Byron", "sings"], ["unseen", "Ada", "in", "Oslo", "☃"]]
 
 def labels_and_scores(tagger: Tagger) -> list[tuple[list[str], list[float]]]:
     return [(list(result.labels), list(result.scores)) for result in tagger.tag(SENTENCES)]
-
-
-def refused(folder: Path) -> str:
-    with pytest.raises(InputError) as caught:
-        load_model(folder)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 def edit(path: Path, before: str, after: str) -> None:
@@ -63,7 +55,7 @@ class TestManifest:
         self, folder: Path, before: str, after: str
     ) -> None:
         edit(folder / "config.json", before, after)
-        message = refused(folder)
+        message = refusal(folder)
         assert message == (
             f"{folder / 'config.json'}: damaged or changed since it was saved; copy the model again, or delete "
             "manifest.json if you changed it on purpose."
@@ -75,7 +67,7 @@ class TestManifest:
 
     def test_edited_metrics_are_refused_and_missing_ones_are_not(self, folder: Path) -> None:
         edit(folder / "metrics.json", "12.5", "92.5")
-        assert "metrics.json: damaged or changed" in refused(folder)
+        assert "metrics.json: damaged or changed" in refusal(folder)
         with pytest.raises(InputError, match="damaged or changed"):
             read_metrics(folder)
         (folder / "metrics.json").unlink()
@@ -86,19 +78,19 @@ class TestManifest:
         (folder / "manifest.json").unlink()
         assert labels_and_scores(Tagger.load(folder, device="cpu")) == expected
         edit(folder / "vocabulary.json", "Oslo", "oslO")
-        assert "vocabulary.json: damaged or changed" in refused(folder)
+        assert "vocabulary.json: damaged or changed" in refusal(folder)
 
     @pytest.mark.parametrize(
         "text", ["", "[]", "{}", '{"files": []}', '{"files": {}}', '{"files": {"config.json": 3}}']
     )
     def test_a_manifest_that_is_none(self, folder: Path, text: str) -> None:
         (folder / "manifest.json").write_text(text)
-        assert refused(folder)
+        assert refusal(folder)
 
     @pytest.mark.parametrize("name", ["metrics.jsom", "../other", "encoder/../../other"])
     def test_a_manifest_with_unknown_names(self, folder: Path, name: str) -> None:
         edit(folder / "manifest.json", '"metrics.json"', json.dumps(name))
-        assert refused(folder)
+        assert refusal(folder)
 
     def test_the_card_says_so(self, folder: Path) -> None:
         assert "`manifest.json` holds the SHA-256 checksum of every file that is loaded" in (
@@ -134,42 +126,30 @@ class TestTensors:
         name = next(name for name, tensor in weights.items() if tensor.ndim == 2)
         weights[name] = changes["to"].expand(weights[name].shape).contiguous()
         save_file(weights, folder / "model.safetensors")
-        (folder / "manifest.json").unlink()
-        description = json.loads((folder / "config.json").read_text())
-        description["checksums"]["model.safetensors"] = storage._checksum(folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps(description))
+        correct_checksums(folder)
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
     def test_numbers_that_are_not_finite_are_refused(self, folder: Path, value: float) -> None:
         self._replace(folder, to=torch.tensor(value))
-        assert "holds numbers that are not finite; train the model again." in refused(folder)
+        assert "holds numbers that are not finite; train the model again." in refusal(folder)
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int32, torch.float8_e4m3fn])
     def test_other_types_are_refused(self, folder: Path, dtype: torch.dtype) -> None:
         self._replace(folder, to=torch.ones((), dtype=dtype))
-        assert f"has the type {dtype}, not torch.float32" in refused(folder)
+        assert f"has the type {dtype}, not torch.float32" in refusal(folder)
 
 
 @pytest.mark.parametrize("value", ["0", "1e-3", "1e300", "1e999", "-1", f"1{'0' * 400}", "true"])
-def test_temperatures_beyond_reason_are_refused(folder: Path, value: str) -> None:
+def test_temperatures_beyond_reason_are_refusal(folder: Path, value: str) -> None:
     (folder / "manifest.json").unlink()
     edit(folder / "config.json", '"temperature": 1.5', f'"temperature": {value}')
-    assert "temperature" in refused(folder)
+    assert "temperature" in refusal(folder)
 
 
-def with_checksums(folder: Path) -> None:
-    """Correct the checksums after a change, as somebody would who means it."""
-    path = folder / "config.json"
-    description = json.loads(path.read_text())
-    description["checksums"] = {name: storage._checksum(folder / name) for name in description["checksums"]}
-    path.write_text(json.dumps(description))
-    (folder / "manifest.json").unlink()
-
-
-def test_labels_of_another_scheme_are_refused(folder: Path) -> None:
+def test_labels_of_another_scheme_are_refusal(folder: Path) -> None:
     edit(folder / "vocabulary.json", "M-ORG", "MM-ORG")
-    with_checksums(folder)
-    assert "the configuration and the vocabulary do not fit each other (label 'MM-ORG'" in refused(folder)
+    correct_checksums(folder)
+    assert "the configuration and the vocabulary do not fit each other (label 'MM-ORG'" in refusal(folder)
 
 
 def test_loading_asks_for_as_much_memory_as_the_files_need(folder: Path) -> None:
@@ -185,7 +165,7 @@ def test_loading_needs_no_place_to_write(folder: Path, monkeypatch: pytest.Monke
     assert load_model(folder)
 
 
-def test_hostile_archives_are_refused(folder: Path) -> None:
+def test_hostile_archives_are_refusal(folder: Path) -> None:
     def archive(name: str, **options: int) -> bytes:
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as written:
@@ -236,17 +216,17 @@ class TestNoRegularFile:
         for make in (lambda: os.mkfifo(path), lambda: path.symlink_to("/dev/zero"), path.mkdir):
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
             make()
-            assert str(path) in refused(folder)
+            assert str(path) in refusal(folder)
 
     @pytest.mark.parametrize("name", NAMES)
     def test_huge_files_are_not_read(self, folder: Path, name: str) -> None:
         os.truncate(folder / name, 20 * 10**9)
-        assert f"{name}: has 20,000,000,000 bytes, but may have" in refused(folder)
+        assert f"{name}: has 20,000,000,000 bytes, but may have" in refusal(folder)
 
     def test_sizes_are_compared_before_reading(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         os.truncate(folder / "model.safetensors", 10 * 10**9)
         monkeypatch.setattr(storage.hashlib, "sha256", _only_small(storage.hashlib.sha256))
-        assert "model.safetensors: damaged or changed" in refused(folder)
+        assert "model.safetensors: damaged or changed" in refusal(folder)
 
 
 def _only_small(function):  # type: ignore[no-untyped-def]
@@ -262,7 +242,7 @@ class TestLinks:
         for name in ("metrics.json", "model.safetensors"):
             shutil.move(folder / name, tmp_path / name)
             (folder / name).symlink_to(tmp_path / name)
-            assert f"{name}: a link to a file outside of the model folder; put the file in its place." in refused(
+            assert f"{name}: a link to a file outside of the model folder; put the file in its place." in refusal(
                 folder
             )
 
@@ -287,7 +267,7 @@ class TestLinks:
         target = (snapshot / "metrics.json").resolve()
         target.rename(tmp_path / "elsewhere")
         target.symlink_to(tmp_path / "elsewhere")
-        assert "a link to a file outside" in refused(snapshot)
+        assert "a link to a file outside" in refusal(snapshot)
 
 
 def test_loading_while_saving_never_mixes_two_models(tmp_path: Path) -> None:

@@ -44,11 +44,6 @@ with open_output(sys.argv[1]) as stream:
 """
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_runs.write_small_corpus(tmp_path_factory.mktemp("corpus"))
-
-
 def _start(script: str, path: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -27,11 +27,6 @@ from diffusion_mf.training.signals import stop_signals
 STATUSES = [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_runs.write_small_corpus(tmp_path_factory.mktemp("corpus"))
-
-
 @pytest.fixture
 def _hangs_up() -> Iterator[None]:
     """Tests may run under nohup."""

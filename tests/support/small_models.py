@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from diffusion_mf.batches.vocabulary import Vocabulary
@@ -13,8 +16,9 @@ from diffusion_mf.config import Config
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import LabelScheme, complete_labels
 from diffusion_mf.data.sentence import Sentence
+from diffusion_mf.errors import InputError
 from diffusion_mf.model import Labeller
-from diffusion_mf.tagger import StoredModel, Tagger, save_model
+from diffusion_mf.tagger import StoredModel, Tagger, load_model, save_model
 
 WORDS = {
     Task.POS: "mira/NOUN sel/VERB da/DET toro/NOUN vi/ADP Lanu/PROPN ./PUNCT",
@@ -77,6 +81,26 @@ def small_model(
 
 def small_tagger(system: str = "diffusion-mf", task: Task = Task.NER, **options: Any) -> Tagger:
     return Tagger(small_model(system, task, **options), device="cpu")
+
+
+def refusal(folder: Path) -> str:
+    """Why a model folder is refused, in one line."""
+    with pytest.raises(InputError) as caught:
+        load_model(folder)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def correct_checksums(folder: Path) -> None:
+    """Correct the checksums after a change of files, as somebody would who means it."""
+    path = folder / "config.json"
+    description = json.loads(path.read_text())
+    description["checksums"] = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in description["checksums"]
+    }
+    path.write_text(json.dumps(description))
+    (folder / "manifest.json").unlink(missing_ok=True)
 
 
 def write_model(folder: Path, system: str = "diffusion-mf", task: Task = Task.NER, **options: Any) -> Path:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -23,6 +24,7 @@ from diffusion_mf.tagger import StoredModel
 from diffusion_mf.training.corpora import read_training_data
 from diffusion_mf.training.evaluation import predict_all
 from diffusion_mf.training.processes import Processes
+from diffusion_mf.training.progress import Progress
 
 SMALL_MODEL: dict[str, dict[str, Any]] = {
     "encoder": {
@@ -63,6 +65,37 @@ def write_small_corpus(folder: Path) -> Path:
     """Entities over invented words: 48 training, 16 dev and 8 test sentences."""
     write_corpus(folder, flavours=["ner"], sizes={"train": 48, "dev": 16, "test": 8}, seed=3)
     return folder / "ner"
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small corpus; not to be changed."""
+    return write_small_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def write_small_documents(folder: Path, *, size: int) -> Path:
+    """The small corpus in documents of ``size`` sentences."""
+    written = write_small_corpus(folder)
+    for name in ("train.txt", "dev.txt"):
+        sentences = (written / name).read_text().strip().split("\n\n")
+        pieces = ["\n\n".join(sentences[start : start + size]) for start in range(0, len(sentences), size)]
+        (written / name).write_text("".join(f"-DOCSTART- O\n\n{piece}\n\n" for piece in pieces))
+    return written
+
+
+class RememberingDisplay:
+    """A display of a run that remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.updates: list[Progress] = []
+        self.at_once: list[Progress] = []
+
+    def update(self, progress: Progress, *, at_once: bool = False) -> None:
+        (self.at_once if at_once else self.updates).append(progress)
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 def settings(corpus: Path, *changes: dict[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,9 @@ from pathlib import Path
 
 import pytest
 import small_runs
+from small_runs import corpus as corpus
 
 from diffusion_mf.training.loop import train
-
-
-@pytest.fixture(scope="session")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_runs.write_small_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="session")

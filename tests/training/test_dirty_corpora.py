@@ -19,19 +19,6 @@ from diffusion_mf.training.loop import train
 ONE_EPOCH = {"training": {"epochs": 1, "budget": 2000}}
 
 
-class _Notes:
-    """A display that remembers what is said."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def update(self, progress: Any, *, at_once: bool = False) -> None:
-        pass
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-
 def write(folder: Path, **files: str) -> Path:
     for name, content in files.items():
         (folder / f"{name}.txt").write_text(content)
@@ -97,7 +84,7 @@ def test_unknown_labels_count_as_wrong_and_the_temperature_is_fitted_to_the_othe
         return fit_temperature(marginals, labels)
 
     monkeypatch.setattr(evaluation, "fit_temperature", fit)
-    display = _Notes()
+    display = small_runs.RememberingDisplay()
     config = small_runs.small_config(corpus, ONE_EPOCH, {"data": {"test": str(corpus / "test.txt")}})
     model = load_model(train(config, output=tmp_path / "run", device="cpu", display=display))
     notes = [note for note in display.notes if "(B-NEVER, E-NEVER)" in note]

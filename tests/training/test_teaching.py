@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import NO_DROPOUT, read_log, settings, write_small_corpus
+from small_runs import NO_DROPOUT, read_log, settings
 from small_runs import small_config as small_run
 from tiny_models import KEYS, small_config, small_labeller, whole_batch
 
@@ -12,11 +12,6 @@ from diffusion_mf import Tagger, train
 from diffusion_mf.config import Config
 from diffusion_mf.errors import InputError
 from diffusion_mf.model.core import TeacherMarginals
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_small_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 def test_marginals_are_found_by_sentence() -> None:

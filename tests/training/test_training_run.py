@@ -31,21 +31,6 @@ from diffusion_mf.training.loop import train
 from diffusion_mf.training.progress import Progress
 
 
-class _Memory:
-    """A display that remembers."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-        self.updates: list[Progress] = []
-        self.at_once: list[Progress] = []
-
-    def update(self, progress: Progress, *, at_once: bool = False) -> None:
-        (self.at_once if at_once else self.updates).append(progress)
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
-
-
 def test_the_log_tells_what_happened(finished_run: Path) -> None:
     steps = small_runs.read_log(finished_run, "step")
     assert [entry["step"] for entry in steps] == list(range(1, len(steps) + 1))
@@ -181,7 +166,7 @@ def test_early_stopping(corpus: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert state["is_stopped"]
     assert (state["epoch"], state["best_epoch"], state["best_score"]) == (4, 2, 3.0)
     # A run that has stopped stays so.
-    display = _Memory()
+    display = small_runs.RememberingDisplay()
     train(config, output=tmp_path, device="cpu", resume=True, display=display)
     assert display.notes == ["the run is complete: there is nothing left to train"]
 
@@ -192,7 +177,7 @@ def test_a_run_that_continues_says_where(corpus: Path, tmp_path: Path, monkeypat
         patch.setattr(loop, "evaluate", lambda predictor, sentences, **options: 1 / (len(sentences) == 1))
         with pytest.raises(ZeroDivisionError):
             train(config, output=tmp_path, device="cpu", checkpoint_every=0)
-    display = _Memory()
+    display = small_runs.RememberingDisplay()
     train(config, output=tmp_path, device="cpu", resume=True, display=display)
     steps = json.loads((tmp_path / "checkpoint/state.json").read_text())["state"]["training"]["step"]
     assert display.notes[:1] in ([f"continuing after step {step}, in epoch 1"] for step in range(steps))
@@ -233,7 +218,7 @@ def test_memory_that_runs_out_is_noted_and_remembered(
         return original(self, batch, **options)
 
     monkeypatch.setattr(Labeller, "loss_sums", loss_sums)
-    display = _Memory()
+    display = small_runs.RememberingDisplay()
     config = small_runs.small_config(corpus, small_runs.NO_DROPOUT, {"training": {"epochs": 1, "budget": 150}})
     train(config, output=tmp_path / "little", device="cpu", display=display)
     monkeypatch.undo()
@@ -296,7 +281,7 @@ def test_prediction_gets_smaller_batches_when_memory_runs_out(
 
 
 def test_progress_is_shown(corpus: Path, tmp_path: Path) -> None:
-    display = _Memory()
+    display = small_runs.RememberingDisplay()
     config = small_runs.small_config(corpus, {"training": {"budget": 300, "log_every": 1000}})
     train(config, output=tmp_path, device="cpu", display=display)
     # Each evaluation is shown at once, with the loss until then.
@@ -430,7 +415,7 @@ def test_another_number_of_threads_is_warned_about(begun: Path, corpus: Path, ca
 
 
 def test_resuming_nothing_begins_at_the_beginning(corpus: Path, tmp_path: Path) -> None:
-    display = _Memory()
+    display = small_runs.RememberingDisplay()
     config = small_runs.small_config(corpus, {"training": {"epochs": 1, "budget": 2000}})
     train(config, output=tmp_path / "new", device="cpu", resume=True, display=display)
     assert any("has no checkpoint" in message for message in display.notes)
@@ -479,7 +464,7 @@ def test_a_disk_that_fills_up_leaves_what_was_there(
 
 
 def test_a_signal_ends_the_run_after_a_checkpoint(corpus: Path, tmp_path: Path, finished_run: Path) -> None:
-    class Signalling(_Memory):
+    class Signalling(small_runs.RememberingDisplay):
         def update(self, progress: Progress, *, at_once: bool = False) -> None:
             if progress.step == 4:
                 os.kill(os.getpid(), signal.SIGTERM)

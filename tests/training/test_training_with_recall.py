@@ -23,14 +23,9 @@ RECALL = {"denoiser": {"recall": 3}, "diffusion": {"own_trajectory_share": 0.5},
 
 
 @pytest.fixture(scope="module")
-def documents(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small corpus, five sentences a document."""
-    folder = tmp_path_factory.mktemp("documents")
-    for name in ("train.txt", "dev.txt"):
-        sentences = (corpus / name).read_text().strip().split("\n\n")
-        pieces = ["\n\n".join(sentences[start : start + 5]) for start in range(0, len(sentences), 5)]
-        (folder / name).write_text("".join(f"-DOCSTART- O\n\n{piece}\n\n" for piece in pieces))
-    return folder
+    return small_runs.write_small_documents(tmp_path_factory.mktemp("documents"), size=5)
 
 
 @pytest.fixture(scope="module")
