@@ -17,7 +17,7 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.evaluation import PRIMARY_METRICS
 from diffusion_mf.evaluation.metrics import half_up
 from diffusion_mf.lab.experiments.paper import ablation_decoder, paper_relative_throughput, paper_score
-from diffusion_mf.lab.experiments.record import pretrained_table, results_table
+from diffusion_mf.lab.experiments.record import results_table
 from diffusion_mf.lab.experiments.selection import paired_difference
 from diffusion_mf.lab.experiments.tables import system_title
 from diffusion_mf.lab.results import read_rows
@@ -92,10 +92,8 @@ Expected = Callable[[MarkdownTable, tuple[str, ...]], list[str]]
 
 def generated(table: MarkdownTable, row: tuple[str, ...]) -> list[str]:
     """The tables of scores that a command writes."""
-    if "mpnet" in " ".join(table.header):
-        text = pretrained_table(rows_of("pretrained"), source="results/pretrained.json")
-    else:
-        text = results_table(rows_of("scratch"), source="results/scratch.json")
+    kind = "pretrained" if "mpnet" in " ".join(table.header) else "scratch"
+    text = results_table(rows_of(kind), kind=kind, source=f"results/{kind}.json")
     (expected,) = markdown_tables(text, table.document)
     assert expected.header == table.header
     assert [line[0] for line in expected.rows] == [line[0] for line in table.rows]

@@ -25,7 +25,7 @@ from diffusion_mf.lab.experiments.plots import (
     error_rates,
     read_logs,
 )
-from diffusion_mf.lab.experiments.record import marks, pretrained_table, results_table, save_rows, update_readme
+from diffusion_mf.lab.experiments.record import marks, results_table, save_rows, update_readme
 from diffusion_mf.lab.experiments.selection import read_outcomes
 from diffusion_mf.lab.experiments.tables import PAPER_NOTE, comma_separated, json_text, latex, markdown, paper_note
 from diffusion_mf.lab.results import read_rows
@@ -376,7 +376,7 @@ def test_rows_and_readme(main_folder: Path, tmp_path: Path) -> None:
     assert "| Diffusion-MF | – <sub>95.06</sub> | – <sub>97.39</sub> | **87.50 ± 1.29** <sub>80.65</sub> |" in text
     update_readme(readme, results)
     assert readme.read_text() == text
-    assert "No runs" in results_table([], source="rows.json")
+    assert "No runs" in results_table([], kind="scratch", source="rows.json")
     readme.write_text(f"{begin}\nwithout an end")
     with pytest.raises(InputError, match="markers of results are incomplete"):
         update_readme(readme, results)
@@ -410,13 +410,13 @@ def test_note_on_the_papers_encoders() -> None:
 
 def test_pretrained_encoders_stand_beside_the_papers_own() -> None:
     rows = [_row("unigram", "small", [88.0, 89.0]), _row("lcrf", "small", [89.0, 90.0]), _row("lcrf", "scratch", [1.0])]
-    text = pretrained_table(rows, source="rows.json")
+    text = results_table(rows, kind="pretrained", source="rows.json")
     assert "| test | CoNLL-2003 NER F1, small |" in text
     assert "| LCRF | **89.50 ± .50** <sub>92.11</sub> |" in text
     assert "the paper's scores with its own encoders (bert-large-cased)" in text
     assert "1.00" not in text
     # One system has a single run: none is called the best.
-    assert "**" not in pretrained_table([*rows[:1], _row("lcrf", "small", [90.0])], source="rows.json")
+    assert "**" not in results_table([*rows[:1], _row("lcrf", "small", [90.0])], kind="pretrained", source="rows.json")
 
 
 def test_the_table_of_the_readme_has_no_systems_that_see_documents(tmp_path: Path) -> None:

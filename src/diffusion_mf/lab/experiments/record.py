@@ -177,68 +177,30 @@ class ResultColumn(NamedTuple):
     encoder: str
 
 
-def results_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> str:
-    """Test scores with a scratch encoder, and the paper's."""
-    chosen = _selected(rows, "scratch")
-    columns = {ResultColumn(corpus, "scratch"): title for corpus, title in README_CORPORA.items()}
-    return _described(
-        chosen,
-        columns,
-        source,
-        about="with encoders trained from scratch",
-        paper="the paper's scores",
-        has_choice=_has_choice(rows),
-    )
-
-
-def pretrained_table(rows: Sequence[Mapping[str, Any]], *, source: StrPath) -> str:
-    """Test scores with pretrained encoders, and the paper's with its own encoders."""
-    chosen = _selected(rows, "pretrained")
-    found = dict.fromkeys(place for _, place in chosen)
-    columns = {
-        place: f"{title}, {place.encoder}"
-        for corpus, title in README_CORPORA.items()
-        for place in found
-        if place.corpus == corpus
-    }
-    theirs = ", ".join(dict.fromkeys(str(paper_encoder(place.corpus)) for place in columns))
-    paper = f"the paper's scores with its own encoders ({theirs})"
-    return _described(
-        chosen,
-        columns,
-        source,
-        about="with the pretrained encoders named above",
-        paper=paper,
-        has_choice=_has_choice(rows),
-    )
-
-
-def _selected(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[tuple[str, ResultColumn], Mapping[str, Any]]:
-    return {
+def results_table(rows: Sequence[Mapping[str, Any]], *, kind: str, source: StrPath) -> str:
+    """Test scores with encoders of a kind, scratch or pretrained, the paper's beside them, and a sentence on where they come from."""
+    main = [row for row in rows if row["experiment"] == "main"]
+    chosen = {
         (row["system"], ResultColumn(row["corpus"], row["encoder"])): row
-        for row in rows
-        if row.get("selected") and kind_of_encoder(row["encoder"]) == kind and row["experiment"] == "main"
+        for row in main
+        if row.get("selected") and kind_of_encoder(row["encoder"]) == kind
     }
-
-
-def _has_choice(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether any system was scored with several decoders."""
-    places = [(row["system"], row["corpus"], row["encoder"]) for row in rows if row["experiment"] == "main"]
-    return len(set(places)) < len(places)
-
-
-def _described(
-    chosen: Mapping[tuple[str, ResultColumn], Mapping[str, Any]],
-    columns: Mapping[ResultColumn, str],
-    source: StrPath,
-    *,
-    about: str,
-    paper: str,
-    has_choice: bool,
-) -> str:
-    """The table, and a sentence on where it comes from."""
     if not chosen:
         return "No runs on real corpora are recorded yet."
+    if kind == "scratch":
+        columns = {ResultColumn(corpus, "scratch"): title for corpus, title in README_CORPORA.items()}
+        about, paper = "with encoders trained from scratch", "the paper's scores"
+    else:
+        found = dict.fromkeys(place for _, place in chosen)
+        columns = {
+            place: f"{title}, {place.encoder}"
+            for corpus, title in README_CORPORA.items()
+            for place in found
+            if place.corpus == corpus
+        }
+        theirs = ", ".join(dict.fromkeys(str(paper_encoder(place.corpus)) for place in columns))
+        about = "with the pretrained encoders named above"
+        paper = f"the paper's scores with its own encoders ({theirs})"
     table_rows: list[tuple[tuple[str, ...], list[Cell | None]]] = []
     for system in SYSTEMS:
         cells: list[Cell | None] = []
@@ -252,8 +214,9 @@ def _described(
     hardware = ", ".join(dict.fromkeys(str(row["hardware"]).split(";")[0] for row in chosen.values()))
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     is_single = counts == [1]
-    selected = ". Where a system has several decoders, dev selects one" if has_choice else ""
     shown = "One run each, too few to compare systems" if is_single else f"Mean ± sample deviation over {seeds} seeds"
+    has_choice = len({(row["system"], row["corpus"], row["encoder"]) for row in main}) < len(main)
+    selected = ". Where a system has several decoders, dev selects one" if has_choice else ""
     note = (
         f"{shown}, {about}{selected}. In small type: {paper}. "
         f"Measured on {hardware}; `{os.fspath(source)}` has every row with its configuration."
@@ -265,6 +228,10 @@ def _summary(row: Mapping[str, Any] | None) -> Summary | None:
     if row is None or row.get("test_mean") is None:
         return None
     return Summary(row["test_mean"], row.get("test_sd"), tuple(row["seeds"]))
+
+
+_KIND_OF_TABLE = {"results": "scratch", "pretrained": "pretrained"}
+"""the kind of encoders, and of the result file, of every table by the name in its markers"""
 
 
 def marks(name: str) -> tuple[str, str]:
@@ -281,19 +248,16 @@ def update_readme(path: StrPath, folder: StrPath = "results") -> list[str]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise InputError("cannot be read", path=path, remedy="give a Markdown file") from None
-    scratch, pretrained = (Path(folder, name) for name in ("scratch.json", "pretrained.json"))
-    tables = {
-        "results": lambda: results_table(read_rows(scratch), source=scratch),
-        "pretrained": lambda: pretrained_table(read_rows(pretrained), source=pretrained),
-    }
     written = []
-    for name, make in tables.items():
+    for name, kind in _KIND_OF_TABLE.items():
         begin, end = marks(name)
         if begin not in text:
             continue
         if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
             raise InputError(f"the markers of {name} are incomplete", path=path, remedy=f"write {begin} and {end}")
-        text = f"{text[: text.index(begin)]}{begin}\n\n{make().strip()}\n\n{text[text.index(end) :]}"
+        file = Path(folder, f"{kind}.json")
+        table = results_table(read_rows(file), kind=kind, source=file).strip()
+        text = f"{text[: text.index(begin)]}{begin}\n\n{table}\n\n{text[text.index(end) :]}"
         written.append(name)
     if not written:
         begin, end = marks("results")
