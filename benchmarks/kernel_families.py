@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import gc
 import shlex
 import statistics
@@ -94,8 +95,8 @@ def measure(
 ) -> list[dict[str, Any]]:
     """The rows of one model: training and inference, with all families and without each that it launches."""
     assert data.dev is not None
-    members = range(min(num_sentences, len(data.train)))
     sentences = data.dev[:num_sentences]
+    data = dataclasses.replace(data, train=data.train[:num_sentences])
     sessions: dict[str | None, Session] = {}
 
     def warm_run(phase: str, family: str | None) -> Run:
@@ -108,11 +109,11 @@ def measure(
                 compile_blocks(sessions[family].labeller)
         session = sessions[family]
         with without(family):
-            return session.training_run(members) if phase == "training" else session.inference_run(sentences)
+            return session.training_run() if phase == "training" else session.inference_run(sentences)
 
     torch._dynamo.reset()
     rows = []
-    for phase, count in (("training", len(members)), ("inference", len(sentences))):
+    for phase, count in (("training", len(data.train)), ("inference", len(sentences))):
         with recorded() as launched:
             runs: dict[str | None, Run] = {None: warm_run(phase, None)}
         for family in sorted(launched):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import pytest
@@ -93,14 +92,8 @@ def test_constraints_combine() -> None:
         both & Legality.everything(2)
 
 
-def test_scores_are_zero_where_legal_and_minus_infinity_elsewhere() -> None:
-    legality = Legality(
-        torch.tensor([[True, False], [True, True]]), torch.tensor([False, True]), torch.tensor([True, False])
-    )
-    assert legality.transition_scores().tolist() == [[0, -math.inf], [0, 0]]
-    assert legality.start_scores().tolist() == [-math.inf, 0]
-    assert legality.end_scores(torch.float64).tolist() == [0, -math.inf]
-    assert legality.end_scores(torch.float64).dtype == torch.float64
+def test_constraints_that_are_on_a_device_stay_there() -> None:
+    legality = Legality.everything(2)
     assert legality.to("cpu") is legality
     assert legality.num_labels == 2
 

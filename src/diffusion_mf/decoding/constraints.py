@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from diffusion_mf.data.label_schemes import (
@@ -116,18 +116,6 @@ class Legality:
             return self
         return Legality(self.transitions.to(device), self.starts.to(device), self.ends.to(device))
 
-    def transition_scores(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, "K K"]:
-        """A(ℓ, ℓ′): 0 for legal transitions, −∞ for others."""
-        return _scores(self.transitions, dtype)
-
-    def start_scores(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, " K"]:
-        """a_s: 0 for labels that a sentence may begin with, −∞ for others."""
-        return _scores(self.starts, dtype)
-
-    def end_scores(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, " K"]:
-        """a_e: 0 for labels that a sentence may end with, −∞ for others."""
-        return _scores(self.ends, dtype)
-
     def restrict_ends(
         self, allowed: Bool[Tensor, "B N K"] | None, lengths: Int[Tensor, " B"], num_units: int
     ) -> Bool[Tensor, "B N K"]:
@@ -151,10 +139,6 @@ class Legality:
 
 def _typed(letter: str, kind: str) -> str:
     return letter if letter == "O" else f"{letter}-{kind}"
-
-
-def _scores(is_legal: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.zeros(is_legal.shape, dtype=dtype, device=is_legal.device).masked_fill(~is_legal, -torch.inf)
 
 
 def _check_known(names: set[str], labels: Sequence[str]) -> None:

@@ -20,14 +20,13 @@ def keyed_uniforms(
     seed: int,
     step: int | Int[Tensor, ""] = 0,
     stream: int = 0,
-    dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "B ..."]:
     """Numbers from [0, 1), (B, *shape), for the sentences identified by ``keys``; ``stream`` separates different uses.
 
     Numbers are counted over the last dimensions first, so that a longer first dimension (more padding) changes no number.
     """
-    num_bits = 53 if dtype == torch.float64 else 24  # what the type's mantissa holds exactly
-    return (_shifted(_hashes(keys, shape, seed, step, stream), 64 - num_bits) * 2.0**-num_bits).to(dtype)
+    num_bits = 24  # what the mantissa of float32 holds exactly
+    return (_shifted(_hashes(keys, shape, seed, step, stream), 64 - num_bits) * 2.0**-num_bits).float()
 
 
 def keyed_normals(

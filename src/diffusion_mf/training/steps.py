@@ -101,27 +101,17 @@ class StepPreparer:
         self._encoded = EncodedSentences(sentences, vocabulary, recall=recall)
         self._has_recall = recall > 0
 
-    def plan_epoch(
-        self,
-        sizes: Sequence[int],
-        settings: TrainingConfig,
-        *,
-        seed: int,
-        epoch: int,
-        members: Sequence[int] | None = None,
-    ) -> list[StepPlan]:
-        """`plan_epoch` for sentences of these sizes; ``members`` are the sentences to use (default: all)."""
-        chosen = range(len(sizes)) if members is None else members
-        plans = plan_epoch(
-            sizes if members is None else [sizes[index] for index in chosen],
+    def plan_epoch(self, sizes: Sequence[int], settings: TrainingConfig, *, seed: int, epoch: int) -> list[StepPlan]:
+        """`plan_epoch` for sentences of these sizes."""
+        return plan_epoch(
+            sizes,
             settings,
             seed=seed,
             epoch=epoch,
             is_packed=self._packing is not None,
-            documents=[self._sentences[index].document for index in chosen] if self._has_recall else None,
+            documents=[sentence.document for sentence in self._sentences] if self._has_recall else None,
             has_padding=not leaves_out_padding(self._processes.device, self._prepare_input),
         )
-        return plans if members is None else [[[chosen[row] for row in batch] for batch in plan] for plan in plans]
 
     def prepare(self, plan: StepPlan, num_pieces: int) -> PreparedStep:
         """The pieces of ``plan`` for this process: each share split into ``num_pieces`` of equal size, as far as possible."""

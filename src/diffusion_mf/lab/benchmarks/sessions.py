@@ -76,13 +76,13 @@ class Session:
         self._step = 0
         self._num_pieces = 1
 
-    def training_run(self, members: Sequence[int] | None = None) -> Callable[[], float]:
+    def training_run(self) -> Callable[[], float]:
         """A function that runs one epoch of full updates, including collation, and returns its wall-clock seconds, after warm-up.
 
-        Every epoch has the same batches, so that all batch shapes are recorded after a few. ``members`` restricts the sentences.
+        Every epoch has the same batches, so that all batch shapes are recorded after a few.
         """
         settings = self.config.training
-        plans = self._preparer.plan_epoch(self._lengths, settings, seed=self.config.seed, epoch=0, members=members)
+        plans = self._preparer.plan_epoch(self._lengths, settings, seed=self.config.seed, epoch=0)
         self.labeller.train()
         _warm_up(lambda: self._epoch(plans), lambda: self._gradients.num_recordings, is_recorded=self._is_packed)
 

@@ -20,7 +20,7 @@ from diffusion_mf.data.files import StrPath
 from diffusion_mf.diffusion import CategoricalDiffusion
 from diffusion_mf.errors import InputError
 from diffusion_mf.lab.benchmarks.sessions import Session, inference_run, linear_operations, read_data
-from diffusion_mf.lab.experiments.paper import paper_tables
+from diffusion_mf.lab.experiments.paper import paper_relative_throughput, paper_tables
 from diffusion_mf.model.storage import load_model
 from diffusion_mf.prediction.precision import compile_blocks
 from diffusion_mf.prediction.predictor import Predictor
@@ -248,12 +248,12 @@ def measure_iterations(
             rows = _measure(config, data, device, implementation=FAST)
             for row in rows:
                 first.setdefault(row["phase"], row["sentences_per_second"])
-                paper = paper_tables()["iterations"][row["phase"]].get(system, {}).get(str(iterations))
+                paper = paper_relative_throughput(system, str(iterations), phase=row["phase"])
                 row |= {
                     "benchmark": "mean-field",
                     "setting": iterations,
                     "relative": row["sentences_per_second"] / first[row["phase"]],
-                    "paper_relative": None if paper is None else paper / 100,
+                    "paper_relative": None if paper is None else paper.mean / 100,
                     "paper_sentences_per_second": None,
                     "ratio_to_paper": None,
                 }
