@@ -66,15 +66,15 @@ class CorpusEntry(Section):
     @property
     def is_missing(self) -> bool:
         """Whether plans leave the corpus out."""
-        return self.optional and not os.path.exists(os.path.expandvars(self.files()["train"]))
+        return self.optional and not os.path.exists(self.files()["train"])
 
     def files(self) -> dict[str, str]:
-        """The splits' files, in which variables are not yet replaced."""
+        """The splits' files, with variables replaced; one that is not set stays visible in the message about it."""
         found = {}
         for split, names in (("train", self.train), ("dev", self.dev), ("test", self.test)):
             candidates = [names] if isinstance(names, str) else names or []
             if candidates:
-                found[split] = first_existing(candidates)
+                found[split] = os.path.expandvars(first_existing(candidates))
         return found
 
 

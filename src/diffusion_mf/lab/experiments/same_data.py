@@ -25,12 +25,13 @@ class FileDigests:
         """The SHA-256 of each split's file; files that are not there, or cannot be read, are left out."""
         for path in files.values():
             if path not in self._known:
-                self._known[path] = _digest(path)
+                self._known[path] = digest_of(path)
         found = {split: self._known[path] for split, path in files.items()}
         return {split: digest for split, digest in found.items() if digest is not None}
 
 
-def _digest(path: str) -> str | None:
+def digest_of(path: str) -> str | None:
+    """The SHA-256 of a file; None if it is not there, or cannot be read."""
     with contextlib.suppress(OSError):
         if os.path.isfile(path):
             with open(path, "rb") as stream:

@@ -47,7 +47,7 @@ from diffusion_mf.lab.experiments.plan import (
     known_corpora_of,
     read_plan_file,
 )
-from diffusion_mf.lab.experiments.same_data import FileDigests, check_unchanged
+from diffusion_mf.lab.experiments.same_data import FileDigests, check_unchanged, digest_of
 from diffusion_mf.lab.experiments.scheduler import Job
 from diffusion_mf.lab.results import provenance
 
@@ -120,7 +120,7 @@ class SizesPlan:
 
     def files(self) -> dict[str, dict[str, str]]:
         """The files of every run, by name."""
-        return {run.name: expanded_files(run.entry) for run in self.runs}
+        return {run.name: run.entry.files() for run in self.runs}
 
     def jobs(self, folder: ExperimentFolder, *, runs: Iterable[SizedRun], command: str) -> list[Job]:
         """The jobs for `scheduler.run_jobs`; ``command`` is stored in results."""
@@ -131,11 +131,11 @@ class SizesPlan:
                     "sample": {
                         **run.coordinates(),
                         "task": run.entry.task.value,
-                        "files": expanded_files(run.entry),
+                        "files": run.entry.files(),
                         "samples": os.path.abspath(folder.root / "samples"),
                         "settings": run.settings,
                     },
-                    "data": self.digests.of(expanded_files(run.entry)),
+                    "data": self.digests.of(run.entry.files()),
                     "evaluation": {},
                     "command": command,
                 },
@@ -156,7 +156,7 @@ def load_sizes_plan(
     settings = {**flat(plan.set), **(overrides or {})}
     runs = []
     for corpus, entry in corpora.items():
-        files = expanded_files(entry)
+        files = entry.files()
         if "test" not in files:
             raise InputError(
                 f"the corpus {corpus!r} has no test file", path=path, remedy="add test = FILE to its entry"
@@ -200,11 +200,6 @@ def _runs(
             )
 
 
-def expanded_files(entry: CorpusEntry) -> dict[str, str]:
-    """The splits' files, with variables replaced."""
-    return {split: os.path.expandvars(name) for split, name in entry.files().items()}
-
-
 def sentence_blocks(path: StrPath, task: Task, settings: Mapping[str, Any] | None = None) -> list[str]:
     """The sentences that training reads from a file, as they stand there, but for marks of documents and paragraphs.
 
@@ -235,15 +230,6 @@ def _own_lines(text: str, mark: re.Pattern[str]) -> str:
     return "\n".join(line for line in own.split("\n") if not mark.match(line))
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"cannot be read ({error})", path=path, remedy="give another path with --corpora FILE"
-        ) from None
-
-
 def sample_indices(number: int, size: int, *, seed: int | str) -> list[int]:
     """The indices of a sample of ``size`` out of ``number`` sentences, ascending; with the same seed, larger samples contain smaller ones."""
     order = list(range(number))
@@ -257,9 +243,8 @@ def sample_file(
     """The file with a sample of ``train``, written if it does not exist; for all sentences, ``train`` itself."""
     if size == ALL:
         return train
-    text = _read(train)
-    # Of the contents: a file that has changed since has other samples.
-    digest = hashlib.sha256(text.encode()).hexdigest()[:6]
+    # A file that has changed since has other samples.
+    digest = (digest_of(train) or "")[:6]
     path = folder / f"{Path(train).stem}.{digest}.{size}.seed{seed}{Path(train).suffix}"
     if not path.exists():
         blocks = sentence_blocks(train, task, settings)
