@@ -608,18 +608,15 @@ class AnnotationFormat(NamedTuple):
     """How the texts of a tool are read and written."""
 
     read: Callable[[StrPath, Repairs | None], Iterator[Record]]
-    open: _Open
+    writer: _Open
     has_scores: bool
 
-
-def _with_types(open_writer: _Open) -> _Open:
-    """Refuses spans without a type, as of the labels B and I, since no tool could read them."""
-
     @contextlib.contextmanager
-    def open_checked(target: StrPath) -> Iterator[Writer]:
-        with open_writer(target) as write:
+    def open(self, target: StrPath) -> Iterator[Writer]:
+        """A function that writes texts to ``target``; spans without a type, as of the labels B and I, are an `InputError`."""
+        with self.writer(target) as write:
 
-            def write_checked(record: Record) -> None:
+            def checked(record: Record) -> None:
                 if any(not span.label for span in record.spans or ()):
                     raise InputError(
                         "the spans have no type, but files of annotation tools need one",
@@ -628,15 +625,13 @@ def _with_types(open_writer: _Open) -> _Open:
                     )
                 write(record)
 
-            yield write_checked
-
-    return open_checked
+            yield checked
 
 
 ANNOTATION_FORMATS = {
-    "doccano": AnnotationFormat(read_doccano, _with_types(_json_lines(_doccano)), False),
-    "prodigy": AnnotationFormat(read_prodigy, _with_types(_json_lines(_prodigy)), True),
-    "label-studio": AnnotationFormat(read_label_studio, _with_types(_open_label_studio), True),
-    "brat": AnnotationFormat(read_brat, _with_types(_open_brat), False),
+    "doccano": AnnotationFormat(read_doccano, _json_lines(_doccano), False),
+    "prodigy": AnnotationFormat(read_prodigy, _json_lines(_prodigy), True),
+    "label-studio": AnnotationFormat(read_label_studio, _open_label_studio, True),
+    "brat": AnnotationFormat(read_brat, _open_brat, False),
 }
 """keyed by the values of `formats.FileFormat`"""
