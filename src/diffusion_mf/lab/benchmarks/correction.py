@@ -330,6 +330,11 @@ def accuracy_of_others(corrector: Corrector, shares: Sequence[float]) -> Iterato
 
     The units of a smaller share are among those of a larger one, and the same for all models.
     """
+
+    def accuracy(labelled: Mapping[int, Labelled], chosen: Flags) -> float:
+        is_right = np.concatenate([labelled[index].labels == gold for index, gold in enumerate(corrector.gold)])
+        return 100 * float(is_right[chosen].mean()) if chosen.any() else 100.0
+
     everything = range(len(corrector.sentences))
     nothing = [np.zeros(len(gold), dtype=bool) for gold in corrector.gold]
     free = corrector.label(everything, nothing)
@@ -339,15 +344,7 @@ def accuracy_of_others(corrector: Corrector, shares: Sequence[float]) -> Iterato
         held = [part < share / 100 for part in parts]
         found = corrector.label(everything, held)
         is_other = ~np.concatenate(held)
-        accuracies = [
-            100 * float(np.mean(_is_right(corrector, labelled)[is_other])) if is_other.any() else 100.0
-            for labelled in (found, free)
-        ]
-        yield GivenResult(*accuracies)
-
-
-def _is_right(corrector: Corrector, labelled: Mapping[int, Labelled]) -> Flags:
-    return np.concatenate([labelled[index].labels == gold for index, gold in enumerate(corrector.gold)])
+        yield GivenResult(accuracy(found, is_other), accuracy(free, is_other))
 
 
 class ModelGroup(NamedTuple):
@@ -406,8 +403,8 @@ def measure_models(
     calls: int | None,
     workers: int = 1,
 ) -> Iterator[Measured]:
-    """`measure_model` for every folder, in order; several workers are processes that share the device."""
-    work = functools.partial(_measure_folder, sentences=sentences, device=device, calls=calls)
+    """The measurements of the model in every folder, in order; several workers are processes that share the device."""
+    work = functools.partial(_measured, sentences=sentences, device=device, calls=calls)
     if workers == 1:
         yield from map(work, folders)
         return
@@ -416,26 +413,33 @@ def measure_models(
         yield from pool.map(work, folders)
 
 
-def _measure_folder(
-    folder: StrPath, *, sentences: Sequence[Sentence], device: torch.device, calls: int | None
-) -> Measured:
-    return measure_model(load_model(folder), sentences, device=device, calls=calls)
+def _measured(folder: StrPath, *, sentences: Sequence[Sentence], device: torch.device, calls: int | None) -> Measured:
+    """Correct ``sentences`` in every way that they allow, and measure the accuracy on the others for every share of given labels."""
+    model = load_model(folder)
+    corrector = Corrector(
+        model, sentences, device=device, calls=calls if model.config.system_entry.is_diffusion else None
+    )
+    ways = [Way(order, is_applied) for is_applied in (False, corrector.can_apply_to_all) for order in Order]
+    corrected = {way: correct(corrector, way) for way in dict.fromkeys(ways)}
+    given = dict(zip(GIVEN, accuracy_of_others(corrector, GIVEN), strict=True))
+    facts = {
+        "decoder": model.tagging_decoder,
+        "per": "1,000 spans" if model.config.task is Task.NER else "1,000 units",
+        "units": corrector.num_units,
+        "documents": len(set(corrector.documents.tolist())),
+        "sentences_left_out": corrector.num_left_out,
+    }
+    return Measured(
+        ModelGroup.of(model), model.config.seed, facts, corrected, given, corrector.documents, corrector.num_targets
+    )
 
 
 def kept_name(measured: Measured) -> str:
     """The name of a file for `write_measured`: another for everything that has rows of its own, and for every seed."""
     facts, group = measured.facts, measured.group
     calls = "own" if facts["calls"] is None else facts["calls"]
-    parts = (
-        *(facts["corpus"], Path(facts["file"]).stem, group.system, group.encoder),
-        *(
-            f"recall-{group.recall.replace(' ', '-')}",
-            f"clamps{group.clamp_share:g}",
-            f"calls-{calls}",
-            f"seed{measured.seed}",
-        ),
-    )
-    return ".".join(parts) + ".json"
+    model = f"{group.system}.{group.encoder}.recall-{group.recall.replace(' ', '-')}.clamps{group.clamp_share:g}"
+    return f"{facts['corpus']}.{Path(facts['file']).stem}.{model}.calls-{calls}.seed{measured.seed}.json"
 
 
 def write_measured(path: Path, measured: Measured) -> None:
@@ -474,32 +478,6 @@ def read_measured(path: Path) -> Measured:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = "these are not the measurements of a model" if path.exists() else "no such file"
         raise InputError(problem, path=path, remedy="name a model folder, or a file of --keep") from error
-
-
-def measure_model(
-    model: StoredModel,
-    sentences: Sequence[Sentence],
-    *,
-    device: torch.device,
-    calls: int | None,
-) -> Measured:
-    """Correct ``sentences`` in every way that they allow, and measure the accuracy on the others for every share of given labels."""
-    corrector = Corrector(
-        model, sentences, device=device, calls=calls if model.config.system_entry.is_diffusion else None
-    )
-    ways = [Way(order, is_applied) for is_applied in (False, corrector.can_apply_to_all) for order in Order]
-    corrected = {way: correct(corrector, way) for way in dict.fromkeys(ways)}
-    given = dict(zip(GIVEN, accuracy_of_others(corrector, GIVEN), strict=True))
-    facts = {
-        "decoder": model.tagging_decoder,
-        "per": "1,000 spans" if model.config.task is Task.NER else "1,000 units",
-        "units": corrector.num_units,
-        "documents": len(set(corrector.documents.tolist())),
-        "sentences_left_out": corrector.num_left_out,
-    }
-    return Measured(
-        ModelGroup.of(model), model.config.seed, facts, corrected, given, corrector.documents, corrector.num_targets
-    )
 
 
 def correction_rows(measured: Sequence[Measured]) -> list[dict[str, Any]]:
