@@ -497,14 +497,14 @@ class TaggingOptions:
     """of the labels written"""
 
 
-def with_stored_fields(
+def _with_stored_fields(
     fields: FieldChoice, model: StoredModel, path: StrPath, file_format: FileFormat, *, may_add_tag: bool = False
 ) -> FieldChoice:
     """``fields``, and for what they leave open the fields of the training data: language, names of numbered labels, columns.
 
     A file's own names of labels are kept. Columns are those that the file has, too; those that were named in training come first. The
     tag column that was detected there serves files whose words are in the same column, if it alone holds tags. With ``may_add_tag``,
-    a file that ends before that column has no tags yet: its last column is another.
+    a file that ends before that column has no tags yet: its last column is another. Exchanged columns are an `InputError`.
     """
     data = model.config.data
     fields = fields._replace(language=fields.language or data.language)
@@ -515,22 +515,27 @@ def with_stored_fields(
     if file_format is not FileFormat.COLUMNS or not os.path.isfile(path):
         return fields
 
-    layout = functools.partial(_layout, path, may_add_tag=may_add_tag)
+    @functools.cache
+    def layout(chosen: FieldChoice) -> ColumnLayout | None:
+        return _layout(path, chosen, may_add_tag=may_add_tag)
+
     for form, tag in ((data.form_column, data.tag_column), (data.form_column, None), (None, data.tag_column)):
         chosen = fields._replace(form_column=fields.form_column or form, tag_column=fields.tag_column or tag)
         if chosen != fields and layout(chosen) is not None:
             fields = chosen
             break
-    if fields.tag_column is None and model.source_columns is not None and (found := layout(fields)) is not None:
-        form_number, tag_number = model.source_columns
-        if found.form_column + 1 != form_number:
-            return fields
-        if found.num_columns < tag_number:
-            return fields._replace(tag_column=str(found.num_columns + 1)) if may_add_tag else fields
-        stored = fields._replace(tag_column=str(tag_number))
-        its_layout = layout(stored)
-        if its_layout is not None and not _holds_tags(found, model, path) and _holds_tags(its_layout, model, path):
-            return stored
+    form_number, tag_number = model.source_columns or (0, 0)
+    found = layout(fields)
+    if fields.tag_column is None and found is not None and found.form_column + 1 == form_number:
+        if found.num_columns >= tag_number:
+            stored = fields._replace(tag_column=str(tag_number))
+            other = layout(stored)
+            if other is not None and not _holds_tags(found, model, path) and _holds_tags(other, model, path):
+                fields = stored
+        elif may_add_tag:
+            fields = fields._replace(tag_column=str(found.num_columns + 1))
+    if (found := layout(fields)) is not None:  # if there is none, reading the whole file reports it, or repairs it
+        _check_forms(found, model, path)
     return fields
 
 
@@ -553,16 +558,11 @@ def _has_stored_columns(model: StoredModel, path: StrPath) -> bool:
     return layout is not None and _holds_tags(layout, model, path)
 
 
-def _check_forms(fields: FieldChoice, model: StoredModel, path: StrPath, file_format: FileFormat) -> None:
+def _check_forms(layout: ColumnLayout, model: StoredModel, path: StrPath) -> None:
     """`InputError` if the column of the forms contains tags, while what would be overwritten with labels are no tags.
 
     Words such as S-Bahn look like tags, too: O, or a type that the model knows, tells them apart.
     """
-    if file_format is not FileFormat.COLUMNS or not os.path.isfile(path):
-        return
-    layout = _layout(path, fields, may_add_tag=True)
-    if layout is None:
-        return  # reading the whole file reports it, or repairs it
     first = _first_sentences(path, layout)
     units = {unit for sentence in first for unit in sentence.units}
     found = exchanged_columns(layout, units, {tag for sentence in first for tag in sentence.labels or ()})
@@ -610,8 +610,7 @@ def read_gold(
     """Read a file with the right labels of what ``tagger`` labels; for what is not given, as its training data were read."""
     data = tagger.model.config.data
     file_format = task_format(path, tagger.task, file_format=file_format)
-    fields = with_stored_fields(fields, tagger.model, path, file_format)
-    _check_forms(fields, tagger.model, path, file_format)
+    fields = _with_stored_fields(fields, tagger.model, path, file_format)
     corpus = read_task(
         path,
         tagger.task,
@@ -679,8 +678,7 @@ def tag_file(
     asked_for = output_format or (Readable.HTML if is_page else suffix_format(output))
     if output_format is None and asked_for is FileFormat.JSONL and natural in _JSON_LINES_FORMATS:
         asked_for = natural  # these formats share the suffix .jsonl
-    fields = with_stored_fields(fields, tagger.model, path, source_format, may_add_tag=True)
-    _check_forms(fields, tagger.model, path, source_format)
+    fields = _with_stored_fields(fields, tagger.model, path, source_format, may_add_tag=True)
     if named is None and not is_guess and (other := _OTHER_READINGS.get(source_format)) is not None:
         note(f"{os.fspath(path)}: {other}")
     layout = OutputOptions(
