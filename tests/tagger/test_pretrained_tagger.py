@@ -364,6 +364,8 @@ def test_a_pipeline_of_characters_and_of_plain_labels() -> None:
     assert [(entity["word"], entity["start"]) for entity in characters] == [("a", 0), ("b", 1), ("c", 3)]
     words = TokenClassificationPipeline(small_tagger(task=Task.POS), aggregation_strategy="simple")("mira sel.")
     assert [entity["word"] for entity in words] == ["mira", "sel", "."]
+    pipeline = TokenClassificationPipeline(small_tagger(task=Task.POS))
+    assert [entity["word"] for entity in pipeline("I don't.")] == ["I", "do", "n't", "."]
     assert "entity_group" in words[0]
     with pytest.raises(InputError, match="no aggregation strategy is called 'min'; choose none, simple, first"):
         TokenClassificationPipeline(small_tagger(), aggregation_strategy="min")  # type: ignore[arg-type]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, Literal, get_args, overload
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.data.raw_text import Offsets, characters_of
+from diffusion_mf.data.raw_text import Offsets, characters_of, tokenize
 from diffusion_mf.errors import InputError
 from diffusion_mf.tagger.results import TaggedSentence
 from diffusion_mf.tagger.tagger import Tagger
@@ -17,16 +16,13 @@ from diffusion_mf.tagger.tagger import Tagger
 Entity = dict[str, Any]
 AggregationStrategy = Literal["none", "simple", "first", "average", "max"]
 
-# A word with its apostrophes, hyphens, and periods and commas inside, or any other single non-space character.
-_WORD = re.compile(r"\w+(?:['’.,:-]\w+)*|[^\w\s]")
-
 
 class TokenClassificationPipeline:
     """``pipeline("John lives in Paris")`` gives ``[{"entity_group": "PER", "score": …, "word": "John", …}, …]``.
 
-    A text gives a list of entities, a list of texts a list of lists. A sentence may also be given as a list of its words, which
-    is more reliable than the simple rules that split a text (for segmentation, characters). ``start`` and ``end`` count
-    characters of the text, or of the words joined by spaces.
+    A text gives a list of entities, a list of texts a list of lists. A text is one sentence, whose words are found as by
+    `Tagger.tag_text` (for segmentation, characters); a sentence may also be given as a list of its words. ``start`` and ``end``
+    count characters of the text, or of the words joined by spaces.
 
     | aggregation_strategy | an entity is |
     |---|---|
@@ -89,7 +85,7 @@ class TokenClassificationPipeline:
     def _find_units(self, text: str) -> list[Offsets]:
         if self.tagger.task is Task.SEG_POS:
             return characters_of(text)
-        return [found.span() for found in _WORD.finditer(text)]
+        return tokenize(text, language=self.tagger.model.config.data.language)
 
     def _entities(self, result: TaggedSentence, text: str, places: list[Offsets]) -> list[Entity]:
         has_groups = self.aggregation_strategy != "none"
