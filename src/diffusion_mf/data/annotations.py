@@ -30,7 +30,7 @@ from diffusion_mf.data.files import (
     refuse_constant,
 )
 from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, encode_spans, extract_spans
-from diffusion_mf.data.raw_text import Offsets, split_sentences
+from diffusion_mf.data.raw_text import Offsets, joined_offsets, split_sentences
 from diffusion_mf.data.repair import Repair, Repairs
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
@@ -432,20 +432,16 @@ def records_of(sentences: Iterable[Sentence], scheme: LabelScheme) -> Iterator[R
 
 
 def _record(sentences: Sequence[Sentence], scheme: LabelScheme) -> Record:
-    parts: list[str] = []
-    tokens: list[Offsets] = []
+    text = "\n".join(" ".join(sentence.units) for sentence in sentences)
+    tokens = joined_offsets([unit for sentence in sentences for unit in sentence.units])
+    if sentences[0].labels is None:
+        return Record(text, None, tuple(tokens), line=sentences[0].line)
     spans: list[TextSpan] = []
-    position = 0
+    remaining = iter(tokens)
     for sentence in sentences:
-        own = []
-        for unit in sentence.units:
-            own.append((position, position + len(unit)))
-            position += len(unit) + 1
-        parts.append(" ".join(sentence.units))
-        tokens += own
+        own = list(itertools.islice(remaining, len(sentence.units)))
         spans += text_spans(sentence.labels or (), own, scheme)
-    labelled = sentences[0].labels is not None
-    return Record("\n".join(parts), tuple(spans) if labelled else None, tuple(tokens), line=sentences[0].line)
+    return Record(text, tuple(spans), tuple(tokens), line=sentences[0].line)
 
 
 # Writing.

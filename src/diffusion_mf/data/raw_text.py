@@ -8,9 +8,10 @@ hyphens: words are split at them only for the language ``en``. Each Chinese char
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from diffusion_mf.data.files import SentenceLimits, StrPath, read_raw_lines
@@ -235,6 +236,17 @@ def characters_of(text: str) -> list[Offsets]:
     return [
         (index, index + 1) for index, character in enumerate(text) if not character.isspace() and character != "\ufeff"
     ]
+
+
+def joined_offsets(units: Sequence[str], separator: str = " ") -> list[Offsets]:
+    """Where each of ``units`` begins and ends in the text that they are when joined by ``separator``.
+
+    >>> joined_offsets(["Ada", "sings"])
+    [(0, 3), (4, 9)]
+    """
+    gap = len(separator)
+    ends = itertools.accumulate(len(unit) + gap for unit in units)
+    return [(end - gap - len(unit), end - gap) for unit, end in zip(units, ends, strict=True)]
 
 
 def read_raw_text(path: StrPath, *, language: str | None = None) -> Iterator[Sentence]:

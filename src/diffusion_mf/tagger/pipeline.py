@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, overload
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import StrPath
 from diffusion_mf.data.label_schemes import LabelScheme
-from diffusion_mf.data.raw_text import Offsets, characters_of, tokenize
+from diffusion_mf.data.raw_text import Offsets, characters_of, joined_offsets, tokenize
 from diffusion_mf.errors import InputError
 from diffusion_mf.tagger.results import TaggedSentence
 from diffusion_mf.tagger.tagger import Tagger
@@ -73,7 +73,8 @@ class TokenClassificationPipeline:
         sentences = [inputs] if isinstance(inputs, str) else list(inputs)
         texts = [sentence if isinstance(sentence, str) else " ".join(sentence) for sentence in sentences]
         offsets = [
-            self._find_units(sentence) if isinstance(sentence, str) else _joined(sentence) for sentence in sentences
+            self._find_units(sentence) if isinstance(sentence, str) else joined_offsets(sentence)
+            for sentence in sentences
         ]
         units = [[text[start:end] for start, end in places] for text, places in zip(texts, offsets, strict=True)]
         found = [
@@ -106,12 +107,3 @@ class TokenClassificationPipeline:
 
 def _entity(name: str, label: str, score: float, text: str, start: int, end: int) -> Entity:
     return {name: label, "score": float(score), "word": text[start:end], "start": start, "end": end}
-
-
-def _joined(units: Sequence[str]) -> list[Offsets]:
-    offsets: list[Offsets] = []
-    start = 0
-    for unit in units:
-        offsets.append((start, start + len(unit)))
-        start += len(unit) + 1
-    return offsets

@@ -6,14 +6,13 @@ import colorsys
 import enum
 import html
 import io
-import itertools
 import shutil
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.label_schemes import split_label
-from diffusion_mf.data.raw_text import Offsets
+from diffusion_mf.data.raw_text import Offsets, joined_offsets
 from diffusion_mf.evaluation.metrics import half_up
 from diffusion_mf.tagger.results import TaggedSentence
 
@@ -116,11 +115,7 @@ def pieces(result: TaggedSentence, task: Task, text: str | None = None) -> list[
     """
     if text is None or result.offsets is None:
         text = result.separator.join(result.units)
-        ends = [*itertools.accumulate(len(unit) + len(result.separator) for unit in result.units)]
-        offsets: Sequence[Offsets] = [
-            (end - len(unit) - len(result.separator), end - len(result.separator))
-            for unit, end in zip(result.units, ends, strict=True)
-        ]
+        offsets: Sequence[Offsets] = joined_offsets(result.units, result.separator)
     else:
         offsets = result.offsets
     spans = {} if task is Task.POS else {span.start: span for span in result.spans}
