@@ -181,6 +181,37 @@ def test_the_least_certain_sentences_come_first(source: pathlib.Path) -> None:
         written(tagger, source, FileFormat.DOCCANO, least_certain=1)
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize(("file_format", "head", "row"), [
+    (FileFormat.COLUMNS, "", "{unit}\tX"),
+    (FileFormat.COLUMNS, "\ufeffword\tpos\n", "{unit}\tX"),
+    (FileFormat.COLUMNS, "# global.columns = FORM TAG\n", "{unit}\tX"),
+    (FileFormat.CONLLU, "\ufeff", "{number}\t{unit}" + "\t_" * 8),
+])  # fmt: skip
+def test_the_least_certain_are_separate_sentences_after_the_head_of_their_file(
+    file_format: FileFormat, head: str, row: str, newline: str, end: str, tmp_path: pathlib.Path
+) -> None:
+    sentences = ["Oslo", "Eve sings", "the royal choir"]
+    blocks = [
+        "\n".join(row.format(number=number, unit=unit) for number, unit in enumerate(sentence.split(), 1))
+        for sentence in sentences
+    ]
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_bytes((head + "\n\n".join(blocks) + end).replace("\n", newline).encode())
+    tagger = small_tagger(task=Task.POS)
+    expected = sorted(tagger.tag([s.split() for s in sentences]), key=lambda result: min(result.scores))
+    for number in (1, 3):
+        tag_file(tagger, source, output, file_format=file_format, least_certain=number)
+        text = output.read_bytes().decode()
+        assert text.startswith(head.replace("\n", newline))
+        assert text.count("\ufeff") == head.count("\ufeff")
+        *found, rest = text.replace("\r\n", "\n").removeprefix(head).split("\n\n")
+        units = [[line.split("\t")[file_format is FileFormat.CONLLU] for line in block.split("\n")] for block in found]
+        assert rest == ""
+        assert units == [list(result.units) for result in expected[:number]]
+
+
 @pytest.mark.parametrize("scheme", [LabelScheme.BMES, LabelScheme.BIO2, LabelScheme.IOB1])
 def test_uncertain_spans_are_left_out(source: pathlib.Path, scheme: LabelScheme) -> None:
     tagger = small_tagger()

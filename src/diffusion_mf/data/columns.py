@@ -18,6 +18,7 @@ from diffusion_mf.data.files import (
     read_lines,
     read_raw_lines,
     refuse_returns,
+    with_blank_line,
 )
 from diffusion_mf.data.label_schemes import is_boundary_label
 from diffusion_mf.data.repair import Repairs, refuse
@@ -516,6 +517,19 @@ class ColumnBlock(NamedTuple):
             if layout.is_unit(fields):
                 is_start = False
                 yield index, line, fields
+
+    def detached(self) -> tuple[ColumnBlock, ColumnBlock]:
+        """What belongs at the beginning of a file (byte order mark and column names), and the rest as it may stand anywhere."""
+        mark = BYTE_ORDER_MARK if self.is_first and self.text.startswith(BYTE_ORDER_MARK) else ""
+        names, rest = list[str](), list[str]()
+        for line in self.text.removeprefix(mark).split("\n"):
+            is_names = line.removesuffix("\r") == self.layout.header or _COLUMN_NAMES.match(line)
+            (names if is_names else rest).append(line)
+        head = mark + "".join(f"{line}\n" for line in names[:1])
+        return (
+            self._replace(text=head, sentence=None),
+            self._replace(text=with_blank_line("\n".join(rest)), is_first=False),
+        )
 
     def with_tags(self, tags: Sequence[str], scores: Sequence[str] | None = None) -> str:
         """The block's text with ``tags`` in the tag column and every other character unchanged.

@@ -13,7 +13,14 @@ import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
-from diffusion_mf.data.files import BYTE_ORDER_MARK, SentenceLimits, StrPath, check_fields, read_raw_lines
+from diffusion_mf.data.files import (
+    BYTE_ORDER_MARK,
+    SentenceLimits,
+    StrPath,
+    check_fields,
+    read_raw_lines,
+    with_blank_line,
+)
 from diffusion_mf.data.repair import Repairs, refuse
 from diffusion_mf.data.sentence import Sentence, begins_document
 from diffusion_mf.errors import InputError
@@ -47,6 +54,14 @@ class ConlluBlock(NamedTuple):
 
     text: str
     sentence: Sentence | None
+
+    def detached(self) -> tuple[ConlluBlock, ConlluBlock]:
+        """What belongs at the beginning of a file (its byte order mark), and the rest as it may stand anywhere."""
+        rest = self.text.removeprefix(BYTE_ORDER_MARK)
+        return (
+            ConlluBlock(self.text.removesuffix(rest), None),
+            ConlluBlock(with_blank_line(rest), self.sentence),
+        )
 
 
 def read_conllu(

@@ -516,6 +516,18 @@ def read_raw_lines(path: StrPath, *, is_end: Callable[[str], bool] = operator.no
             yield rest
 
 
+def with_blank_line(text: str) -> str:
+    """The lines of a sentence with a blank line after them, which the last of a file often lacks.
+
+    >>> with_blank_line("a\\tX"), with_blank_line("a\\tX\\r\\n"), with_blank_line("a\\tX\\n\\n")
+    ('a\\tX\\n\\n', 'a\\tX\\r\\n\\r\\n', 'a\\tX\\n\\n')
+    """
+    end = "\r\n" if "\r\n" in text else "\n"
+    if not text.endswith("\n"):
+        text += end
+    return text if not text.split("\n")[-2].strip(" \t\r") else text + end
+
+
 class _HeldLines:
     """Measures the unfinished sentence that a reader holds, many lines at once so that it takes no time."""
 

@@ -96,6 +96,17 @@ class SourceSentence(NamedTuple):
     clamp: PlacedClamp | None = None
     """the labels that the file gives in advance"""
 
+    def detached(self) -> tuple[SourceSentence, SourceSentence]:
+        """What belongs at the beginning of its file, and the sentence as it may stand anywhere."""
+        head, rest = SourceSentence(Sentence(())), self
+        if self.block is not None:
+            blocks = self.block.detached()
+            head, rest = head._replace(block=blocks[0]), rest._replace(block=blocks[1])
+        if self.rows is not None:
+            rows = self.rows.detached()
+            head, rest = head._replace(rows=rows[0]), rest._replace(rows=rows[1])
+        return head, rest
+
 
 def read_source_sentences(
     path: StrPath,
@@ -419,6 +430,8 @@ def _hugging_face(item: SourceSentence, result: TaggedSentence, layout: OutputOp
 
 
 def _text(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
+    if not result.units:
+        return ""
     words = tuple(word.text for word in pieces(result, Task.SEG_POS))
     check_fields(Sentence(words, None, item.sentence.line), _TEXT_FIELD, "a line of words separated by spaces")
     return " ".join(words) + "\n"
@@ -740,12 +753,24 @@ def tag_file(
 
     chosen = labelled()
     if least_certain is not None:
-        with_units = ((item, result) for item, result in chosen if result.units)
-        chosen = iter(heapq.nsmallest(least_certain, with_units, key=lambda pair: min(pair[1].scores)))
+        chosen = _least_certain(chosen, least_certain)
     num_sentences = write_results(chosen, output, layout)
     if (message := repairs.describe(is_gold=False)) is not None:
         note(message)
     return num_sentences
+
+
+def _least_certain(
+    pairs: Iterator[tuple[SourceSentence, TaggedSentence]], number: int
+) -> Iterator[tuple[SourceSentence, TaggedSentence]]:
+    """The ``number`` least certain sentences, the least certain first, after what belongs at the beginning of their file."""
+    first = next(pairs, None)
+    if first is None:
+        return
+    yield first[0].detached()[0], TaggedSentence((), [], [], [])
+    with_units = (pair for pair in itertools.chain([first], pairs) if pair[1].units)
+    for item, result in heapq.nsmallest(number, with_units, key=lambda pair: min(pair[1].scores)):
+        yield item.detached()[1], result
 
 
 def write_results(
