@@ -112,6 +112,23 @@ def test_a_tool_finds_its_other_entries_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "entry"), [
+    ("doccano", {"id": 3, "text": "Ada sings.", "meta": {"a": 1}}),
+    ("prodigy", {"text": "Ada sings.", "meta": {"a": 1}, "_input_hash": 5}),
+    ("label-studio", {"id": 1, "data": {"text": "Ada sings.", "a": 1}}),
+])  # fmt: skip
+def test_a_text_without_annotations_keeps_its_entries_in_its_own_format_only(
+    name: str, entry: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "in").write_text(json.dumps(entry))
+    (record,) = ANNOTATION_FORMATS[name].read(tmp_path / "in", None)
+    for target in ("doccano", "prodigy", "label-studio"):
+        with ANNOTATION_FORMATS[target].open(tmp_path / "out") as write:
+            write(record._replace(spans=SPANS[:1]))
+        ((_, row),) = read_json_values(tmp_path / "out")
+        assert (entry.items() <= row.items()) == (target == name), target
+
+
+@pytest.mark.parametrize(("name", "entry"), [
     ("doccano", '{"text": "Ada sings.", "label": [[0, 3, "PER"]], "\\ud800": 1}'),
     ("label-studio", '[{"id": 1, "data": {"text": "Ada sings."}, "\\ud800": 1}]'),
 ])  # fmt: skip

@@ -48,8 +48,8 @@ class TextSpan(NamedTuple):
 class Record(NamedTuple):
     """One text of a file; ``spans`` is None if it is not annotated, ``tokens`` is None if the file has no tokens.
 
-    ``line`` is where it begins in ``path``. ``source`` is the object of a JSON file, ``name`` the file name of a brat document.
-    ``left_out`` is the reason why annotators excluded it.
+    ``line`` is where it begins in ``path``. ``source`` is the object of a JSON file, in ``source_format`` (a key of
+    `ANNOTATION_FORMATS`), ``name`` the file name of a brat document. ``left_out`` is the reason why annotators excluded it.
     """
 
     text: str
@@ -60,6 +60,11 @@ class Record(NamedTuple):
     source: Mapping[str, Any] | None = None
     name: str | None = None
     left_out: str | None = None
+    source_format: str | None = None
+
+    def source_in(self, name: str) -> dict[str, Any]:
+        """The object that a record comes from, whose other entries must be kept; empty if it is not of the format ``name``."""
+        return dict(self.source or {}) if self.source_format == name else {}
 
     def shown(self, start: int, end: int) -> str:
         """A range of the text for messages."""
@@ -185,7 +190,9 @@ def read_doccano(path: StrPath, repairs: Repairs | None = None) -> Iterator[Reco
                         "export a sequence labelling project",
                     )
                 spans.append(row.span(text, *item))
-        yield Record(text, None if spans is None else tuple(spans), None, path, line, row.value)
+        yield Record(
+            text, None if spans is None else tuple(spans), None, path, line, row.value, source_format="doccano"
+        )
 
 
 def read_prodigy(path: StrPath, repairs: Repairs | None = None) -> Iterator[Record]:
@@ -206,9 +213,8 @@ def read_prodigy(path: StrPath, repairs: Repairs | None = None) -> Iterator[Reco
             if any(one[1] > other[0] for one, other in itertools.pairwise(tokens)):
                 row.refuse("the tokens overlap or are out of order", "export the data again")
         answer = row.value.get("answer", "accept")
-        yield Record(
-            text, spans, tokens, path, line, row.value, left_out=None if answer == "accept" else f"answer {answer}"
-        )
+        left_out = None if answer == "accept" else f"answer {answer}"
+        yield Record(text, spans, tokens, path, line, row.value, left_out=left_out, source_format="prodigy")
 
 
 def read_label_studio(path: StrPath, repairs: Repairs | None = None) -> Iterator[Record]:
@@ -230,7 +236,9 @@ def read_label_studio(path: StrPath, repairs: Repairs | None = None) -> Iterator
                     region = item["value"]
                     start, end = _code_points(text, region)
                     spans += [row.span(text, start, end, label) for label in row.items(region.get("labels"), "labels")]
-        yield Record(text, None if spans is None else tuple(spans), None, path, line, row.value)
+        yield Record(
+            text, None if spans is None else tuple(spans), None, path, line, row.value, source_format="label-studio"
+        )
 
 
 def _code_points(text: str, region: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -448,7 +456,7 @@ def _record(sentences: Sequence[Sentence], scheme: LabelScheme) -> Record:
 
 
 def _doccano(record: Record) -> dict[str, Any]:
-    source = dict(record.source or {}) if _is_from(record, "text", *_DOCCANO_KEYS) else {}
+    source = record.source_in("doccano")
     key = next((name for name in _DOCCANO_KEYS if name in source), "label")
     row = {**source, "text": record.text}
     if record.spans is not None and key == "entities":
@@ -463,7 +471,7 @@ def _doccano(record: Record) -> dict[str, Any]:
 
 
 def _prodigy(record: Record) -> dict[str, Any]:
-    source = dict(record.source or {}) if _is_from(record, "text", "tokens", "spans") else {}
+    source = record.source_in("prodigy")
     tokens = record.tokens or tuple(token for sentence in split_sentences(record.text) for token in sentence)
     row: dict[str, Any] = {**source, "text": record.text}
     if "tokens" not in source:
@@ -493,7 +501,7 @@ def _prodigy_span(span: TextSpan, tokens: Sequence[Offsets]) -> dict[str, Any]:
 
 
 def _label_studio(record: Record) -> dict[str, Any]:
-    source = dict(record.source or {}) if _is_from(record, "data") else {}
+    source = record.source_in("label-studio")
     row: dict[str, Any] = {**source, "data": source.get("data", {"text": record.text})}
     if record.spans is not None:
         old = [
@@ -511,13 +519,6 @@ def _label_studio_region(span: TextSpan, text: str, names: Mapping[str, str]) ->
     value = {"start": span.start, "end": span.end, "text": text[span.start : span.end], "labels": [span.label]}
     score = {} if span.score is None else {"score": round(span.score, 6)}
     return {**names, "type": "labels", "value": value, **score}
-
-
-def _is_from(record: Record, *keys: str) -> bool:
-    """Whether a record comes from a file of the format with these keys, so that its other entries must be kept."""
-    return (
-        record.source is not None and keys[0] in record.source and any(key in record.source for key in keys[1:] or keys)
-    )
 
 
 def _json_lines(
