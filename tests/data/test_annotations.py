@@ -10,6 +10,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from small_models import small_tagger
 
 from diffusion_mf.data.annotations import ANNOTATION_FORMATS, Record, TextSpan, read_json_values
 from diffusion_mf.data.check import check_files
@@ -18,6 +19,7 @@ from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import LIMIT_VARIABLE, FieldChoice
 from diffusion_mf.data.formats import FileFormat, FormatOptions, format_of, input_format, read_source, read_task
 from diffusion_mf.errors import InputError
+from diffusion_mf.tagger.files import tag_file
 
 TEXT = "Ada Byron sings in Oslo. She left."
 SPANS = (TextSpan(0, 9, "PER"), TextSpan(19, 23, "LOC"))
@@ -326,6 +328,19 @@ def test_hugging_face_datasets(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"several keys may hold the tags \(one, two\); choose one with --tag-column"):
         read_task(path, Task.POS)
     assert read_task(path, Task.POS, fields=FieldChoice(tag_column="two")).sentences[0].labels == ("Y",)
+
+
+def test_hugging_face_rows_without_tokens_are_tagged_but_not_learnt_from(tmp_path: Path) -> None:
+    path, output = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    rows = [
+        {"id": id, "tokens": tokens, "ner_tags": ["O"] * len(tokens)} for id, tokens in enumerate([[], ["Ada"], []])
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert len(read_task(path, Task.NER).sentences) == 1
+    assert tag_file(small_tagger(), path, output, file_format=FileFormat.HUGGING_FACE) == 1
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [found[0], found[2]] == [rows[0], rows[2]]
+    assert found[1]["tokens"] == ["Ada"]
 
 
 def test_a_list_may_begin_after_blank_lines(tmp_path: Path) -> None:

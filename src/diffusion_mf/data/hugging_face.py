@@ -46,7 +46,7 @@ def read_token_rows(
 
     The names of numbered tags come from ``fields``, from an object without tokens in the file (``label_names`` or ``features``),
     or from a ``dataset_info.json`` in the same folder. Of several keys with tags, the one given or the one that fits ``task`` is
-    used, the same in all rows. Without ``needs_tags`` only their key is read, not what they are.
+    used, the same in all rows. Without ``needs_tags`` only their key is read, not what they are, and rows without tokens are kept.
     """
     limits = SentenceLimits.from_environment()
     names = fields.label_names
@@ -71,7 +71,7 @@ def read_token_rows(
                 "choose another format with --format, or the key with --form-column"
                 + (f", such as --form-column {shlex.quote(lists[0])}" if lists else ""),
             )
-        if not tokens:
+        if not tokens and needs_tags:
             continue
         key = _tag_key(row, tokens, fields.tag_column, known, task, fail)
         known = known or key
@@ -154,7 +154,8 @@ def _tag_key(
     fail: Callable[[str, str], NoReturn],
 ) -> str | None:
     """The key of the tags of a row: the one ``given``, that of earlier rows, a usual one, or the only list as long as the tokens."""
-    lists = {key: value for key, value in row.items() if isinstance(value, list) and value and value is not tokens}
+    others = ((key, value) for key, value in row.items() if isinstance(value, list) and value is not tokens)
+    lists = {key: value for key, value in others if value or not tokens}
     if given is not None and given not in lists:
         fail(f'no tags under the key "{given}"', "choose another key with --tag-column")
     usual = next((key for key in _TAG_KEYS[task or Task.NER] if key in lists), None)
@@ -166,7 +167,7 @@ def _tag_key(
                 "give every token one tag, or choose another key with --tag-column",
             )
         return key if key in lists else None
-    found = [key for key, value in lists.items() if len(value) == len(tokens)]
+    found = [key for key, value in lists.items() if value and len(value) == len(tokens)]
     if len(found) > 1:
         fail(f"several keys may hold the tags ({', '.join(found)})", "choose one with --tag-column (data.tag_column)")
     return found[0] if found else None

@@ -419,7 +419,7 @@ def _json_line(row: dict[str, object]) -> str:
 
 
 def _hugging_face(item: SourceSentence, result: TaggedSentence, layout: OutputOptions) -> str:
-    if not result.units:
+    if item.row is None and not result.units:
         return ""
     row: dict[str, object] = {"tokens": result.units} if item.row is None else dict(item.row.row)
     key = None if item.row is None else item.row.key
