@@ -256,6 +256,30 @@ def test_labelled_words_in_a_pipe_are_not_text(
         assert dmf("tag", models[Task.NER], "--json", "--format", "text", stdin=text.encode()).status == 0
 
 
+@pytest.mark.parametrize(("text", "is_refused"), [
+    (CONLLU, True),
+    (CONLLU.split("\n", 1)[1], True),
+    ('\n{"tokens": ["Ada"]}\n', True),
+    ('[\n {"text": "Ada"}]', True),
+    ("# A title\n\nAda sings.\n", False),
+    ("# sent_id = 1\nAda sings.\n", False),
+    ("1\tAda\n2\tOslo\n", False),
+    ("[1] {Ada} sings.\n", False),
+])  # fmt: skip
+def test_other_formats_in_a_pipe_are_not_raw_text(
+    text: str, is_refused: bool, models: dict, tmp_path: pathlib.Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(text.encode(),), daemon=True)
+    writer.start()
+    message = f"pipe, line {1 + text.startswith(chr(10))}: this does not look like plain text; specify its format"
+    tagger = Tagger.load(models[Task.NER], device="cpu")
+    with pytest.raises(InputError, match=message) if is_refused else contextlib.nullcontext():
+        tag_file(tagger, pipe, tmp_path / "out.jsonl", text_format=FileFormat.RAW)
+    writer.join()
+
+
 def test_labelled_words_of_other_tasks_in_a_pipe(dmf: Callable, models: dict) -> None:
     outcome = dmf("tag", models[Task.POS], stdin=b"mira\tNOUN\nsel\tVERB\n")
     assert outcome.status == 2

@@ -332,8 +332,7 @@ def content_format(path: StrPath) -> FileFormat | None:
     lines = [line for line in itertools.islice(read_lines(path, allow_returns=True), _HEAD_LINES) if line.strip()]
     if lines and lines[0].startswith("{"):
         return _json_format(path, FileFormat.JSONL)
-    first = next((line for line in lines if not line.startswith("#")), "").split("\t")
-    if len(first) >= _MIN_CONLLU_FIELDS and re.fullmatch(r"1(-\d+)?|0\.1", first[0]):
+    if begins_conllu(lines):
         return FileFormat.CONLLU
     if any(line.startswith(DOCUMENT_START) for line in lines):
         return FileFormat.COLUMNS
@@ -343,6 +342,12 @@ def content_format(path: StrPath) -> FileFormat | None:
     tags = [row[-1] for row in _alike([Separator.SPACE.fields_of(line) for line in rows]) if len(row) > 1]
     has_tags = all(map(TAG.fullmatch, tags)) and not all(map(_PUNCTUATION.fullmatch, tags))
     return FileFormat.COLUMNS if has_tags else FileFormat.TEXT
+
+
+def begins_conllu(lines: Iterable[str]) -> bool:
+    """Whether the first line that is no comment is the first unit of CoNLL-U."""
+    first = next((line for line in lines if not line.startswith("#")), "").split("\t")
+    return len(first) >= _MIN_CONLLU_FIELDS and re.fullmatch(r"1(-\d+)?|0\.1", first[0]) is not None
 
 
 def _alike(rows: Sequence[list[str]]) -> Sequence[list[str]]:

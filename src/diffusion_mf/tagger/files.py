@@ -43,6 +43,7 @@ from diffusion_mf.data.files import (
 )
 from diffusion_mf.data.formats import (
     FileFormat,
+    begins_conllu,
     content_format,
     input_format,
     read_json_rows,
@@ -162,7 +163,10 @@ def read_source_sentences(
     if file_format is FileFormat.RAW:
         for number, paragraph in enumerate(read_paragraphs(path)):
             if is_guess and number == 0:
-                _check_unlabelled(paragraph.text.strip().split("\n"), path, labels)
+                text = paragraph.text.removeprefix(BYTE_ORDER_MARK)
+                lines = text.strip().split("\n")
+                _check_plain(lines, paragraph.line + text.removesuffix(text.lstrip()).count("\n"), path)
+                _check_unlabelled(lines, path, labels)
             record = Record(paragraph.text, path=path, line=paragraph.line)
             yield from _text_items(record, task, fields.language, document=1, start=paragraph.start)
         return
@@ -260,15 +264,20 @@ def _checked_lines(path: StrPath, labels: Collection[str]) -> Iterator[str]:
     for number, line in enumerate(read_lines(path), 1):
         if len(first) < _NUM_CHECKED and line.strip(" \t"):
             if not first:
-                _check_plain(line.split(), number, path)
+                # What comes after a comment may be known only once its labels are written.
+                _check_plain([line], number, path, may_begin_with_hash=False)
             first.append(line)
             _check_unlabelled(first, path, labels)
         yield line
 
 
-def _check_plain(fields: Sequence[str], number: int, path: StrPath) -> None:
-    """`InputError` if the fields of the first line are those of JSON, a comment or CoNLL-U."""
-    if fields and (fields[0].startswith(('{"', "#")) or (fields[0] == "1" and len(fields) >= NUM_COLUMNS)):
+_JSON_START = re.compile(r'\s*(?:\{\s*"|\[\s*\{)')
+
+
+def _check_plain(lines: Sequence[str], number: int, path: StrPath, *, may_begin_with_hash: bool = True) -> None:
+    """`InputError` if the first lines, from that with the ``number``, are those of JSON or CoNLL-U."""
+    is_comment = not may_begin_with_hash and lines[0].lstrip().startswith("#")
+    if is_comment or begins_conllu(lines) or _JSON_START.match("\n".join(lines)):
         raise InputError(
             "this does not look like plain text",
             path=path,
