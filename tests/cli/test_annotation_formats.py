@@ -106,6 +106,28 @@ def test_what_brat_has_beside_spans_is_no_obstacle_to_tagging(dmf: Callable, tmp
     assert (output / "b.ann").read_text() == ""
 
 
+@pytest.mark.parametrize("command", ["evaluate", "data check", "train", "score"])
+def test_a_document_without_labels_is_named(command: str, dmf: Callable, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "a.txt").write_text("Ada sings.\n")
+    (source / "a.ann").write_text("T1\tPER 0 3\tAda\n")
+    (source / "b.txt").write_text("\n")  # nothing to label
+    (source / "c.txt").write_text("Oslo\n")
+    before, after = {
+        "evaluate": ([write_model(tmp_path / "model")], []),
+        "score": ([], [source, "--task", "ner"]),
+        "train": ([], ["--output", tmp_path / "run"]),
+    }.get(command, ([], []))
+    outcome = dmf(*command.split(), *before, source, *after)
+    assert outcome.status == 2
+    shown = outcome.stderr + outcome.stdout.decode()
+    assert shown.count(f"{source / 'c.txt'}, line 1: no labels; annotate this text, or leave it out") == 1
+    assert "b.txt" not in shown
+    (source / "c.ann").touch()
+    assert command == "train" or dmf(*command.split(), *before, source, *after).status == 0
+
+
 def test_names_of_numbers_and_columns_may_be_set(dmf: Callable, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"words": ["Ada", "sings"], "mine": [1, 0], "other": [0, 0]}\n')

@@ -31,7 +31,7 @@ from diffusion_mf.data.files import (
 )
 from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, encode_spans, extract_spans
 from diffusion_mf.data.raw_text import Offsets, joined_offsets, split_sentences
-from diffusion_mf.data.repair import Repair, Repairs
+from diffusion_mf.data.repair import Repair, Repairs, refuse
 from diffusion_mf.data.sentence import Sentence
 from diffusion_mf.errors import InputError
 
@@ -391,9 +391,13 @@ def labelled_sentences(
     *,
     language: str | None = None,
     use_sentences: bool = True,
+    needs_labels: bool = False,
     repairs: Repairs | None = None,
 ) -> Iterator[Sentence]:
-    """Stream the sentences of texts with labels in BIO2, one document per text; without ``use_sentences``, one sentence per text."""
+    """Stream the sentences of texts with labels in BIO2, one document per text; without ``use_sentences``, one sentence per text.
+
+    With ``needs_labels``, a text without annotations is an error.
+    """
     limits = SentenceLimits.from_environment()
     for number, record in enumerate(records, 1):
         if record.left_out is not None:
@@ -405,6 +409,10 @@ def labelled_sentences(
         labels: Sequence[str] | None = None
         if record.spans is not None:
             labels = encode_spans(token_spans(record, tokens, repairs), len(tokens), LabelScheme.BIO2)
+        elif needs_labels and tokens:
+            remedy = "annotate this text, or leave it out"
+            refuse(repairs, InputError("no labels", path=record.path, line=record.line, remedy=remedy))
+            continue
         position, line, counted = 0, record.line, 0
         for sentence in sentences if use_sentences else [tokens] if tokens else []:
             end = position + len(sentence)

@@ -198,8 +198,9 @@ def check_files(
         advance(1)
     problems += _overlaps(corpora)
     problems += _lonely_labels(corpora)
-    kinds, paths = list(Kind), [path for path, _ in files]
-    problems.sort(key=lambda problem: (kinds.index(problem.kind), paths.index(problem.path), problem.line or 0))
+    paths = dict.fromkeys([*(path for path, _ in files), *(problem.path for problem in problems)])
+    kinds, order = list(Kind), {path: number for number, path in enumerate(paths)}
+    problems.sort(key=lambda problem: (kinds.index(problem.kind), order[problem.path], problem.line or 0))
     return CheckResult(task, checked, problems, detection)
 
 
@@ -221,7 +222,9 @@ class _Collected(Repairs):
 
     def refuse(self, error: InputError) -> None:
         remedy = f"; {error.remedy}" if error.remedy else ""
-        self.problems.append(Problem(Kind.REFUSED, self.path, error.line, f"{error.problem}{remedy}"))
+        # The file of a folder that has the error.
+        path = self.path if error.path in (None, os.fspath(self.path)) else error.path
+        self.problems.append(Problem(Kind.REFUSED, path, error.line, f"{error.problem}{remedy}"))
 
 
 def _is_stream(path: StrPath) -> bool:

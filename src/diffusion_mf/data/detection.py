@@ -107,7 +107,7 @@ def detect(
     repairs = None if strict else Repairs(path)
 
     def read(task: Task | None, column: ConlluColumn) -> tuple[tuple[Sentence, ...], ColumnLayout | None]:
-        options = FormatOptions(column=column, fields=fields, task=task)
+        options = FormatOptions(column=column, fields=fields, task=task, needs_labels=True)
         source = read_source(path, file_format, options, repairs=repairs)
         return tuple(source.sentences), source.layout
 

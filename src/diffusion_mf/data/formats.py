@@ -190,6 +190,8 @@ class FormatOptions:
     task: Task | None = None
     use_sentences: bool = True
     """whether texts are split into sentences, or each is one sentence"""
+    needs_labels: bool = False
+    """whether a text of an annotation tool without annotations is an error"""
 
 
 class Source(NamedTuple):
@@ -229,6 +231,7 @@ def _read_annotations(
             file_format.read(path, repairs),
             language=options.fields.language,
             use_sentences=options.use_sentences,
+            needs_labels=options.needs_labels,
             repairs=repairs,
         )
     )
@@ -509,7 +512,8 @@ def read_task(
         column = ConlluColumn.XPOS if task is Task.SEG_POS else ConlluColumn.UPOS
     if task is Task.POS or (task is Task.SEG_POS and file_format is FileFormat.CONLLU):
         scheme = task.scheme
-    source = read_source(path, file_format, FormatOptions(column=column, fields=fields, task=task), repairs=repairs)
+    options = FormatOptions(column=column, fields=fields, task=task, needs_labels=True)
+    source = read_source(path, file_format, options, repairs=repairs)
     is_unit_per_line = file_format is FileFormat.COLUMNS
     sentences = _labelled(source.sentences, path, column if file_format is FileFormat.CONLLU else None)
     if file_format is FileFormat.COLUMNS:

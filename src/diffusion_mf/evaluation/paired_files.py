@@ -118,20 +118,22 @@ class _LabelledFile:
         if task is Task.SEG_POS and self.file_format is FileFormat.CONLLU:
             self.scheme = task.scheme
 
-    def raw_sentences(self) -> Iterator[Sentence]:
+    def raw_sentences(self, *, needs_labels: bool = False) -> Iterator[Sentence]:
         options = FormatOptions(
             column=self.column,
             fields=self.fields,
             task=self.task,
             # A sentence never ends inside a span, so that files with different spans may have different sentences.
             use_sentences=False,
+            needs_labels=needs_labels,
         )
         if self.repairs is not None:
             self.repairs.restart()
         return read_source(self.path, self.file_format, options, repairs=self.repairs).sentences
 
     def sentences(self) -> Iterator[Sentence]:
-        return self.raw_sentences() if self.scheme is None else to_characters(self.raw_sentences())
+        sentences = self.raw_sentences(needs_labels=True)
+        return sentences if self.scheme is None else to_characters(sentences)
 
     def line(self, sentence: Sentence, index: int) -> int:
         return sentence.line + (index if self.file_format is FileFormat.COLUMNS else 0)
