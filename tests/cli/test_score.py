@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import unicodedata
 from collections.abc import Callable
 
 import pytest
@@ -229,6 +230,13 @@ def test_bad_predictions_are_one_sentence_and_exit_2(dmf: Callable, tmp_path: pa
     assert outcome.stderr.startswith(f"dmf: {place}: {problem.replace('GOLD', str(gold))}")
     assert outcome.stderr.count("\n") == 1
     assert "; " in outcome.stderr, "a remedy is named"
+
+
+def test_units_that_only_look_alike_are_said_to_differ_in_composition(dmf: Callable, tmp_path: pathlib.Path) -> None:
+    gold, predicted = (write(tmp_path, form, unicodedata.normalize(form, "Köln\tB-LOC\n")) for form in ("NFC", "NFD"))
+    outcome = dmf("score", gold, predicted, "--task", "ner")
+    assert outcome.status == 2
+    assert f"in another Unicode composition on line 1 of {gold}; convert both files to the same one" in outcome.stderr
 
 
 def test_bad_paths_are_one_sentence_and_exit_2(dmf: Callable, tmp_path: pathlib.Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 
 from diffusion_mf.data.conllu import ConlluColumn
@@ -215,9 +216,14 @@ def _refuse_units(gold: _LabelledFile, one: Sentence, predicted: _LabelledFile, 
         )
     pairs = enumerate(zip(one.units, other.units, strict=True))
     different = next(index for index, (left, right) in pairs if left != right)
+    left, right = one.units[different], other.units[different]
+    composition = ""
+    if unicodedata.normalize("NFC", left) == unicodedata.normalize("NFC", right):
+        composition = " in another Unicode composition"
+        remedy = "convert both files to the same one, such as NFC"
     raise InputError(
-        f"{kind} {different + 1} of the sentence is {other.units[different]!r}, "
-        f"but {one.units[different]!r} on line {gold.line(one, different)} of {gold.path}",
+        f"{kind} {different + 1} of the sentence is {right!r}, "
+        f"but {left!r}{composition} on line {gold.line(one, different)} of {gold.path}",
         path=predicted.path,
         line=predicted.line(other, different),
         remedy=remedy,
