@@ -210,14 +210,27 @@ def test_real_treebanks_agree_with_another_reader(corpora: Path) -> None:
         assert "".join(block.text for block in read_conllu_blocks(path)).encode() == path.read_bytes()
 
 
-def test_sentences_without_a_blank_line_between_them_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.conllu"
-    path.write_text("\n".join(["# sent_id = 1", *(word(number, "w") for number in ("1", "2-3", "2", "3", "1", "2"))]))
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        (["# sent_id = 1", *(word(number, "w") for number in ("1", "2-3", "2", "3", "1", "2"))], 6),
+        ([word(1, "Hi"), word(1, "I"), word(2, "go")], 2),
+        (["# sent_id = 1", word(1, "Hi"), "# sent_id = 2", word(1, "Bye")], 4),
+    ],
+)
+def test_sentences_without_a_blank_line_between_them_are_refused(lines: list[str], line: int, tmp_path: Path) -> None:
+    path = write(tmp_path, "\n".join(lines))
     with pytest.raises(
         InputError, match="the IDs start again at 1 without a blank line before; put a blank line"
     ) as caught:
         list(read_conllu(path))
-    assert caught.value.line == 6
-    # Some programs do not number words at all.
-    path.write_text("".join(f"{word('1', form)}\n" for form in "abc"))
-    assert [sentence.units for sentence in read_conllu(path)] == [("a", "b", "c")]
+    assert caught.value.line == line
+
+
+@pytest.mark.parametrize("numbers", ["111", "123"])
+def test_words_without_numbers_and_comments_between_numbered_ones_are_read(numbers: str, tmp_path: Path) -> None:
+    lines = [word(number, form) for number, form in zip(numbers, "abc", strict=True)]
+    if numbers == "123":
+        lines.insert(1, "# comment")
+    path = write(tmp_path, "\n".join(["# sent_id = 1", *lines, "", *lines]))
+    assert [sentence.units for sentence in read_conllu(path)] == [("a", "b", "c")] * 2

@@ -141,7 +141,9 @@ def _parse_sentence(
     labels: list[str] = []
     start = 0
     problem = ("a sentence without words", "remove its lines")
-    last_id = ""
+    # Files in which every word has the ID 1 do not number their words; a comment below a word shows another sentence.
+    rest = itertools.dropwhile(lambda line: line[0] == "#", lines)
+    has_numbers = {line.partition("\t")[0] for line in rest} != {"1"}
     for offset, line in enumerate(lines):
         if line[0] == "#":
             continue
@@ -164,12 +166,10 @@ def _parse_sentence(
                 label = _misc_label(label)
             if not form and label and repairs is not None:
                 form = repairs.add_form(first + offset)
-            # Files in which every word has the ID 1 do not number their words.
-            if fields[0] == "1" != last_id and units:
+            if fields[0] == "1" and units and has_numbers:
                 repeated = "the IDs start again at 1 without a blank line before"
                 remedy = "put a blank line after every sentence"
                 refuse(repairs, InputError(repeated, path=path, line=first + offset, remedy=remedy))
-            last_id = fields[0]
             if form and label:
                 if not units:
                     start = first + offset
