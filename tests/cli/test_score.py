@@ -282,6 +282,19 @@ def test_characters_may_be_labelled_in_an_open_scheme(dmf: Callable, tmp_path: p
     assert (values["seg_f1"], values["predicted_scheme"]) == (100.0, "bio2")
 
 
+@pytest.mark.parametrize("task", ["pos", "ner"])
+def test_spaces_around_tags_are_no_other_label(task: str, dmf: Callable, tmp_path: pathlib.Path) -> None:
+    clean, spaced = write(tmp_path, "a.tsv", GOLD), write(tmp_path, "b.tsv", GOLD.replace("\tO", "\tO ", 1))
+    for arguments in (["score", clean, spaced], ["score", spaced, clean], ["data", "check", spaced]):
+        outcome = dmf(*arguments, "--task", task)
+        assert outcome.status == 2
+        output = outcome.stderr + outcome.stdout.decode()
+        assert f"{spaced}, line 3: the tag 'O ' ends in a space; remove the spaces around tags" in output
+    outcome = dmf("data", "convert", spaced, "-", "--to", "doccano")
+    assert (outcome.status, outcome.stdout) == (2, b"")
+    assert "line 3: the tag 'O ' ends in a space" in outcome.stderr
+
+
 def test_gold_that_cannot_be_scored(dmf: Callable, tmp_path: pathlib.Path) -> None:
     unlabelled = write(tmp_path, "gold.conllu", conllu("a/_ b/_"))
     for task in ("pos", "seg-pos"):

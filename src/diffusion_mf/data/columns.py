@@ -362,7 +362,8 @@ def read_columns(
 ) -> Iterator[Sentence]:
     """Stream the sentences of ``path`` with their tags unchanged; ``-DOCSTART-`` and ``# newdoc`` begin documents.
 
-    A tag without a form is an error, or with ``repairs`` gets a placeholder as its form. Without ``needs_tags`` an empty tag is `FREE`.
+    A tag without a form is an error, or with ``repairs`` gets a placeholder as its form. Without ``needs_tags`` an empty tag is `FREE`,
+    and a tag may begin or end with a space.
     """
     split, num_columns = layout.separator.fields_of, layout.num_columns
     form_column, tag_column = layout.form_column, layout.tag_column
@@ -406,7 +407,7 @@ def read_columns(
                     tag = FREE
                 if not unit and tag and repairs is not None:
                     unit = repairs.add_form(number)
-                if unit and tag:
+                if unit and tag and not (needs_tags and tag_column is not None and tag.strip(" ") != tag):
                     units.append(unit)
                     tags.append(tag)
                     continue
@@ -427,6 +428,14 @@ def _bad_line(line: str, fields: Sequence[str], layout: ColumnLayout, path: StrP
         is_unit = not fields[layout.form_column]
         column = layout.form_column if is_unit or layout.tag_column is None else layout.tag_column
         kind, option = ("unit", "--form-column") if is_unit else ("tag", "--tag-column")
+        if fields[column]:
+            edge = "ends in" if fields[column].endswith(" ") else "begins with"
+            return InputError(
+                f"the {kind} {fields[column]!r} {edge} a space",
+                path=path,
+                line=number,
+                remedy="remove the spaces around tags and at the ends of lines",
+            )
         return InputError(
             f"the {kind} is empty (column {column + 1} of {layout.num_columns})",
             path=path,

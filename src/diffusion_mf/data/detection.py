@@ -343,12 +343,6 @@ class _Reading:
             return
         if all(label[0] == label[-1] == '"' and len(label) > 2 for label in counts):
             self._refuse(f"the tags are in quotation marks ({min(counts)})", "write the columns without them")
-        if odd := {label for label in counts if label.strip(" ") != label}:
-            label, place = next(self._places(odd))
-            edge = "ends in" if label.endswith(" ") else "begins with"
-            self._refuse(
-                f"the tag {label!r} {edge} a space", "remove the spaces around tags and at the ends of lines", place
-            )
         units = {unit for sentence in self.sentences for unit in sentence.units}
         spaced = sorted(unit for unit in units if unit.endswith(" ") and unit.strip(" "))
         # Published corpora have a few.
