@@ -118,6 +118,7 @@ def test_the_task_is_told_by_the_file(name: str, content: str, task: str, check:
         ("a PER\nb O\nc O\n", None, "write prefixes"),
         ("a,B-X\nb,O\n", None, "separated by commas"),
         ("Dogs bark .\nThe cats do not .\n", None, "text without labels"),
+        ("0\ta\tB-X\n0\tb\tO\n", None, "contains only numbers"),
         ("Wort Marke\na NN\nb VB\n", 1, "looks like a header"),
     ],
 )
@@ -126,6 +127,7 @@ def test_what_training_refuses_is_unusable(content: str, line: int | None, fragm
     assert (status, answer["usable"]) == (2, False)
     assert [place[1] for place in kinds["unusable"]] == [line]
     assert fragment in kinds["unusable"][0][2]
+    assert check("a.txt", "--task", "ner")[0] == 2
     # A dev split need not be good for training.
     if "nothing" in fragment:
         assert check("--dev", "a.txt", a_txt=content)[0] == 0
@@ -184,7 +186,7 @@ UNITS = st.sampled_from(["a", "b", "", " ", "c\x07"])
 def test_a_corpus_is_usable_if_and_only_if_it_is_read(rows: list, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("check") / "a.tsv"
     path.write_text("".join("".join(f"{unit}\t{tag}\n" for unit, tag in row) + "\n" for row in rows))
-    result = check_files([(path, None)], task=Task.NER)
+    result = check_files([(path, "dev")], task=Task.NER)  # a dev split need not be good for training
     lines = [problem.line for problem in result.problems if problem.kind.severity == "error"]
     if not result.is_usable:
         with pytest.raises(InputError) as caught:

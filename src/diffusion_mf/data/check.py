@@ -131,7 +131,7 @@ class CheckResult:
     files: Sequence[CheckedFile]
     problems: Sequence[Problem]
     detection: Detection | None = None
-    """what the first file contains, unless the task was given or the file could not be understood"""
+    """what the first file contains, unless it is a stream or could not be understood"""
 
     @property
     def is_usable(self) -> bool:
@@ -151,19 +151,19 @@ def check_files(
 ) -> CheckResult:
     """Check ``files``, each a path and the name of its split or None; ``advance`` is called after every file.
 
-    Without ``task``, the first file determines it, as in training, and has to be usable for training unless it is a dev or test split.
+    The first file has to be usable for training unless it is a dev or test split. Without ``task``, it determines the task.
     """
     detection: Detection | None = None
     refusal: InputError | None = None
+    path, split = files[0]
+    if not _is_stream(path):
+        try:
+            detection = detect(path, task=task, column=column, scheme=scheme, file_format=file_format, fields=fields)
+        except InputError as error:
+            refusal = error if split in (None, "train") else None
     if task is None:
-        path, split = files[0]
-        if not _is_stream(path):
-            try:
-                detection = detect(path, column=column, scheme=scheme, file_format=file_format, fields=fields)
-            except InputError as error:
-                refusal = error if split in (None, "train") else None
         task = _likely_task(path, column, file_format, fields) if detection is None else detection.task
-        column = column or (detection.column if detection else None)
+    column = column or (detection.column if detection else None)
     problems: list[Problem] = []
     checked: list[CheckedFile] = []
     corpora: list[Corpus] = []
