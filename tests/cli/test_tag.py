@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import threading
 from collections.abc import Callable
 
@@ -219,6 +220,55 @@ def test_columns_of_tags_are_no_words(dmf: Callable, models: dict, tmp_path: pat
     assert dmf("tag", model, path, "--format", "columns").status == 0
     path.write_text("S-Bahn\tNN\n\nO\tUH\nweh\tUH\n")
     assert dmf("tag", models[Task.POS], path).status == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "remedy"),
+    [
+        ("0\tAda\tB-PER\n0\tleft\tO\n\n1\tOslo\tB-LOC\n", "column 1, read as that of the words, contains only numbers", ["--form-column", "2"]),
+        ("1\tAda\n2\tleft\n", "column 1, read as that of the words, contains only numbers", ["--form-column", "2", "--tag-column", "3"]),
+        ("Ada\tshe left\nleft\tto go\n", "column 2, read as that of the tags, contains text such as 'she left'", ["--tag-column", "3"]),
+        ("1\tAda left Oslo\n2\tWell\n", "column 2, read as that of the tags, contains text such as 'Ada left Oslo'", ["--tag-column", "3", "--form-column", "1"]),
+    ],
+)  # fmt: skip
+def test_columns_of_numbers_are_no_words_and_those_of_text_no_tags(
+    dmf: Callable, models: dict, tmp_path: pathlib.Path, text: str, problem: str, remedy: list[str]
+) -> None:
+    path = tmp_path / "in.tsv"
+    path.write_text(text)
+    for task in (Task.NER, Task.POS):
+        outcomes = {command: dmf(command, models[task], path) for command in ("tag", "evaluate")}
+        for outcome in outcomes.values():
+            assert (outcome.status, outcome.stdout) == (2, b"")
+            assert outcome.stderr.startswith(f"dmf: {path}: {problem}; ")
+        assert " ".join(remedy[:2]) in outcomes["tag"].stderr
+        kept = dmf("tag", models[task], path, *remedy).stdout.decode()
+        assert [line.split("\t")[:2] for line in kept.split("\n")] == [
+            line.split("\t")[:2] for line in text.split("\n")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("text", "tagged"),
+    [
+        ("1\n2\n\n2024\n", "1\t{}\n2\t{}\n\n2024\t{}\n"),
+        ("5\tCD\tO\n", "5\tCD\t{}\n"),
+        ("2024\tNUM\n7\t_\n", "2024\t{}\n7\t{}\n"),
+        ("1\tAda\tO\n2\tleft\tO\n\n1\tHi\tO\n", "1\tAda\t{}\n2\tleft\t{}\n\n1\tHi\t{}\n"),
+        ("我\tx\n2\ty\n", "我\t{}\n2\t{}\n"),
+        ("id\tword\n1\tAda\n2\tleft\n", "id\tword\ttag\n1\tAda\t{}\n2\tleft\t{}\n"),
+        ("word lemma\nAda Ada\nleft leave\n", "word lemma tag\nAda Ada {}\nleft leave {}\n"),
+    ],
+)
+def test_words_may_be_numbers_and_headers_need_not_name_tags(
+    dmf: Callable, models: dict, tmp_path: pathlib.Path, text: str, tagged: str
+) -> None:
+    path = tmp_path / "in.tsv"
+    path.write_text(text)
+    outcome = dmf("tag", models[Task.NER], path)
+    assert outcome.status == 0, outcome.stderr
+    labels = re.split(r"\{\}", tagged)
+    assert re.fullmatch(r"[A-Z](?:-\w+)?".join(map(re.escape, labels)), outcome.stdout.decode())
 
 
 @pytest.mark.parametrize(

@@ -237,8 +237,17 @@ UNIVERSAL_NER = (
     ("#\tword\tner\tx\n1\tAda\tB-PER\t_\n", 1, 2, True),
     ("# a b\n# tag word\nB-PER Ada\n", 1, 0, False),
     ("# each word tag\nAda NNP B-PER\n", 0, 2, False),
+    ("id\tword\n1\tAda\n", 1, None, True),
+    ("#id\tword\tlemma\n1\tAda\tAda\n", 1, None, True),
+    ("word lemma\nAda Ada\n", 0, None, True),
+    ("# word number\nAda B-PER\n", 0, 1, False),
+    ("Words\tword\nare\tbe\n", 0, 1, False),
+    ("word\tmark\nAda\tX\n", 0, 1, False),
+    ("word\nAda\n", 0, None, False),
 ])  # fmt: skip
-def test_columns_are_found(text: str, form_column: int, tag_column: int, has_header: bool, tmp_path: Path) -> None:
+def test_columns_are_found(
+    text: str, form_column: int, tag_column: int | None, has_header: bool, tmp_path: Path
+) -> None:
     layout = detect_layout(write(tmp_path, text))
     assert (layout.form_column, layout.tag_column, layout.has_header) == (form_column, tag_column, has_header)
 

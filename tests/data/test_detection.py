@@ -169,6 +169,16 @@ QUESTIONS = {
         "WORD\tLABEL_1\n\nAda\tNOUN\nis\tVERB\n",
         ("line 1", "looks like a header"),
     ),
+    "a header that ends in words": (
+        "a.tsv",
+        "nr\tword\n1\tAda\n2\tis\n\n1\tHi\n",
+        ("line 1", "looks like a header", "columns with --form-column and --tag-column"),
+    ),
+    "a header without tags": (
+        "a.tsv",
+        "id\tword\n1\tAda\n2\tis\n\n1\tHi\n",
+        ("line 2", "no labels", "--tag-column"),
+    ),
     "a small o": ("a.txt", "We o\nmet o\nAda B-PER\n", ("line 1", "'o', on 2 units,", "write O")),
     "a zero": ("a.txt", "We 0\nAda B-PER\n", ("line 1", "'0', on 1 unit,", "write O")),
     "a missing tag in the first lines": ("a.txt", "Ada B-PER\nis\n" + "here O\n" * 30, ("line 2", "found 1")),

@@ -55,6 +55,7 @@ _OTHER_NAMES = frozenset([
     "doc_id", "document", "source", "annotator",
 ])  # fmt: skip
 _SENTENCE_NAMES = frozenset(["sentence", "sentence_id", "sentence #", "sent_id"])
+_KNOWN_NAMES = _FORM_NAMES | _TAG_NAMES | _SENTENCE_NAMES | _OTHER_NAMES
 
 
 class Separator(enum.StrEnum):
@@ -148,6 +149,11 @@ def names_a_column(field: str) -> bool:
     return field.lower() in _FORM_NAMES | _TAG_NAMES
 
 
+def names_forms(field: str) -> bool:
+    """Whether ``field`` is a common name for a column of forms."""
+    return field.lower() in _FORM_NAMES
+
+
 def _plain(name: str) -> str:
     """A column's name as it is compared: the # at the beginning of a header line may be part of it or not."""
     return name.lstrip("# ").lower()
@@ -168,7 +174,7 @@ def detect_layout(
     With ``may_add_tag``, the number after the last is a tag column that is still to be added.
 
     If the first row has a tab, tabs separate columns. The names in a header line or a comment ``# global.columns =`` identify the
-    columns of forms and tags. Otherwise the form is the first column, or the second if the first numbers the units of each
+    columns of forms and tags; if all are common names and none is that of tags, there are none. Otherwise the form is the first column, or the second if the first numbers the units of each
     sentence; the tag is the last, except in numbered rows with several columns after the form, where it is the column of boundary
     labels. ``lines`` are the first lines of a file that cannot be read twice.
     """
@@ -287,10 +293,12 @@ class _Head:
         if any(_plain(name) in map(_plain, names) for name in given if not name.isdecimal()):
             return True
         # A row of three columns or more whose fields all differ and include both names is no word with its tag, but may be free text.
-        known = _FORM_NAMES | _TAG_NAMES | _SENTENCE_NAMES | _OTHER_NAMES
         is_row = fields is self.first or self.separator is Separator.TAB
-        is_known = names <= known or (is_row and len(names) == self.num_columns > 2)
-        return is_known and bool(names & _FORM_NAMES) and bool(names & _TAG_NAMES)
+        is_known, are_several = names <= _KNOWN_NAMES, is_row and len(names) == self.num_columns
+        if names & _TAG_NAMES:
+            return bool(names & _FORM_NAMES) and (is_known or (are_several and self.num_columns > 2))
+        # A word and its lemma, such as Words and word, are no two names of forms.
+        return is_known and are_several and self.num_columns > 1 and len(names & _FORM_NAMES) == 1
 
     def _given(self, column: str, kind: str) -> int:
         if column.isdecimal():
@@ -331,7 +339,8 @@ class _Head:
             found = [i for i, name in enumerate(self.names[: self.num_columns]) if name.lower() in _TAG_NAMES]
             if len(found) > 1:
                 self._ask(f"several columns contain tags ({', '.join(self.names[index] for index in found)})")
-            return found[0] if found else last
+            is_untagged = all(name.lower() in _KNOWN_NAMES for name in self.names)
+            return found[0] if found else None if is_untagged else last
         if self.num_columns == 1:
             return None
         if number_column is None or last <= form_column + 1:

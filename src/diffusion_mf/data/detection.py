@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from diffusion_mf.data.annotations import read_json_values
-from diffusion_mf.data.columns import ColumnLayout, names_a_column
+from diffusion_mf.data.columns import ColumnLayout, names_a_column, names_forms
 from diffusion_mf.data.conllu import ConlluColumn
 from diffusion_mf.data.corpus import Task
 from diffusion_mf.data.files import DETECTED, FieldChoice, StrPath, read_lines
@@ -183,6 +183,16 @@ def exchanged_columns(layout: ColumnLayout, units: Collection[str], tags: Iterab
     )
 
 
+def numbers_as_forms(layout: ColumnLayout, units: Iterable[str], others: Collection[int]) -> tuple[str, str] | None:
+    """The problem and its remedy if what is read as words are numbers, and the columns ``others`` may contain the words."""
+    if not others or not all(map(_NUMBER.fullmatch, units)):
+        return None
+    return (
+        f"column {layout.form_column + 1}, read as that of the words, contains only numbers",
+        f"choose that of the words with --form-column {' or '.join(str(column + 1) for column in others)}",
+    )
+
+
 def check_table(path: StrPath) -> None:
     """`InputError` if a file is a table as spreadsheets write it, and neither text nor a column file.
 
@@ -232,7 +242,9 @@ class _Reading:
     def detection(self, task: Task | None, scheme: LabelScheme | None, repairs: Repairs | None) -> Detection:
         unlabelled = next((sentence for sentence in self.sentences if sentence.labels is None), None)
         if unlabelled is not None:
-            self._refuse("no labels", "use a labelled file", unlabelled.line)
+            other = self.layout is not None and self.layout.num_columns > 1
+            remedy = "use a labelled file" + ", or choose the column of the tags with --tag-column" * other
+            self._refuse("no labels", remedy, unlabelled.line)
         self._check_sentences()
         counts = Counter(_labels(self.sentences))
         self._check_fields(counts)
@@ -322,10 +334,11 @@ class _Reading:
         line, form = self.sentences[0].line, self.sentences[0].units[0]
         num_forms = sum(sentence.units.count(form) for sentence in self.sentences)
         if self.layout is not None and num_forms == 1 and next(self._places({label}))[1] == line:
+            names = f": --form-column {shlex.quote(form)} --tag-column {shlex.quote(label)}"
+            if names_forms(label):
+                names = " with --form-column and --tag-column"
             self._refuse(
-                f"the first line ({form}, {label}) looks like a header",
-                f"remove it, or name its columns: --form-column {shlex.quote(form)} --tag-column {shlex.quote(label)}",
-                line,
+                f"the first line ({form}, {label}) looks like a header", f"remove it, or name its columns{names}", line
             )
 
     def _check_sentences(self) -> None:
@@ -350,16 +363,9 @@ class _Reading:
             self._refuse(
                 f"most forms end in a space, such as {shortened(spaced[0])!r}", "remove the spaces around forms"
             )
-        others = [
-            str(column + 1)
-            for column in range(layout.num_columns)
-            if column not in (layout.form_column, layout.tag_column)
-        ]
-        if others and all(map(_NUMBER.fullmatch, units)):
-            self._refuse(
-                f"column {layout.form_column + 1}, read as that of the words, contains only numbers",
-                f"choose that of the words with --form-column {' or '.join(others)}",
-            )
+        others = {*range(layout.num_columns)} - {layout.form_column, layout.tag_column}
+        if found := numbers_as_forms(layout, units, sorted(others)):
+            self._refuse(*found)
         if found := exchanged_columns(layout, units, counts):
             self._refuse(*found)
 

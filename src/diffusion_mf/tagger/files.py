@@ -29,7 +29,7 @@ from diffusion_mf.data.columns import (
 )
 from diffusion_mf.data.conllu import NUM_COLUMNS, ConlluBlock, ConlluColumn, read_conllu_blocks, with_labels
 from diffusion_mf.data.corpus import Corpus, Task, check_labels
-from diffusion_mf.data.detection import check_table, exchanged_columns
+from diffusion_mf.data.detection import check_table, exchanged_columns, numbers_as_forms
 from diffusion_mf.data.files import (
     BYTE_ORDER_MARK,
     DETECTED,
@@ -57,6 +57,7 @@ from diffusion_mf.data.label_schemes import LabelledSpan, LabelScheme, extract_s
 from diffusion_mf.data.raw_text import Offsets, characters_of, read_paragraphs
 from diffusion_mf.data.repair import Repairs
 from diffusion_mf.data.sentence import Sentence, with_first_document
+from diffusion_mf.data.tables import TAG
 from diffusion_mf.errors import DiffusionMFError, InputError, quoted, shortened
 from diffusion_mf.evaluation.calibration import expected_calibration_error
 from diffusion_mf.evaluation.report import Report, TaskScorer
@@ -526,9 +527,9 @@ def _with_stored_fields(
 
     A file's own names of labels are kept. Columns are those that the file has, too; those that were named in training come first. The
     tag column that was detected there serves files whose words are in the same column, if it alone holds tags. With ``may_add_tag``,
-    a file that ends before that column has no tags yet: its last column is another. Exchanged columns are an `InputError`.
+    a file that ends before that column has no tags yet: its last column is another. Columns that cannot be meant are an `InputError`.
     """
-    data = model.config.data
+    data, given = model.config.data, fields
     fields = fields._replace(language=fields.language or data.language)
     is_open = fields.label_names is None and data.label_names is not None
     if is_open and not _states_names(path, file_format, fields, model.config.task):
@@ -557,7 +558,9 @@ def _with_stored_fields(
         elif may_add_tag:
             fields = fields._replace(tag_column=str(found.num_columns + 1))
     if (found := layout(fields)) is not None:  # if there is none, reading the whole file reports it, or repairs it
-        _check_forms(found, model, path)
+        misread = _misread_columns(found, model, path, given, may_add_tag=may_add_tag)
+        if misread is not None:
+            raise InputError(misread[0], path=path, remedy=misread[1])
     return fields
 
 
@@ -580,8 +583,10 @@ def _has_stored_columns(model: StoredModel, path: StrPath) -> bool:
     return layout is not None and _holds_tags(layout, model, path)
 
 
-def _check_forms(layout: ColumnLayout, model: StoredModel, path: StrPath) -> None:
-    """`InputError` if the column of the forms contains tags, while what would be overwritten with labels are no tags.
+def _misread_columns(
+    layout: ColumnLayout, model: StoredModel, path: StrPath, given: FieldChoice, *, may_add_tag: bool
+) -> tuple[str, str] | None:
+    """The problem and its remedy if forms are tags or numbers, or tags are text; the latter two may be, in a column that is ``given``.
 
     Words such as S-Bahn look like tags, too: O, or a type that the model knows, tells them apart.
     """
@@ -590,18 +595,43 @@ def _check_forms(layout: ColumnLayout, model: StoredModel, path: StrPath) -> Non
     found = exchanged_columns(layout, units, {tag for sentence in first for tag in sentence.labels or ()})
     kinds = {"", *(split_label(label)[1] for label in model.vocabulary.labels)}  # O has none
     if found is not None and any(split_label(unit)[1] in kinds for unit in units):
-        problem, remedy = found
-        raise InputError(problem, path=path, remedy=remedy)
+        return found
+    added = f" --tag-column {layout.num_columns + 1}" if may_add_tag else ""
+    if layout.tag_column is not None and given.tag_column is None:
+        text = next((value for value in _other_values(layout, model, path) if " " in value.strip(" ")), None)
+        if text is not None:
+            how = f"with{added}, which adds it" if added else "with --tag-column"
+            return (
+                f"column {layout.tag_column + 1}, read as that of the tags, contains text such as {quoted(text)}",
+                f"write only the text into a file, or choose the column of the tags {how}",
+            )
+    others = [column for column in range(layout.num_columns) if column != layout.form_column]
+    if given.form_column is not None or numbers_as_forms(layout, units, others) is None:
+        return None
+    layouts = {column: dataclasses.replace(layout, tag_column=column) for column in others}
+    words = [column for column in others if any(map(_is_word, _other_values(layouts[column], model, path)))]
+    found = numbers_as_forms(layout, units, words)
+    return (found[0], found[1] + added) if found is not None and words == [layout.tag_column] else found
+
+
+def _is_word(value: str) -> bool:
+    """Whether a value that is no known tag does not look like one, either."""
+    return any(map(str.isalpha, value)) and not TAG.fullmatch(value)
 
 
 def _holds_tags(layout: ColumnLayout, model: StoredModel, path: StrPath) -> bool:
     """Whether the first sentences of a file have labels of the kind of the model's in the tag column."""
+    has_labels = any(sentence.labels for sentence in _first_sentences(path, layout))
+    return has_labels and not _other_values(layout, model, path)
+
+
+def _other_values(layout: ColumnLayout, model: StoredModel, path: StrPath) -> list[str]:
+    """The values in the tag column of the first sentences of a file that are not labels of the kind of the model's."""
     numbers = map(str, range(len(model.config.data.label_names or ())))
     known = {*model.vocabulary.labels, *numbers}
-    labels = {label for sentence in _first_sentences(path, layout) for label in sentence.labels or ()}
-    return bool(labels) and all(
-        label in known or (model.scheme is not LabelScheme.PLAIN and is_boundary_label(label)) for label in labels
-    )
+    has_spans = model.scheme is not LabelScheme.PLAIN
+    values = itertools.chain.from_iterable(sentence.labels or () for sentence in _first_sentences(path, layout))
+    return [value for value in values if value not in known and not (has_spans and is_boundary_label(value))]
 
 
 def _layout(path: StrPath, fields: FieldChoice, *, may_add_tag: bool = False) -> ColumnLayout | None:
@@ -615,7 +645,7 @@ def _layout(path: StrPath, fields: FieldChoice, *, may_add_tag: bool = False) ->
 def _first_sentences(path: StrPath, layout: ColumnLayout) -> list[Sentence]:
     """Enough sentences to show what the columns of a file contain; none if one of them cannot be read."""
     with contextlib.suppress(InputError):
-        return [*itertools.islice(read_columns(path, layout), _HEAD_SENTENCES)]
+        return [*itertools.islice(read_columns(path, layout, needs_tags=False), _HEAD_SENTENCES)]
     return []
 
 
