@@ -288,6 +288,28 @@ def test_a_second_file_for_dev_or_test_is_not_ignored(dmf, option: str, tmp_path
     assert (outcome.status, outcome.stderr) == (2, f"dmf: there are 2 {option} files; give one.\n")
 
 
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (["--set", "data.train=other.txt"], "data.train"),
+        (["--dev", "train.tsv", "--set", "data.dev=other.txt"], "data.dev"),
+        (["--encoder", "x", "--set", "encoder.kind=window"], "encoder.kind"),
+    ],
+)
+def test_settings_given_twice_are_not_ignored(  # type: ignore[no-untyped-def]
+    dmf, options: list[str], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_pos(Path("train.tsv"), 20)
+    outcome = dmf("train", path, *options, "--print-config")
+    assert outcome.status == 2
+    assert f"--set {key}=" in outcome.stderr
+    assert outcome.stderr.endswith("leave out one of them.\n")
+    assert outcome.stderr.count("\n") == 1
+    same = ("--set", "data.train=train.tsv", "--seed", "3", "--set", "seed=3")
+    assert dmf("train", path, *same, "--print-config").status == 0
+
+
 def test_names_of_numbered_labels_are_remembered(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = write_pos(tmp_path / "train.tsv", 40, tags=("0", "1", "2"))
     settings = ("--system", "unigram", "--set", "training.epochs=1")

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -152,6 +153,7 @@ def train(
 
     given = [override(key, value) for key, value in options.items() if value is not None]
     is_corpus = source is not None and _is_corpus(source)
+    _check_set_once(overrides or (), {**options, "data.train": source if is_corpus else None})
     planned = plan_run(
         corpus=source if is_corpus else None,
         configuration=None if is_corpus else source,
@@ -221,6 +223,20 @@ def _only(files: list[str] | None, option: str) -> str | None:
     if files is not None and len(files) > 1:
         raise InputError(f"there are {len(files)} {option} files", remedy="give one")
     return files[0] if files else None
+
+
+def _check_set_once(overrides: Sequence[str], named: Mapping[str, Any]) -> None:
+    """`InputError` if ``--set`` gives a setting another value than the file to train on or an option of its own."""
+    from diffusion_mf.config.errors import override
+    from diffusion_mf.config.files import flat, nested_overrides
+
+    for key, value in flat(nested_overrides(overrides)).items():
+        other = named.get(key)
+        if other is not None and override(key, value) != override(key, other):
+            raise InputError(
+                f"--set {override(key, value)} contradicts the value that an argument or another option gives it, {other}",
+                remedy="leave out one of them",
+            )
 
 
 def _is_speaker() -> bool:
