@@ -171,3 +171,15 @@ def test_real_entities_survive_every_scheme(dmf, corpora: Path, tmp_path: Path) 
         dmf("data", "convert", paths[-2], paths[-1], "--from", "columns", "--to-scheme", scheme)
     assert paths[1].read_bytes() == paths[-1].read_bytes()
     assert paths[1].read_bytes() != paths[2].read_bytes()
+
+
+def test_rows_with_two_kinds_of_tags_are_asked_about(dmf, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "in.jsonl"
+    path.write_text('{"tokens": ["Ada", "is"], "ner_tags": ["B-PER", "O"], "pos_tags": ["NNP", "VBZ"]}\n')
+    arguments = ("data", "convert", path, "-", "--from", "hugging-face", "--to", "columns")
+    outcome = dmf(*arguments)
+    assert (outcome.status, outcome.stdout) == (2, b"")
+    assert "line 1: tags for both entities and parts of speech (ner_tags, pos_tags); choose" in outcome.stderr
+    for key, first in (("ner_tags", "B-PER"), ("pos_tags", "NNP")):
+        outcome = dmf(*arguments, "--tag-column", key)
+        assert outcome.stdout.decode().startswith(f"Ada\t{first}\n"), outcome.stderr

@@ -159,6 +159,10 @@ def _tag_key(
     if given is not None and given not in lists:
         fail(f'no tags under the key "{given}"', "choose another key with --tag-column")
     usual = next((key for key in _TAG_KEYS[task or Task.NER] if key in lists), None)
+    if task is None and given is None and len(tasks_of_row(lists)) > 1:
+        other = next(key for key in _TAG_KEYS[Task.POS] if key in lists)
+        problem = f"tags for both entities and parts of speech ({usual}, {other})"
+        fail(problem, "choose one with --tag-column (data.tag_column)")
     key = given or known or usual
     if key is not None:
         if key in lists and len(lists[key]) != len(tokens):
