@@ -248,6 +248,18 @@ def test_columns_of_numbers_are_no_words_and_those_of_text_no_tags(
         ]
 
 
+def test_the_names_of_columns_above_numbers_are_a_header(dmf: Callable, models: dict, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "in.tsv"
+    path.write_text("id\tword\tgold\n1\tAda\tB-PER\n2\tleft\tO\n")
+    outcome = dmf("tag", models[Task.NER], path)
+    assert (outcome.status, outcome.stdout) == (2, b"")
+    assert "the first line (id …) looks like a header; name its columns with --form-column and" in outcome.stderr
+    named = dmf("tag", models[Task.NER], path, "--form-column", "word", "--tag-column", "gold")
+    assert named.stdout.startswith(b"id\tword\tgold\n1\tAda\t")
+    path.write_text("Page\tpage\tO\n5\tfive\tO\n")
+    assert dmf("tag", models[Task.NER], path).status == 0
+
+
 @pytest.mark.parametrize(
     ("text", "tagged"),
     [

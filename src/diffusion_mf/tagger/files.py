@@ -606,11 +606,16 @@ def _misread_columns(
                 f"write only the text into a file, or choose the column of the tags {how}",
             )
     others = [column for column in range(layout.num_columns) if column != layout.form_column]
-    if given.form_column is not None or numbers_as_forms(layout, units, others) is None:
+    # The first may be the column's name.
+    below = {unit for number, sentence in enumerate(first) for unit in sentence.units[number == 0 :]} or units
+    if given.form_column is not None or numbers_as_forms(layout, below, others) is None:
         return None
     layouts = {column: dataclasses.replace(layout, tag_column=column) for column in others}
     words = [column for column in others if any(map(_is_word, _other_values(layouts[column], model, path)))]
-    found = numbers_as_forms(layout, units, words)
+    found = numbers_as_forms(layout, below, words)
+    if found is not None and numbers_as_forms(layout, units, words) is None:
+        problem = f"the first line ({first[0].units[0]} …) looks like a header"
+        return (problem, "name its columns with --form-column and --tag-column") if len(below) > 1 else None
     return (found[0], found[1] + added) if found is not None and words == [layout.tag_column] else found
 
 
