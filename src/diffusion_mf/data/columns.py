@@ -174,9 +174,9 @@ def detect_layout(
     With ``may_add_tag``, the number after the last is a tag column that is still to be added.
 
     If the first row has a tab, tabs separate columns. The names in a header line or a comment ``# global.columns =`` identify the
-    columns of forms and tags; if all are common names and none is that of tags, there are none. Otherwise the form is the first column, or the second if the first numbers the units of each
-    sentence; the tag is the last, except in numbered rows with several columns after the form, where it is the column of boundary
-    labels. ``lines`` are the first lines of a file that cannot be read twice.
+    columns of forms and tags; if all are common names and none is that of tags, there are none. Otherwise the form is the first column,
+    or the second if the first numbers the units of each sentence; the tag is the last, except in numbered rows with several columns
+    after the form, where it is the column of boundary labels. ``lines`` are the first lines of a file that cannot be read twice.
     """
     head = read_head(read_column_lines(path) if lines is None else iter(lines), path)
     return _Head(head, path, separator).layout(form_column, tag_column, clamp_column, may_add_tag=may_add_tag)

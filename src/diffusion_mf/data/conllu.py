@@ -143,7 +143,7 @@ def _parse_sentence(
     problem = ("a sentence without words", "remove its lines")
     # Files in which every word has the ID 1 do not number their words; a comment below a word shows another sentence.
     rest = itertools.dropwhile(lambda line: line[0] == "#", lines)
-    has_numbers = {line.partition("\t")[0] for line in rest} != {"1"}
+    has_numbers = not all(line.partition("\t")[0] == "1" for line in rest)
     for offset, line in enumerate(lines):
         if line[0] == "#":
             continue

@@ -598,20 +598,31 @@ def _misread_columns(
         return found
     added = f" --tag-column {layout.num_columns + 1}" if may_add_tag else ""
     if layout.tag_column is not None and given.tag_column is None:
-        text = next((value for value in _other_values(layout, model, path) if " " in value.strip(" ")), None)
+        text = next((value for value in _other_values(first, model) if " " in value.strip(" ")), None)
         if text is not None:
             how = f"with{added}, which adds it" if added else "with --tag-column"
             return (
                 f"column {layout.tag_column + 1}, read as that of the tags, contains text such as {quoted(text)}",
                 f"write only the text into a file, or choose the column of the tags {how}",
             )
+    return None if given.form_column is not None else _misread_numbers(first, layout, model, path, added)
+
+
+def _misread_numbers(
+    first: Sequence[Sentence], layout: ColumnLayout, model: StoredModel, path: StrPath, added: str
+) -> tuple[str, str] | None:
+    """The problem and its remedy if the forms of the ``first`` sentences are numbers, perhaps below a name, and another column has words.
+
+    ``added`` is the option that adds a tag column, for files whose only other column is that of the words.
+    """
+    units = {unit for sentence in first for unit in sentence.units}
     others = [column for column in range(layout.num_columns) if column != layout.form_column]
     # The first may be the column's name.
     below = {unit for number, sentence in enumerate(first) for unit in sentence.units[number == 0 :]} or units
-    if given.form_column is not None or numbers_as_forms(layout, below, others) is None:
+    if numbers_as_forms(layout, below, others) is None:
         return None
-    layouts = {column: dataclasses.replace(layout, tag_column=column) for column in others}
-    words = [column for column in others if any(map(_is_word, _other_values(layouts[column], model, path)))]
+    read_as_tags = {column: _first_sentences(path, dataclasses.replace(layout, tag_column=column)) for column in others}
+    words = [column for column in others if any(map(_is_word, _other_values(read_as_tags[column], model)))]
     found = numbers_as_forms(layout, below, words)
     if found is not None and numbers_as_forms(layout, units, words) is None:
         problem = f"the first line ({first[0].units[0]} …) looks like a header"
@@ -626,16 +637,16 @@ def _is_word(value: str) -> bool:
 
 def _holds_tags(layout: ColumnLayout, model: StoredModel, path: StrPath) -> bool:
     """Whether the first sentences of a file have labels of the kind of the model's in the tag column."""
-    has_labels = any(sentence.labels for sentence in _first_sentences(path, layout))
-    return has_labels and not _other_values(layout, model, path)
+    first = _first_sentences(path, layout)
+    return any(sentence.labels for sentence in first) and not _other_values(first, model)
 
 
-def _other_values(layout: ColumnLayout, model: StoredModel, path: StrPath) -> list[str]:
-    """The values in the tag column of the first sentences of a file that are not labels of the kind of the model's."""
+def _other_values(sentences: Sequence[Sentence], model: StoredModel) -> list[str]:
+    """The values in the column read as that of the tags that are not labels of the kind of the model's."""
     numbers = map(str, range(len(model.config.data.label_names or ())))
     known = {*model.vocabulary.labels, *numbers}
     has_spans = model.scheme is not LabelScheme.PLAIN
-    values = itertools.chain.from_iterable(sentence.labels or () for sentence in _first_sentences(path, layout))
+    values = itertools.chain.from_iterable(sentence.labels or () for sentence in sentences)
     return [value for value in values if value not in known and not (has_spans and is_boundary_label(value))]
 
 
